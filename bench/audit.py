@@ -24,6 +24,7 @@ from cellwall.audit.verify import verify
 from cellwall.audit.writer import Writer
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.verdict import Verdict
+from cellwall.secrets.session_keys import SessionKeys
 
 WRITERS = 64
 EACH = 400
@@ -75,23 +76,34 @@ def _event(number: int) -> Event:
 
 
 def _one_writer(folder: str, rounds: int) -> dict[str, Any]:
-    log = AuditLog.open(f"{folder}/one/audit")
+    keys = SessionKeys(f"{folder}/one")
+    log = AuditLog.open(f"{folder}/one/audit", keys=keys)
+    clear_log = AuditLog.open(f"{folder}/clear/audit")
     line_bytes = len(RecordDraft(_event(1)).body) + 350
     bare = os.open(f"{folder}/bare", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    ours, theirs = [], []
+    ours, clear, theirs = [], [], []
     for number in range(rounds):
         event = _event(number)
         started = time.perf_counter()
         log.write(event)
         ours.append(time.perf_counter() - started)
         started = time.perf_counter()
+        clear_log.write(event)
+        clear.append(time.perf_counter() - started)
+        started = time.perf_counter()
         os.write(bare, b"x" * line_bytes)
         os.fdatasync(bare)
         theirs.append(time.perf_counter() - started)
     os.close(bare)
+    clear_log.close()
+    query = Query(text="nothing like this")
+    _, search_s = _timed(lambda: list(search(f"{folder}/one/audit", query, keys=keys)))
     log.close()
     return {
         "append_us": _us(ours),
+        "append_in_clear_us": _us(clear),
+        "append_mean_vs_clear": round(statistics.fmean(ours) / statistics.fmean(clear), 3),
+        "sealed_text_search_events_per_s": round(rounds / search_s),
         "bare_append_fdatasync_us": _us(theirs),
         "append_vs_bare": round(statistics.median(ours) / statistics.median(theirs), 2),
     }
@@ -117,7 +129,7 @@ def _many_writers(folder: str) -> dict[str, Any]:
 
 
 def _threads(directory: str) -> float:
-    log = AuditLog.open(directory)
+    log = AuditLog.open(directory, keys=SessionKeys(os.path.dirname(directory)))
 
     def work() -> None:
         for number in range(EACH):
@@ -135,7 +147,7 @@ def _threads(directory: str) -> float:
 
 
 def _tasks(directory: str) -> float:
-    log = AuditLog.open(directory)
+    log = AuditLog.open(directory, keys=SessionKeys(os.path.dirname(directory)))
 
     async def work() -> None:
         for number in range(EACH):

@@ -8,22 +8,28 @@ import os
 import sys
 import tempfile
 
+import accounts
 import audit
 import cells
 import egress
 import gateway
 import guard
+import http_service
 import packages
 import policy
+import telemetry
 
 BENCHES = {
+    "accounts": accounts.measure,
     "audit": audit.measure,
     "cells": cells.measure,
     "egress": egress.measure,
     "gateway": gateway.measure,
     "guard": guard.measure,
+    "http": http_service.measure,
     "packages": packages.measure,
     "policy": policy.measure,
+    "telemetry": telemetry.measure,
 }
 
 
@@ -33,12 +39,19 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one object of named figures")
     parser.add_argument("--data", help="guard, packages: folder with the development data")
     parser.add_argument("--rounds", type=int, default=60, help="interleaved rounds")
+    parser.add_argument("--sessions", type=int, default=20, help="http: live sandboxes under load")
+    parser.add_argument("--concurrent", type=int, default=8, help="http: runs at once")
+    parser.add_argument("--seconds", type=float, default=15.0, help="http: how long")
     options = parser.parse_args()
     if options.data:
         os.environ["CELLWALL_GUARD_DATA"] = options.data
     with tempfile.TemporaryDirectory(prefix="cellwall-bench-") as home:
         os.environ["CELLWALL_HOME"] = home
-        figures = BENCHES[options.name](options.rounds, quiet=options.json)
+        more = {}
+        if options.name == "http":
+            load = options.sessions, options.concurrent, options.seconds
+            more["load"] = http_service.Load(*load)
+        figures = BENCHES[options.name](options.rounds, quiet=options.json, **more)
     if options.json:
         print(json.dumps(figures, indent=2))
         return

@@ -24,11 +24,14 @@ from cellwall.config.models import (
 from cellwall.core import errors
 from cellwall.core.errors import CellwallError
 from cellwall.core.limits import size_text
+from cellwall.telemetry import names
 
 HERE = Path(__file__).parent
 PROMISES = "<!-- generated: promises -->"
 ERRORS = "<!-- generated: errors -->"
 SETTINGS = "<!-- generated: settings -->"
+METRICS = "<!-- generated: metrics -->"
+SPANS = "<!-- generated: spans -->"
 END = "<!-- end of generated -->"
 
 
@@ -153,20 +156,49 @@ def _range_of(spec: FieldInfo) -> str:
     return f"at most {max_entries[0]}" if max_entries else ""
 
 
-def with_generated(name: str, begin: str, generated: str) -> str:
-    """A document with a current generated part."""
-    before, rest = (HERE / name).read_text("utf-8").split(begin, 1)
-    after = rest.split(END, 1)[1]
-    return f"{before}{begin}\n{generated}\n{END}{after}"
+def metrics_reference() -> str:
+    """Every metric with its labels and their values."""
+    rows = ["| name | kind | labels | meaning |", "|---|---|---|---|"]
+    for metric in names.METRICS:
+        labels = "; ".join(
+            f"`{label}`: {', '.join(values) or 'the version'}"
+            for label, values in metric.labels.items()
+        )
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    return "\n".join(rows)
+
+
+def spans_reference() -> str:
+    """Every span and every attribute."""
+    rows = ["| span | meaning |", "|---|---|"]
+    rows += [f"| `{name}` | {meaning} |" for name, meaning in names.SPANS.items()]
+    rows += ["", "| attribute | value |", "|---|---|"]
+    rows += [f"| `{name}` | {meaning} |" for name, meaning in names.ATTRIBUTES.items()]
+    return "\n".join(rows)
+
+
+def with_generated(name: str, *parts: tuple[str, str]) -> str:
+    """A document with its current generated parts, each by its mark."""
+    text = (HERE / name).read_text("utf-8")
+    for begin, generated in parts:
+        before, rest = text.split(begin, 1)
+        after = rest.split(END, 1)[1]
+        text = f"{before}{begin}\n{generated}\n{END}{after}"
+    return text
 
 
 def documents() -> dict[Path, str]:
     """Every generated document and what it should hold."""
     return {
-        HERE / "specification.md": with_generated("specification.md", PROMISES, promises()),
-        HERE / "errors.md": with_generated("errors.md", ERRORS, error_reference()),
+        HERE / "specification.md": with_generated(
+            "specification.md",
+            (PROMISES, promises()),
+            (METRICS, metrics_reference()),
+            (SPANS, spans_reference()),
+        ),
+        HERE / "errors.md": with_generated("errors.md", (ERRORS, error_reference())),
         HERE / "configuration.md": with_generated(
-            "configuration.md", SETTINGS, settings_reference()
+            "configuration.md", (SETTINGS, settings_reference())
         ),
         HERE / "cellwall.schema.json": schema_text(),
     }

@@ -79,9 +79,11 @@ def _can_start_us() -> bool:
     return done.returncode == 0
 
 
-def audit_records(**wanted: Any) -> list[dict[str, Any]]:
+def audit_records(*, passphrase: str = "", **wanted: Any) -> list[dict[str, Any]]:
     """What the record of this test holds, the oldest first."""
-    return [found.record for found in audit_queries.everything(audit_queries.Query(**wanted))]
+    query = audit_queries.Query(**wanted)
+    ask = (lambda _: bytearray(passphrase.encode())) if passphrase else None
+    return [found.record for found in audit_queries.everything(query, ask=ask)]
 
 
 def growing_segment(home: str | os.PathLike[str]) -> Path:

@@ -223,7 +223,7 @@ class _Reflecting(_Quiet, BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(text)
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _any
+    do_GET = do_REPORT = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _any
 
 
 class _Folder(_Quiet, SimpleHTTPRequestHandler):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         EgressRefused,
         KeyFailed,
         LayerMissing,
+        LimitExceeded,
         LimitReached,
         NotFound,
         RunFailed,
@@ -40,9 +41,11 @@ if TYPE_CHECKING:
     from cellwall.guard.report import Report
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
     from cellwall.interfaces.sdk.blocking import Process, Sandbox, run_code, run_command
+    from cellwall.interfaces.sdk.calendar import Calendar
     from cellwall.interfaces.sdk.changes import Changes, waiting_changes
     from cellwall.interfaces.sdk.commands import AsyncProcess, Execution
     from cellwall.interfaces.sdk.guard import Guard, redact
+    from cellwall.interfaces.sdk.session_data import erase
     from cellwall.interfaces.sdk.vault import Vault
     from cellwall.policy.engine import Policy
 
@@ -55,6 +58,7 @@ _HOMES = {
     "AuditLog": "cellwall.audit.log",
     "BadInput": "cellwall.core.errors",
     "Busy": "cellwall.core.errors",
+    "Calendar": "cellwall.interfaces.sdk.calendar",
     "Changes": "cellwall.interfaces.sdk.changes",
     "ConfigError": "cellwall.core.errors",
     "Decision": "cellwall.core.verdict",
@@ -66,6 +70,7 @@ _HOMES = {
     "CellwallError": "cellwall.core.errors",
     "KeyFailed": "cellwall.core.errors",
     "LayerMissing": "cellwall.core.errors",
+    "LimitExceeded": "cellwall.core.errors",
     "LimitReached": "cellwall.core.errors",
     "NotFound": "cellwall.core.errors",
     "Outcome": "cellwall.core.outcomes",
@@ -85,6 +90,7 @@ _HOMES = {
     "VaultError": "cellwall.core.errors",
     "Verdict": "cellwall.core.verdict",
     "WorkspaceError": "cellwall.core.errors",
+    "erase": "cellwall.interfaces.sdk.session_data",
     "redact": "cellwall.interfaces.sdk.guard",
     "run_code": "cellwall.interfaces.sdk.blocking",
     "run_command": "cellwall.interfaces.sdk.blocking",
@@ -98,6 +104,7 @@ __all__ = [
     "AuditLog",
     "BadInput",
     "Busy",
+    "Calendar",
     "CellwallError",
     "Changes",
     "ConfigError",
@@ -109,6 +116,7 @@ __all__ = [
     "Guard",
     "KeyFailed",
     "LayerMissing",
+    "LimitExceeded",
     "LimitReached",
     "NotFound",
     "Outcome",
@@ -128,6 +136,7 @@ __all__ = [
     "VaultError",
     "Verdict",
     "WorkspaceError",
+    "erase",
     "redact",
     "run_code",
     "run_command",

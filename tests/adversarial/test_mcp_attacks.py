@@ -32,7 +32,6 @@ from cellwall.interfaces.mcp import calls
 from cellwall.interfaces.mcp.results import refusal, result_of, session_result
 from cellwall.interfaces.mcp.tools import arguments_of
 from cellwall.parsing.jsonrpc import Lines, parse_message
-from cellwall.runtime.wiring import principal
 from conftest import need
 from interfaces import prepared_program
 from interfaces.mcp_agent import environment
@@ -298,7 +297,7 @@ def _until_listed(pipe: Pipe, name: str) -> None:
 def test_results_that_nobody_comes_for_are_kept_in_bounds(monkeypatch: pytest.MonkeyPatch):
     async def work() -> None:
         async with anyio.create_task_group() as tasks:
-            known = calls.Calls(None, principal("mcp"), tasks)  # type: ignore[arg-type]  # none runs
+            known = calls.Calls(None, tasks)  # type: ignore[arg-type]  # none runs
             names = []
             for number in range(calls._MAX_KEPT + 1):
                 call = calls.Call("run_code", {"code": str(number)})

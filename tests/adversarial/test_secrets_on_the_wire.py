@@ -266,3 +266,28 @@ def by(host):
     assert found[1][:2] == ["CW-LEAK", "403"]
     assert not found[1][2].endswith("200")
     assert set(world.asked) == {"good.wild.example"}
+
+
+@pytest.mark.requirement("SEC-3")
+def test_secret_of_a_project_is_refused_to_another_one(world, vault, config, tmp_path):
+    """A live sandbox and a single run; a link to the project is the project, a sibling is not."""
+    site = granted(world, vault)
+    shop, other = tmp_path / "shop", tmp_path / "other"
+    shop.mkdir()
+    other.mkdir()
+    (tmp_path / "link").symlink_to(shop)
+    vault.set("TOKEN", VALUE, project=str(tmp_path / "link"))
+    work = CODE + f"ask('https://{HOST}:{site.port}/', Authorization=token)[0]"
+    named = {"config": config, "allow_domains": (HOST + f":{site.port}",), "secrets": ("TOKEN",)}
+    for where in (None, f"{other}:ro", f"{tmp_path}:ro"):
+        with pytest.raises(cellwall.CellwallError) as caught:
+            cellwall.run_code(work, workspace=where, **named).raise_for_status()
+        assert caught.value.code == "CW-VAULT-OTHER-PROJECT"
+        assert str(shop) not in caught.value.message + caught.value.hint
+    with cellwall.Sandbox.create(workspace=f"{other}:ro", **named) as live:
+        assert live.run_code(work).outcome.error.code == "CW-VAULT-OTHER-PROJECT"
+    assert not got(site, VALUE)
+    with cellwall.Sandbox.create(workspace=f"{shop}:ro", **named) as live:
+        done = live.run_code(work)
+        assert (done.status.value, done.value) == ("ok", 200), done.outcome.error
+    assert got(site, VALUE)

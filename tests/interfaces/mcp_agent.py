@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -29,7 +30,8 @@ class Person:
 
     async def ask(self, _: object, params: ElicitRequestFormParams) -> Any:
         self.asked.append(params)
-        return self.answer()
+        answer = self.answer()
+        return await answer if inspect.isawaitable(answer) else answer
 
     def says(self, action: str, **content: object) -> None:
         self.asked.clear()

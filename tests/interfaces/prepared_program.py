@@ -145,7 +145,7 @@ import json, os, socket, sys
 line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 line.connect({address!r})
 asked = {{"words": sys.argv[1:], "code": None, "env": dict(os.environ), "cwd": os.getcwd(),
-         "has_session": False, "on_terminal": False, "user": None}}
+         "has_session": False, "on_terminal": False, "user": {user}}}
 socket.send_fds(line, [json.dumps(asked).encode()], [0, 1, 2])
 line.recv(64)
 code = int(line.recv(64))
@@ -153,14 +153,15 @@ sys.exit(code if code >= 0 else 128 - code)
 """
 
 
-def install_launcher(folder: str | os.PathLike[str]) -> None:
-    """A program `cellwall` there, for shell lines: it passes its streams on to a fork.
+def install_launcher(folder: str | os.PathLike[str], *, user: int | None = None) -> None:
+    """A program `cellwall` there, for shell lines: it passes its streams on to a fork, which may be
+    another user's.
 
     Not for tests about the process itself: signals, parents, and descriptors behind the third.
     """
     path = os.path.join(folder, "cellwall")
     with open(path, "x", encoding="utf-8") as file:
-        file.write(_LAUNCHER.format(python=sys.executable, address=_server()))
+        file.write(_LAUNCHER.format(python=sys.executable, address=_server(), user=user))
     os.chmod(path, 0o755)
 
 
@@ -230,6 +231,20 @@ def prepare_packages() -> None:
     _freeze()
 
 
+@cache
+def prepare_service() -> None:
+    """FastAPI, SQLAlchemy and Alembic take seconds; few tests start a service or its commands."""
+    importlib.import_module("alembic.command")
+    importlib.import_module("alembic.config")
+    importlib.import_module("sqlalchemy.dialects.sqlite.aiosqlite")
+    importlib.import_module("cellwall.storage.migrations.versions.r0001_accounts")
+    importlib.import_module("cellwall.admin.account_admin")
+    importlib.import_module("cellwall.interfaces.http.server")
+    importlib.import_module("uvicorn.lifespan.on")
+    importlib.import_module("uvicorn.protocols.websockets.auto")
+    _freeze()
+
+
 def _freeze() -> None:
     assert threading.active_count() == 1  # a fork takes no other thread along
     gc.collect()
@@ -261,6 +276,8 @@ def serve(address: str) -> dict[str, Any]:
             asked = json.loads(data.decode())
             if "packages" in asked["words"]:
                 prepare_packages()
+            if not {"serve", "user", "token"}.isdisjoint(asked["words"]):
+                prepare_service()
             pid = os.fork()
             if pid == 0:
                 # Closed by their objects: a number that is used anew must not be closed by one later.

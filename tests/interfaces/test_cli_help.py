@@ -17,14 +17,26 @@ from interfaces.test_cli_process import PROGRAM, cellwall
 
 COMMANDS = [
     *("run", "shell", "code", "fetch", "proxy", "scan", "redact", "changes", "diff", "apply"),
-    *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill"),
+    *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill", "erase"),
     *("supervisor", "approvals", "doctor", "policy", "audit", "template", "packages"),
-    *("skills", "vault", "db"),
+    *(
+        "skills",
+        "vault",
+        "serve",
+        "user",
+        "token",
+        "canary",
+        "pair",
+        "connection",
+        "calendar",
+        "db",
+    ),
     *("hook", "mcp", "config", "completion"),
 ]
 INNER = [
     *(["audit", name] for name in ("tail", "search", "show", "verify", "verifier", "prove")),
-    *(["audit", name] for name in ("check-proof", "seal", "key", "hold", "export")),
+    *(["audit", name] for name in ("check-proof", "seal", "key", "hold", "export", "forward")),
+    *(["audit", "forward", name] for name in ("status", "run")),
     *(["config", name] for name in ("check", "show", "schema")),
     *(
         ["vault", name]
@@ -41,7 +53,14 @@ INNER = [
     ["policy", "learn"],
     *(["hook", name] for name in ("install", "uninstall", "status")),
     ["mcp", "install"],
+    *(["user", name] for name in ("add", "list", "remove", "role", "password", "link")),
+    *(["user", name] for name in ("disable", "enable")),
+    *(["token", name] for name in ("create", "list", "revoke")),
     *(["db", name] for name in ("migrate", "check", "backup", "restore")),
+    *(["canary", name] for name in ("add", "list", "remove")),
+    *(["pair", name] for name in ("code", "list", "remove")),
+    *(["connection", name] for name in ("add", "list", "remove")),
+    *(["calendar", name] for name in ("list", "create")),
     *(["supervisor", name] for name in ("start", "stop", "status")),
 ]
 
@@ -118,7 +137,7 @@ def completed(*words: str) -> set[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["co"], {"code", "config", "completion"}),
+        (["co"], {"code", "config", "completion", "connection"}),
         (["run", "--work"], {"--workspace"}),
         (["code", "--profile", "p"], {"production", "paranoid"}),
         (["code", "-l", "jav"], {"javascript"}),

@@ -1,4 +1,5 @@
-"""`cellwall mcp` as agents use it: a real process, the SDK's client, both eras of the protocol."""
+"""The MCP server as agents use it: the SDK's client, both eras of the protocol, over standard
+input and output with a real `cellwall mcp`, and over HTTP with a real service."""
 
 from __future__ import annotations
 
@@ -31,6 +32,7 @@ from cellwall.interfaces.mcp.tools import arguments_of
 from cellwall.runtime.wiring import principal
 from conftest import need
 from interfaces.mcp_agent import Agent, connected, environment
+from interfaces.mcp_service import serving
 from interfaces.test_cli_process import DEADLINE_S, PROGRAM
 
 ROOT = Path(__file__).parents[2]
@@ -57,16 +59,24 @@ PIXEL = base64.b64decode(
 )
 
 
-@pytest.fixture(scope="module", params=["auto", "legacy"])
+@pytest.fixture(scope="module", params=["stdio auto", "stdio legacy", "http auto", "http legacy"])
 def agent(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Agent]:
     """One server for the whole module, since each takes a second to start."""
     need(shutil.which("bwrap"), "bubblewrap")
+    transport, mode = request.param.split()
     home = tmp_path_factory.mktemp("mcp-home")
     home.chmod(0o700)
-    (home / "policy.toml").write_text(POLICY)
-    with connected(home, "--policy", str(home / "policy.toml"), mode=request.param) as found:
+    policy = home / "policy.toml"
+    policy.write_text(POLICY)
+    if transport == "http":
+        with serving(home, f'[policy]\nfiles = ["{policy}"]\n') as service:
+            token, _ = service.token("ann")
+            with service.connected(token, mode=mode) as found:
+                yield found
+        return
+    with connected(home, "--policy", str(policy), mode=mode) as found:
         yield found
     assert (home / "stderr").read_text() == ""
 

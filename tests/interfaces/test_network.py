@@ -81,8 +81,20 @@ def test_what_is_named_is_reached_and_nothing_else_and_both_are_on_record(world,
         for e in audit_records(kind=EventKind.CONNECTION)
         if e["body"]["event"] == "closed"
     ]
-    assert closed[-1]["bytes_up"] > 0
+    assert 0 < closed[-1]["bytes_up"] <= done.outcome.usage.sent_bytes
     assert closed[-1]["bytes_down"] > len("hello from outside\n")
+
+
+@pytest.mark.requirement("NET-2")
+@pytest.mark.usefixtures("path")
+def test_a_live_sandbox_counts_the_bytes_of_each_run_once(world, config):
+    named = world.web("named.example")
+    code = f"{SHOWN}get('{named.url}/a')"
+    with cellwall.Sandbox.create(config=config, allow_domains=[named.rule]) as sandbox:
+        runs = [sandbox.run_code(each) for each in (code, "1 + 1", code)]
+    sent = [done.outcome.usage.sent_bytes for done in runs]
+    assert sent[0] > 0
+    assert (sent[1], sent[2] < 2 * sent[0]) == (0, True)
 
 
 @pytest.mark.requirement("NET-2")

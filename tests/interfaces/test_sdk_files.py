@@ -8,13 +8,13 @@ import json
 import tarfile
 import threading
 import time
-from pathlib import Path
 
 import anyio
 import pytest
 
 import cellwall
 from cellwall.core.types import FileChange, Transfer
+from conftest import audit_records
 
 
 def packed(**files: bytes) -> bytes:
@@ -123,12 +123,7 @@ def test_transfers_and_watches_are_in_the_record(state_home):
         sbx.files.download()
         sbx.files.watch().close()
     assert isinstance(done, Transfer)
-    lines = [
-        json.loads(line)
-        for path in sorted(Path(state_home).rglob("*.jsonl"))
-        for line in path.read_text("utf-8").splitlines()
-    ]
-    text = json.dumps(lines)
+    text = json.dumps(audit_records())
     assert done.archive_sha256 in text
     asked = [part for part in ("upload", "download", "watch") if f'"file": "{part}"' in text]
     assert asked == ["upload", "download", "watch"]

@@ -23,6 +23,7 @@ _COMMENT = re.compile(r"\s+#\s.*$")
 _EXITS = re.compile(r"#\s+exit ((?:\d+ \w+(?:, )?)+)")
 _NEVER_SHOWN = ("Traceback (most recent call last)", "CW-INTERNAL")
 _PROGRAM = "/tmp/readme.py"
+_BACKGROUND = "/tmp/readme-background.log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,10 @@ def _step(line: str, marked: Mapping[str, Mapping[str, Any]], program: str = "")
     mark = marked.get(text, {})
     told = _EXITS.search(line)
     exits = tuple(int(number) for number in re.findall(r"\d+", told[1])) if told else (0,)
+    command = f".venv/bin/python {_PROGRAM}" if program else line
     return Step(
         text,
-        f".venv/bin/python {_PROGRAM}" if program else line,
+        _in_background(text) if mark.get("in_background") else command,
         tuple(mark.get("exits", exits)),
         tuple(mark.get("shows", ())),
         tuple(Answer(*pair) for pair in mark.get("answers", ())),
@@ -115,6 +117,12 @@ def _step(line: str, marked: Mapping[str, Mapping[str, Any]], program: str = "")
         tuple(mark.get("packages", ())),
         program,
     )
+
+
+def _in_background(line: str) -> str:
+    """The line goes on without the terminal; what it shows until it is ready or fails is shown."""
+    wait = f"for i in $(seq 600); do grep -q . {_BACKGROUND} && break; sleep 0.1; done"
+    return f"(nohup {line} > {_BACKGROUND} 2>&1 &); {wait}; cat {_BACKGROUND}"
 
 
 def _shell_commands(body: str) -> Iterator[str]:

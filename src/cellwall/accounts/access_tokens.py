@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -58,14 +58,19 @@ class VerificationKey:
     kid: str
     public: bytes
     verify_until_s: float | None
+    jwk: OKPKey = field(init=False, repr=False, compare=False)
+    """The public half, parsed once."""
+
+    def __post_init__(self) -> None:
+        parsed = OKPKey.import_key(Ed25519PublicKey.from_public_bytes(self.public))
+        object.__setattr__(self, "jwk", parsed)
 
     def is_live(self, now_s: float) -> bool:
         return self.verify_until_s is None or now_s < self.verify_until_s
 
     def to_jwk(self) -> dict[str, Json]:
         """As RFC 8037 writes it."""
-        jwk = OKPKey.import_key(Ed25519PublicKey.from_public_bytes(self.public)).as_dict()
-        return {**jwk, "kid": self.kid, "alg": ALGORITHM, "use": "sig"}
+        return {**self.jwk.as_dict(), "kid": self.kid, "alg": ALGORITHM, "use": "sig"}
 
 
 def sign(claims: AccessClaims, *, issuer: str, kid: str, private: bytes) -> str:
@@ -86,6 +91,11 @@ def sign(claims: AccessClaims, *, issuer: str, kid: str, private: bytes) -> str:
     return jwt.encode(header, body, key, algorithms=[ALGORITHM])
 
 
+def key_id(token: str) -> str:
+    """The key that a token names; raises `SignInRefused` for what is no token of ours."""
+    return _read_header(token)
+
+
 def verify(
     token: str, keys: Sequence[VerificationKey], *, issuer: str, audience: str, now_s: float
 ) -> AccessClaims:
@@ -94,9 +104,8 @@ def verify(
     key = next((each for each in keys if each.kid == kid and each.is_live(now_s)), None)
     if key is None:  # (2)
         raise failures.bad_token("unknown or expired key")
-    public = OKPKey.import_key(Ed25519PublicKey.from_public_bytes(key.public))
     try:
-        decoded = jwt.decode(token, public, algorithms=[ALGORITHM])  # (3)
+        decoded = jwt.decode(token, key.jwk, algorithms=[ALGORITHM])  # (3)
     except (JoseError, InvalidSignature, ValueError) as error:
         raise failures.bad_token(f"signature: {type(error).__name__}") from None
     return _read_claims(decoded.claims, issuer=issuer, audience=audience, now_s=now_s)

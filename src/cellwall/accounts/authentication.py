@@ -1,7 +1,8 @@
 """From a bearer token to an identity, for every request.
 
-A revocation holds at once: the revision of the database is read each time, and what was found out
-about a token is kept only while the revision stays the same.
+A revocation holds at once: each request reads the revision of the database, and what was found out
+about a token is kept only while the revision stays the same. An unseen token costs one signature
+and one query, which returns the state of its user together with the revision.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cellwall.accounts import access_tokens, failures
+from cellwall.accounts.access_tokens import AccessClaims
 from cellwall.accounts.failures import TokenRefused
 from cellwall.accounts.guesses import Guesses
 from cellwall.accounts.identity import Identity
@@ -58,41 +60,61 @@ class Authentication:
         """The identity of a token; raises `SignInRefused`."""
         if len(token) > access_tokens.MAX_TOKEN_CHARACTERS:
             raise failures.bad_token("too long")
-        revision = await self._store.revision()
-        if revision != self._revision:
-            self._known.clear()
-            self._revision = revision
         digest = hash_secret(token)
         known = self._known.get(digest)
+        if known is not None:
+            self._note_revision(await self._store.revision())
+            known = self._known.get(digest)
         if known is None:
             self._guesses.require_unblocked(address)
             try:
-                known = await self._find(token, digest, revision, audience)
+                known = await self._find(token, digest, audience)
             except TokenRefused as refused:
                 await self._guesses.note_bad_token(refused, address=address, kind="token")
                 raise
-            self._keep(digest, known, revision)
         if known.audience not in (None, audience):
             raise failures.ended_token("another audience")
         if known.identity.expires_s <= self._clock():
             raise failures.ended_token("expired")
-        return known.identity
+        return replace(known.identity, address=address)
 
-    def _keep(self, digest: bytes, known: _KnownToken, revision: int) -> None:
+    async def still_counts(self, identity: Identity) -> bool:
+        """Whether neither the user, nor the sign-in, nor the token was revoked since.
+
+        Unlike `authenticate` it does not mind that an access token has expired: what was begun
+        with it may take longer.
+        """
+        state = await self._store.access_state(
+            user_id=identity.user_id, family_id=identity.family_id, jti=identity.credential
+        )
+        if state is None or state.user.is_disabled or state.is_token_revoked:
+            return False
+        if identity.family_id:
+            return state.is_family_live
+        if identity.expires_s <= self._clock():
+            return False
+        tokens = await self._store.list_service_tokens(identity.user_id)
+        return any(each.id == identity.credential and not each.is_revoked for each in tokens)
+
+    def _note_revision(self, revision: int) -> None:
+        """Forget every token when a credential has ended since it was looked up."""
         if revision != self._revision:
-            return  # revoked by now, perhaps
+            self._known.clear()
+            self._revision = revision
+
+    def _keep(self, digest: bytes, known: _KnownToken, revision: int) -> _KnownToken:
+        # An answer that is older than another request's sets the revision back: the next request
+        # then reads a newer one, and forgets both.
+        self._note_revision(revision)
         self._known[digest] = known
         while len(self._known) > _MAX_KEPT:
             self._known.popitem(last=False)
+        return known
 
-    async def _find(self, token: str, digest: bytes, revision: int, audience: str) -> _KnownToken:
+    async def _find(self, token: str, digest: bytes, audience: str) -> _KnownToken:
         if token.startswith(SERVICE_PREFIX):
             return await self._find_service_token(digest)
-        now_s = self._clock()
-        keys = await self._keys.public(revision)
-        claims = access_tokens.verify(
-            token, keys, issuer=self._issuer, audience=audience, now_s=now_s
-        )
+        claims = await self._verify(token, audience)
         state = await self._store.access_state(
             user_id=claims.user_id, family_id=claims.family_id, jti=claims.jti
         )
@@ -105,24 +127,38 @@ class Authentication:
         )
         if state is None or not is_current or state.user.is_disabled:
             raise failures.ended_token("revoked")
+        if state.revision != self._keys.revision:
+            claims = await self._verify(token, audience, revision=state.revision)
         identity = _identity_of(
             state, credential=claims.jti, family_id=claims.family_id, expires_s=claims.expires_s
         )
-        return _KnownToken(identity, claims.audience)
+        return self._keep(digest, _KnownToken(identity, claims.audience), state.revision)
+
+    async def _verify(
+        self, token: str, audience: str, *, revision: int | None = None
+    ) -> AccessClaims:
+        """Without I/O while the keys are those of the last revision; the caller compares it with
+        the revision of the token's state, which one query returns."""
+        if revision is None and not self._keys.knows(access_tokens.key_id(token)):
+            revision = await self._store.revision()
+        keys = await self._keys.public(self._keys.revision if revision is None else revision)
+        return access_tokens.verify(
+            token, keys, issuer=self._issuer, audience=audience, now_s=self._clock()
+        )
 
     async def _find_service_token(self, digest: bytes) -> _KnownToken:
-        token = await self._store.find_service_token(digest)
-        if token is None:
+        found = await self._store.find_service_token(digest)
+        if found is None:
             raise failures.bad_token("unknown service token")
-        state = await self._store.access_state(user_id=token.user_id, family_id="", jti=token.id)
-        if state is None or state.user.is_disabled or token.is_revoked:
+        token, state = found
+        if state.user.is_disabled or token.is_revoked:
             raise failures.ended_token("revoked service token")
         known = {permission.value: permission for permission in Permission}
         scopes = frozenset(known[name] for name in token.scopes if name in known)
         identity = _identity_of(
             state, credential=token.id, expires_s=token.expires_s, scopes=scopes
         )
-        return _KnownToken(identity, None)
+        return self._keep(digest, _KnownToken(identity, None), state.revision)
 
 
 def _identity_of(

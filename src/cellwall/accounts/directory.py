@@ -16,12 +16,15 @@ from cellwall.accounts.guesses import Guesses
 from cellwall.accounts.identity import Identity
 from cellwall.accounts.names import canonical_name
 from cellwall.accounts.passwords import Passwords
+from cellwall.accounts.quotas import check_budget
 from cellwall.accounts.roles import Roles
 from cellwall.accounts.sign_in import TokenSettings
 from cellwall.accounts.signing_keys import Clock
 from cellwall.core.accounts import (
     AccountsPort,
+    Budget,
     LastOwner,
+    Meter,
     NameTaken,
     ServiceToken,
     Team,
@@ -68,6 +71,10 @@ class Directory:
             raise failures.name_taken() from None
         return user
 
+    def check_password(self, password: str, *, name: str) -> None:
+        """Raise `BadInput` for a password that must not be set."""
+        self._passwords.check_new(password, name=name)
+
     async def find_user(self, name: str, *, by: Principal) -> User:
         self._roles.require(by, _MANAGE)
         user = await self._store.find_user_named(canonical_name(name))
@@ -101,6 +108,24 @@ class Directory:
             raise failures.last_owner() from None
         _require_found(is_found, "user")
 
+    async def remove_user(self, user_id: str, *, by: Principal) -> None:
+        """With every token, session and approval of the user; audit records stay."""
+        self._roles.require(by, _MANAGE)
+        await self._log.change("remove user", by=by, user=user_id)
+        try:
+            is_found = await self._store.remove_user(user_id)
+        except LastOwner:
+            raise failures.last_owner() from None
+        _require_found(is_found, "user")
+
+    async def set_password(self, user: User, new: str, *, by: Principal) -> None:
+        """A new password for another user, by a principal who manages users; ends every token."""
+        self._roles.require(by, _MANAGE)
+        self._passwords.check_new(new, name=user.name)
+        await self._log.change("set password", by=by, user=user.name)
+        password_hash = await self._passwords.hash(new)
+        _require_found(await self._store.set_password(user.id, password_hash), "user")
+
     async def change_password(self, who: Identity, old: str, new: str, *, address: str) -> None:
         """Needs the old password, also of a user who is signed in; ends every token of the user."""
         self._passwords.check_new(new, name=who.name)
@@ -123,6 +148,12 @@ class Directory:
             raise failures.name_taken() from None
         return team
 
+    async def list_teams(self, who: Identity, *, by: Principal) -> tuple[Team, ...]:
+        """All teams for those who manage users, else the user's own."""
+        is_manager = _MANAGE in self._roles.role_of(by).permissions
+        found = await self._store.list_teams()
+        return tuple(each for each in found if is_manager or each.id in who.teams)
+
     async def add_member(self, team_id: str, user_id: str, *, by: Principal) -> None:
         self._roles.require(by, _MANAGE)
         await self._log.change("add member", by=by, team=team_id, user=user_id)
@@ -135,6 +166,32 @@ class Directory:
         self._roles.require(by, _MANAGE)
         await self._log.change("remove member", by=by, team=team_id, user=user_id)
         _require_found(await self._store.remove_member(team_id, user_id), "member")
+
+    async def remove_passkeys(self, user_id: str, *, by: Principal) -> int:
+        """All passkeys of a user, as after a theft; their sign-ins end with `revoke_user`."""
+        self._roles.require(by, _MANAGE)
+        await self._log.change("remove passkeys", by=by, user=user_id)
+        found = await self._store.list_passkeys(user_id)
+        return sum([await self._store.remove_passkey(each.id, user_id=user_id) for each in found])
+
+    async def set_budget(
+        self, meter: Meter, *, limit: float, period_s: float, by: Principal
+    ) -> None:
+        """A budget of one user or team, in place of the configured one."""
+        self._roles.require(by, _MANAGE)
+        check_budget(meter, limit, period_s)
+        await self._log.change(
+            "set budget", by=by, subject=meter.subject, resource=meter.resource, limit=limit
+        )
+        await self._store.set_budget(Budget(meter=meter, limit=limit, period_s=period_s))
+
+    async def remove_budget(self, meter: Meter, *, by: Principal) -> None:
+        """The configured budget applies again."""
+        self._roles.require(by, _MANAGE)
+        await self._log.change(
+            "remove budget", by=by, subject=meter.subject[:64], resource=meter.resource[:64]
+        )
+        _require_found(await self._store.remove_budget(meter), "budget")
 
     async def create_own_token(
         self, who: Identity, *, name: str, scopes: Sequence[str], lives_s: float
@@ -183,6 +240,21 @@ class Directory:
         if not await self._store.add_service_token(token, generation=user.generation):
             raise failures.not_found("user")
         return secret, token
+
+    async def list_tokens(self, user_id: str, *, by: Principal) -> tuple[ServiceToken, ...]:
+        """The service tokens of a user, expired and revoked ones included."""
+        self._roles.require(by, _MANAGE)
+        return await self._store.list_service_tokens(user_id)
+
+    async def revoke_token(self, token_id: str, *, by: Principal) -> None:
+        """A service token of any user, by a principal who manages users."""
+        self._roles.require(by, _MANAGE)
+        await self._log.change("revoke token", by=by, token=token_id[:64])
+        _require_found(await self._store.revoke_service_token(token_id, user_id=None), "token")
+
+    async def list_own_tokens(self, who: Identity) -> tuple[ServiceToken, ...]:
+        """The user's service tokens; of the secrets only the hashes are known."""
+        return await self._store.list_service_tokens(who.user_id)
 
     async def revoke_own_token(self, who: Identity, token_id: str) -> None:
         """A token of another user answers like one that does not exist (RBAC-3)."""

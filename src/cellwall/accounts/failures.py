@@ -4,8 +4,16 @@ user, a wrong password and a disabled account look the same."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from cellwall.core.errors import BadInput, Busy, Denied, NotFound, SignInRefused
+from cellwall.core.errors import (
+    BadInput,
+    Busy,
+    Denied,
+    LimitExceeded,
+    NotFound,
+    SignInRefused,
+)
 
 
 def bad_credentials() -> SignInRefused:
@@ -65,6 +73,97 @@ class TooManyGuesses(SignInRefused):
 def overloaded() -> Busy:
     """Each check of a password takes memory and time."""
     return Busy("too many sign-ins at once", hint="Try again in a moment.", code="CW-SIGN-IN-BUSY")
+
+
+def rate_exceeded(what: str, *, retry_after_s: float, is_repeated: bool) -> LimitExceeded:
+    """More often than a rate allows."""
+    wait_s = max(1, math.ceil(retry_after_s))
+    error = LimitExceeded(
+        f"there are too many: the limit is {what}",
+        hint=f"Try again in {wait_s} seconds.",
+        code="CW-RATE",
+    )
+    error.retry_after_s = float(wait_s)
+    error.is_repeated = is_repeated
+    return error
+
+
+def budget_exceeded(what: str, *, retry_after_s: float) -> LimitExceeded:
+    """More than a budget holds in its period."""
+    wait_s = max(1, math.ceil(retry_after_s))
+    error = LimitExceeded(
+        f"the budget is used up: {what}",
+        hint=f"It begins anew in {wait_s} seconds. An owner can raise it.",
+        code="CW-BUDGET",
+    )
+    error.retry_after_s = float(wait_s)
+    return error
+
+
+def bad_budget(resources: Sequence[str]) -> BadInput:
+    """Not a resource, not a number, or no such period."""
+    return BadInput(
+        "this is not a budget",
+        hint=f"Name one of {', '.join(resources)}, a limit of at least 0, and a period of a minute "
+        "to a year.",
+        code="CW-ACCOUNT-BUDGET",
+    )
+
+
+def rates_unknown(detail: str) -> Busy:
+    """The store of rates does not answer, so no action is within its limit."""
+    return Busy(
+        "the rate limits cannot be counted",
+        hint="Check the Redis of [rates], then try again.",
+        code="CW-RATE-STORE",
+        detail=detail,
+    )
+
+
+class IdentityRefused(SignInRefused):
+    """A sign-in at a provider or by a passkey that does not count. `detail` is for the log."""
+
+
+class UnknownKey(Exception):
+    """An ID token names a key that the known key set lacks."""
+
+
+def bad_identity(detail: str) -> IdentityRefused:
+    """One text for every cause."""
+    return IdentityRefused(
+        "the sign-in was not accepted",
+        hint="Begin the sign-in again; ask an owner whether you have an account.",
+        code="CW-SIGN-IN-IDENTITY",
+        detail=detail,
+    )
+
+
+def provider_failed(detail: str) -> Busy:
+    """The OpenID provider does not answer as it should."""
+    return Busy(
+        "the OpenID provider cannot be used",
+        hint="Try again; the owner checks [oidc] and the provider.",
+        code="CW-SIGN-IN-PROVIDER",
+        detail=detail,
+    )
+
+
+def too_many_passkeys(most: int) -> BadInput:
+    """Enough for all devices of a person."""
+    return BadInput(
+        f"a user has at most {most} passkeys",
+        hint="Remove one that is no longer used.",
+        code="CW-ACCOUNT-PASSKEYS",
+    )
+
+
+def not_a_person() -> Denied:
+    """A service token changes no way to sign in."""
+    return Denied(
+        "a service token cannot change how its user signs in",
+        hint="Sign in as a person.",
+        code="CW-ACCOUNT-PERSON",
+    )
 
 
 def not_found(what: str) -> NotFound:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from cellwall.accounts import failures
-from cellwall.core.types import Permission, Principal
+from cellwall.core.types import AccountRef, Permission, Principal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +25,23 @@ class Identity:
     family_id: str = ""
     """The sign-in; empty for a service token."""
     expires_s: float
+    address: str = ""
+    """Where the request came from."""
 
     def principal(self, interface: str) -> Principal:
         """For an `Action` that comes over this interface."""
-        return Principal(self.name, interface, self.role, self.scopes)
+        return Principal(self.name, interface, self.role, self.scopes, self.account)
+
+    @property
+    def account(self) -> AccountRef:
+        """The account that an action is counted for."""
+        return AccountRef(
+            user_id=self.user_id,
+            teams=self.teams,
+            # A sign-in gets a new access token every few minutes, which must not start afresh.
+            credential=self.family_id or self.credential,
+            address=self.address,
+        )
 
 
 class Owned(Protocol):

@@ -27,6 +27,7 @@ from cellwall.accounts.passwords import Passwords
 from cellwall.accounts.signing_keys import Clock, SigningKeys
 from cellwall.core.accounts import (
     AccountsPort,
+    KeySealer,
     NameTaken,
     OwnerExists,
     RefreshFamily,
@@ -47,6 +48,7 @@ class TokenSettings:
     link_s: float = 900.0
     max_service_s: float = 365 * 86_400.0
     key_s: float = 30 * 86_400.0
+    refresh_grace_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class SignIn:
         self,
         store: AccountsPort,
         keys: SigningKeys,
+        sealer: KeySealer,
         passwords: Passwords,
         guesses: Guesses,
         log: AccountLog,
@@ -77,6 +80,7 @@ class SignIn:
         settings: TokenSettings,
     ) -> None:
         self._store, self._keys, self._passwords = store, keys, passwords
+        self._sealer = sealer
         self._guesses, self._log, self._clock = guesses, log, clock
         self._settings = settings
 
@@ -97,15 +101,22 @@ class SignIn:
         if self._passwords.needs_rehash(user):
             renewed = await self._passwords.hash(password)
             await self._store.set_password(user.id, renewed, replaces=user.password_hash)
-        return await self._begin_family(user, audience)  # (5)
+        return await self.issue_for(user, audience)  # (5)
 
     async def refresh(self, token: str, *, address: str) -> TokenPair:
-        """Exchange a refresh token. One that was used before ends the whole sign-in."""
+        """Exchange a refresh token. One that was used before ends the whole sign-in, unless it was
+        used seconds ago and its successor is unused: then the answer is that successor again."""
         self._guesses.require_unblocked(address)
-        successor = new_secret(REFRESH_PREFIX)
-        status, family = await self._store.rotate(
-            hash_secret(token), successor=hash_secret(successor), now_s=self._clock()
-        )
+        digest, successor = hash_secret(token), new_secret(REFRESH_PREFIX)
+        grace_s = self._settings.refresh_grace_s
+        sealed = self._sealer.seal(successor.encode(), name=digest.hex()) if grace_s else b""
+        status, family, known = await self._store.rotate(
+            digest, successor=hash_secret(successor), now_s=self._clock(),
+            sealed=sealed, grace_s=grace_s,
+        )  # fmt: skip
+        if status is Rotation.REPEATED:
+            successor = self._sealer.unseal(known, name=digest.hex()).decode()
+            status = Rotation.DONE
         if status is not Rotation.DONE or family is None:
             refused = failures.TokenRefused(status.value, is_guess=status is Rotation.UNKNOWN)
             if status is Rotation.REUSED and family is not None:
@@ -123,7 +134,7 @@ class SignIn:
     async def sign_out(self, token: str, *, address: str) -> None:
         """End the sign-in of a refresh token; an unknown one is no error (RFC 7009)."""
         successor = hash_secret(new_secret(REFRESH_PREFIX))
-        _, family = await self._store.rotate(
+        _, family, _ = await self._store.rotate(
             hash_secret(token), successor=successor, now_s=self._clock()
         )
         if family is not None:
@@ -183,9 +194,10 @@ class SignIn:
             raise failures.bad_link()
         await self._log.sign_in("link", "ok", address=address, user=user.name)
         await self._guesses.succeeded(address=address, account=user.name)
-        return await self._begin_family(user, audience)
+        return await self.issue_for(user, audience)
 
-    async def _begin_family(self, user: User, audience: str) -> TokenPair:
+    async def issue_for(self, user: User, audience: str) -> TokenPair:
+        """Begin a sign-in of a user who was just authenticated. The caller has recorded it."""
         now_s, refresh = self._clock(), new_secret(REFRESH_PREFIX)
         family = RefreshFamily(
             id=new_id("fam"),

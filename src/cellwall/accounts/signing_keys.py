@@ -42,6 +42,15 @@ class SigningKeys:
         self._max_age_s, self._token_s = max_age_s, token_s
         self._loaded = _LoadedKeys(-1, (), None, b"")
 
+    @property
+    def revision(self) -> int:
+        """As of which the keys were loaded; -1: not yet."""
+        return self._loaded.revision
+
+    def knows(self, kid: str) -> bool:
+        """Whether a key of this id was loaded."""
+        return any(key.kid == kid for key in self._loaded.public)
+
     async def public(self, revision: int) -> tuple[VerificationKey, ...]:
         """All keys that a token may be signed with."""
         return (await self._load(revision)).public
@@ -59,6 +68,14 @@ class SigningKeys:
         if loaded.signing is None or loaded.signing.created_s + self._max_age_s <= self._clock():
             kid, private = await self.rotate()
         return sign(claims, issuer=issuer, kid=kid, private=private)
+
+    async def rotate_aged(self, revision: int) -> bool:
+        """Replace the signing key if it is old; whether it was. Without a key there is no need."""
+        signing = (await self._load(revision)).signing
+        if signing is None or signing.created_s + self._max_age_s > self._clock():
+            return False
+        await self.rotate()
+        return True
 
     async def rotate(self) -> tuple[str, bytes]:
         """Make a new key. The others verify until their last token has expired."""

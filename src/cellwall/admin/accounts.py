@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
+import stat
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from hashlib import blake2b
+
+import anyio
 
 from cellwall.accounts.guesses import GuessSettings
+from cellwall.accounts.identity import Identity, require_own
+from cellwall.accounts.oidc.provider import ProviderSettings
+from cellwall.accounts.oidc.sign_in import BegunSignIn, OidcSettings, OidcSignIn
 from cellwall.accounts.passwords import PasswordSettings
+from cellwall.accounts.quotas import RESOURCES, BudgetSettings
+from cellwall.accounts.rates import RateSettings
 from cellwall.accounts.service import Accounts, AccountSettings
-from cellwall.accounts.sign_in import TokenSettings
+from cellwall.accounts.sign_in import TokenPair, TokenSettings
 from cellwall.admin.database import storage_settings
 from cellwall.config.models import Settings
-from cellwall.core.errors import KeyFailed
+from cellwall.core.errors import ConfigError, KeyFailed
 from cellwall.core.ports import AuditPort
 from cellwall.core.types import new_id
 from cellwall.runtime.judging import roles_of
@@ -30,10 +39,23 @@ from cellwall.secrets.sealing import (
 )
 from cellwall.storage.store import Store, open_store
 
-__all__ = ["Accounts", "KeyFileSealer", "account_settings", "open_accounts"]
+__all__ = [
+    "Accounts",
+    "BegunSignIn",
+    "Identity",
+    "KeyFileSealer",
+    "OidcSignIn",
+    "TokenPair",
+    "account_settings",
+    "open_accounts",
+    "require_own",
+]
 
 _DAY_S = 86_400.0
 _KEY_NAME = "accounts.key"
+_MAX_SECRET_CHARACTERS = 4096
+OIDC_CALLBACK = "/v1/auth/oidc/callback"
+"""Where the provider sends the browser back; registered there below the address of the service."""
 _OWNER_OF_KEYS = "acct_00000000000000000000"
 """The name in the key file, which may hold keys of vaults as well."""
 
@@ -59,6 +81,10 @@ class KeyFileSealer:
                 hint="Restore the key file of [accounts]; otherwise a new signing key is made.",
                 code="CW-KEY-SEALED",
             ) from None
+
+    def digest(self, data: bytes) -> bytes:
+        # The purpose makes it another function than any other use of the key.
+        return blake2b(data, key=self._load(), person=b"cw-digest", digest_size=32).digest()
 
     def _load(self) -> bytes:
         if self._key is None:
@@ -88,6 +114,7 @@ def account_settings(settings: Settings, *, issuer: str) -> AccountSettings:
             link_s=accounts.sign_in_link_s,
             max_service_s=accounts.max_service_token_days * _DAY_S,
             key_s=accounts.signing_key_days * _DAY_S,
+            refresh_grace_s=accounts.refresh_grace_s,
         ),
         passwords=PasswordSettings(
             memory_kib=accounts.argon2_memory_kib,
@@ -100,7 +127,82 @@ def account_settings(settings: Settings, *, issuer: str) -> AccountSettings:
             free_per_address=accounts.free_guesses_per_address,
             max_delay_s=accounts.max_guess_delay_s,
         ),
+        provider=_provider(settings),
+        oidc=_oidc(settings, issuer),
+        rates=_rates(settings),
+        budgets=_budgets(settings),
+        pairing_code_s=settings.messages.pairing_code_s,
     )
+
+
+def _provider(settings: Settings) -> ProviderSettings | None:
+    oidc = settings.oidc
+    if not oidc.issuer:
+        return None
+    return ProviderSettings(
+        issuer=oidc.issuer,
+        client_id=oidc.client_id,
+        client_secret=read_private_text(oidc.client_secret_file, what="[oidc]"),
+        algorithms=oidc.algorithms,
+        ca_file=oidc.ca_file,
+    )
+
+
+def _oidc(settings: Settings, issuer: str) -> OidcSettings:
+    oidc = settings.oidc
+    return OidcSettings(
+        redirect_uri=issuer.rstrip("/") + OIDC_CALLBACK,
+        scopes=oidc.scopes,
+        creates_guests=oidc.new_users == "guest",
+        name_claim=oidc.name_claim,
+        role_claim=oidc.role_claim,
+        roles=oidc.roles,
+    )
+
+
+def _rates(settings: Settings) -> RateSettings:
+    rates = settings.rates
+    return RateSettings(
+        user_actions=rates.actions_per_minute_per_user,
+        token_actions=rates.actions_per_minute_per_token,
+        address_actions=rates.actions_per_minute_per_address,
+        address_requests=rates.requests_per_minute_per_address,
+        redis_url=rates.redis_url,
+        redis_password=read_private_text(rates.redis_password_file, what="[rates]"),
+    )
+
+
+def _budgets(settings: Settings) -> BudgetSettings:
+    budgets = settings.budgets
+    return BudgetSettings(
+        period_s=budgets.period_hours * 3600.0,
+        user={each: float(getattr(budgets, f"user_{each}")) for each in RESOURCES},
+        team={each: float(getattr(budgets, f"team_{each}")) for each in RESOURCES},
+        prices=budgets.prices,
+    )
+
+
+def read_private_text(path: str | None, *, what: str) -> str | None:
+    """The first line of a file that no other user can read; None without a path."""
+    if path is None:
+        return None
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with os.fdopen(descriptor, encoding="utf-8") as file:
+            info = os.fstat(descriptor)
+            text = file.read(_MAX_SECRET_CHARACTERS + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"a secret file that {what} names cannot be read", detail=str(error)
+        ) from None
+    if not stat.S_ISREG(info.st_mode) or stat.S_IMODE(info.st_mode) & 0o077:
+        raise ConfigError(
+            f"a secret file that {what} names is open to other users", hint="Run chmod 600 on it."
+        )
+    secret = text.strip("\r\n")
+    if not secret or len(text) > _MAX_SECRET_CHARACTERS or "\n" in secret:
+        raise ConfigError(f"a secret file that {what} names does not hold one line")
+    return secret
 
 
 @asynccontextmanager
@@ -117,4 +219,8 @@ async def open_accounts(
             roles=roles_of(settings),
             settings=account_settings(settings, issuer=issuer),
         )
-        yield accounts, store
+        try:
+            yield accounts, store
+        finally:
+            with anyio.CancelScope(shield=True):
+                await accounts.close()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from cellwall.core.errors import AuditFailed, SandboxFailed, WorkspaceError
+from cellwall.core.errors import AuditFailed, SandboxFailed, VaultError, WorkspaceError
 from cellwall.core.types import Json, Permission, Principal, WorkspaceMode
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import recorded_files
@@ -73,7 +73,7 @@ def _find_pending(app: App) -> Iterator[PendingChanges]:
         problem = ""
         try:
             count = len(describe_changes(app, session.id))
-        except WorkspaceError as error:
+        except (WorkspaceError, VaultError) as error:
             problem = error.message
         if count != 0:
             yield PendingChanges(
@@ -209,7 +209,11 @@ def _copy_on_write(app: App, workspace_id: str) -> StoredWorkspace:
 @contextmanager
 def _open_layers(app: App, session: StoredWorkspace) -> Iterator[tuple[FileTree, FileTree]]:
     descriptor, _ = app.store.open_directory(session)
-    with FileTree(descriptor) as lower, FileTree.open(session.upper_path) as upper:
+    with (
+        FileTree(descriptor) as lower,
+        app.store.open_upper(session) as path,
+        FileTree.open(path) as upper,
+    ):
         yield lower, upper
 
 

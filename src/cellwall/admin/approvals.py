@@ -8,14 +8,20 @@ from dataclasses import replace
 
 from cellwall.config.load import load_settings
 from cellwall.core.approvals import Answer, AnswerKind, Question
-from cellwall.core.errors import BadInput, Denied
+from cellwall.core.errors import Denied
 from cellwall.core.types import Permission, Principal
 from cellwall.runtime.agent_processes import refuse_agents
-from cellwall.runtime.approval_queue import ApprovalQueue, ApproverKey, approver_key, not_offered
+from cellwall.runtime.approval_queue import (
+    ApprovalQueue,
+    ApproverKey,
+    approver_key,
+    chosen_rule,
+    not_offered,
+)
 from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import roles_of
 
-__all__ = ["Answer", "AnswerKind", "ApprovalInbox", "Question"]
+__all__ = ["Answer", "AnswerKind", "ApprovalInbox", "Question", "chosen_rule"]
 
 
 class ApprovalInbox:
@@ -85,20 +91,3 @@ class ApprovalInbox:
             self._roles.require(self._who, Permission.POLICY_WRITE)
         if not question.takes(kind, rule):
             raise not_offered(question, kind)
-
-
-def chosen_rule(question: Question, text: str) -> str:
-    """A rule that the question proposes, by number or text."""
-    rules = [proposal.rule for proposal in question.proposals]
-    if text in rules:
-        return text
-    if text.isascii() and text.isdigit() and 0 < int(text[:4]) <= len(rules):
-        return rules[int(text[:4]) - 1]
-    # Only a rule that was shown with its side effects; other rules belong in the policy file.
-    raise BadInput(
-        "this rule was not proposed" if rules else "no rule is proposed for this",
-        hint="Name one by its number: 1" + (f" to {len(rules)}." if len(rules) > 1 else ".")
-        if rules
-        else "Allow it once, or write a rule into the policy file by hand.",
-        code="CW-APPROVAL-NOT-OFFERED",
-    )

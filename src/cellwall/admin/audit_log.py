@@ -21,6 +21,10 @@ from cellwall.runtime.recording import (
     note_configuration,
     open_record,
 )
+from cellwall.runtime.session_data import enforce_retention
+from cellwall.sandbox.run_ledger import RunLedger
+from cellwall.sandbox.workspace.store import WorkspaceStore
+from cellwall.secrets.session_keys import SessionKeys
 
 _HOLD_NAME = re.compile(r"[0-9A-Za-z._-]{1,64}")
 
@@ -53,10 +57,21 @@ class AuditLogAdmin:
         with self._open() as audit:
             audit.seal()
             deleted = maintain_segments(
-                self._directory, log_settings(self._settings), audit.write, audit.notary
+                self._directory, log_settings(self._settings, self._home), audit.write, audit.notary
             )
+            self._enforce_retention(audit)
             audit.notary.sign_now(timeout_s=LOCK_TIMEOUT_S)
             return Sealed(audit.notary.size(), len(deleted))
+
+    def _enforce_retention(self, audit: AuditLog) -> None:
+        keys, ledger = SessionKeys(self._home), RunLedger(os.path.join(self._home, "runs"))
+        try:
+            store = WorkspaceStore(self._home, keys)
+            live = ledger.live()
+            enforce_retention(self._settings, audit, store, live, keys, is_forced=True)
+        finally:
+            ledger.close()
+            keys.close()
 
     def public_key(self) -> str:
         with self._open() as audit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -31,6 +31,10 @@ from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.notes import MAX_NOTE_BYTES, BadNote, PublicKey
 from cellwall.runtime.home import state_home
 from cellwall.runtime.recording import audit_directory
+from cellwall.runtime.session_data import readable_keys
+from cellwall.runtime.vault import AskPassphrase
+from cellwall.secrets import failures as vault_failures
+from cellwall.secrets.session_keys import SessionKeys
 
 __all__ = [
     "BadProof",
@@ -60,42 +64,77 @@ _RETIRED = "retired-keys"
 _MAX_PROOF_BYTES = 2 * 1024 * 1024
 
 
-def latest(query: Query, count: int) -> list[dict[str, Any]]:
+def latest(query: Query, count: int, *, ask: AskPassphrase | None = None) -> list[dict[str, Any]]:
     """The newest matching records, the newest last."""
-    found = islice(search.search(_directory(), query), count)
-    return [each.record for each in found][::-1]
+    return list(islice(newest(query, ask=ask), count))[::-1]
 
 
-def newest(query: Query) -> Iterator[dict[str, Any]]:
-    """All matching records, the newest first."""
-    for found in search.search(_directory(), query):
-        yield found.record
+def newest(
+    query: Query,
+    *,
+    home: str | None = None,
+    ask: AskPassphrase | None = None,
+    keys: SessionKeys | None = None,
+) -> Iterator[dict[str, Any]]:
+    """All matching records, the newest first. `keys`: those of the running service."""
+    with _readable(ask) if keys is None else nullcontext(keys) as known:
+        for found in search.search(_directory(home), query, keys=known):
+            yield found.record
 
 
-def following(query: Query) -> Iterator[dict[str, Any] | None]:
+def following(query: Query, *, ask: AskPassphrase | None = None) -> Iterator[dict[str, Any] | None]:
     """Matching records as they are written; None from time to time while there are none."""
-    for found in search.follow(_directory(), query):
-        yield None if found is None else found.record
+    with _readable(ask) as keys:
+        for found in search.follow(_directory(), query, keys=keys):
+            yield None if found is None else found.record
 
 
-def everything(query: Query, *, after: int = 0) -> Iterator[FoundRecord]:
-    """All matching records after a sequence number, the oldest first."""
-    return records_after(_directory(), query, after_seq=after)
+def everything(
+    query: Query,
+    *,
+    after: int = 0,
+    ask: AskPassphrase | None = None,
+    is_sealed: bool = False,
+) -> Iterator[FoundRecord]:
+    """All matching records after a sequence number, the oldest first. `is_sealed` leaves each line
+    as it is stored, with sealed bodies: only such lines can be verified."""
+    if is_sealed:
+        yield from records_after(_directory(), query, after_seq=after)
+        return
+    with _readable(ask) as keys:
+        for found in records_after(_directory(), query, after_seq=after, keys=keys):
+            if found.record["body"].get("sealed") == "locked":
+                raise vault_failures.session_locked()
+            yield found
 
 
-def about(subject_id: str) -> list[dict[str, Any]]:
+def about(subject_id: str, *, ask: AskPassphrase | None = None) -> list[dict[str, Any]]:
     """All records of an action or a session, or of the action of a record."""
     query = Query(action_id=subject_id)
     if subject_id.startswith("sbx_"):
         query = Query(session_id=subject_id)
     elif subject_id.startswith("evt_"):
-        found = next(search.search(_directory(), Query(id=subject_id)), None)
+        found = next(newest(Query(id=subject_id), ask=ask), None)
         if found is None:
             return []
-        if not found.record["action_id"]:
-            return [found.record]
-        query = Query(action_id=found.record["action_id"])
-    return [each.record for each in search.search(_directory(), query)][::-1]
+        if not found["action_id"]:
+            return [found]
+        query = Query(action_id=found["action_id"])
+    return list(newest(query, ask=ask))[::-1]
+
+
+@contextmanager
+def _readable(ask: AskPassphrase | None) -> Iterator[SessionKeys]:
+    """The keys of session data; the vault opens when the first record needs it."""
+    keys = readable_keys(
+        state_home(os.environ),
+        lambda: load_settings(file=None, profile=None, environ=os.environ),
+        ask,
+    )
+    try:
+        yield keys
+    finally:
+        keys.close()
 
 
 def check(
@@ -105,14 +144,16 @@ def check(
     since: int | None = None,
     directory: str | None = None,
     witness: str | None = None,
+    home: str | None = None,
 ) -> VerifyReport:
     """Verify the log; writes nothing, not even a repair.
 
     `keys` and `checkpoints` are files. Without keys, the keys with which this user's log began are
-    trusted. `witness` is a directory with checkpoints of the log. The log of this user must also
+    trusted. `witness` is a directory with checkpoints of the log, `home` the state folder where it
+    is not that of the environment. The log of this user must also
     contain the checkpoint that is remembered beside its key.
     """
-    place = directory or _directory()
+    place = directory or _directory(home)
     notes = [_read(path, MAX_NOTE_BYTES, "checkpoint") for path in checkpoints]
     memory = SignedMemory(place)
     remembered = _read_memory(memory) if directory is None and not keys else None
@@ -160,8 +201,8 @@ def check_proof(path: str, keys: Sequence[str]) -> Proof:
     return proofs.check_proof(text, _all_keys(_directory()), origin=report.origin)
 
 
-def _directory() -> str:
-    return audit_directory(state_home(os.environ))
+def _directory(home: str | None = None) -> str:
+    return audit_directory(home or state_home(os.environ))
 
 
 def _keys(directory: str, paths: Sequence[str]) -> list[PublicKey]:

@@ -64,6 +64,19 @@ class DatabaseAdmin:
             outcome |= {"from": before, "to": after}
         return before, after
 
+    def prepare(self, principal: Principal) -> None:
+        """Create the database, or migrate a SQLite file; nothing is changed or recorded where the
+        schema is current. A PostgreSQL database with an older schema is migrated by a person: other
+        machines may use it."""
+        state = schema.state_of(self._storage)
+        if state is schema.SchemaState.CURRENT:
+            return
+        is_ours = state is schema.SchemaState.OLD and self._storage.is_sqlite
+        refusal = state.refusal()
+        if refusal is not None and state is not schema.SchemaState.EMPTY and not is_ours:
+            raise refusal
+        self.migrate(principal)
+
     def check(self, principal: Principal) -> DatabaseReport:
         """Schema, integrity and row counts; changes nothing."""
         require(self._settings, principal, Permission.CONFIG_WRITE)

@@ -8,15 +8,24 @@ from dataclasses import replace
 
 import anyio
 
+from cellwall.admin.audit_forwarding import forward_report
+from cellwall.admin.service_check import gather_service, judge_service
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings, weakened
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, RunCommand, WorkspaceMode, WorkspaceRequest
+from cellwall.runtime.observing import describe_telemetry
 from cellwall.runtime.policies import effective_policy
 from cellwall.runtime.wiring import App, open_app, principal
 from cellwall.sandbox.doctor import HostCheck, HostFacts, HostReport, TrialRun, gather, judge
 from cellwall.sandbox.linux.layers import PYTHON
+
+
+def examine_service(*, config: str | None, profile: str | None, address: str | None) -> HostReport:
+    """Inspect what a service needs; `address` is that of a running one."""
+    settings = load_settings(file=config, profile=profile, environ=os.environ)
+    return HostReport(judge_service(gather_service(settings, service=address)))
 
 
 def examine_host(*, config: str | None, profile: str | None, interface: str) -> HostReport:
@@ -31,7 +40,25 @@ def examine_host(*, config: str | None, profile: str | None, interface: str) -> 
     except CellwallError as error:
         trials = (TrialRun("trial run", "the proof", error.message, error.hint),)
     report = judge(replace(facts, trials=trials))
-    return HostReport((*report.checks, *_check_rules(settings)))
+    telemetry = HostCheck("telemetry", *describe_telemetry(settings), required=False)
+    settled = (*_check_rules(settings), *_check_forwarding(settings))
+    return HostReport((*report.checks, telemetry, *settled))
+
+
+def _check_forwarding(settings: Settings) -> tuple[HostCheck, ...]:
+    """Whether records reach the receiver in [audit] forward."""
+    if settings.audit.forward is None:
+        return ()
+    name, why = "audit forwarding", "records leave this host before anybody can delete them"
+    hint = "See `cellwall audit forward status`; `cellwall audit forward run` forwards now."
+    try:
+        report = forward_report(settings)
+    except CellwallError as error:
+        return (HostCheck(name, "weak", error.message, why, error.hint, required=False),)
+    if report.problem:
+        found = f"{report.waiting} records wait: {report.problem}"
+        return (HostCheck(name, "weak", found, why, hint, required=False),)
+    return (HostCheck(name, "ok", f"{report.waiting} records wait", why, "", required=False),)
 
 
 def _check_rules(settings: Settings) -> tuple[HostCheck, ...]:

@@ -201,7 +201,7 @@ def package_cell(
 ) -> Iterator[PackageCell]:
     """A session of its own, which ends with the block; swept if this process is killed."""
     request = workspace or WorkspaceRequest()
-    with app.session(request, principal.interface) as session_id:
+    with app.session(request, principal) as session_id:
         pattern = Action(
             principal=principal,
             operation=RunCommand(("true",)),

@@ -22,7 +22,12 @@ from cellwall.egress.destinations.allowlist import parse_rule
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange
-from cellwall.runtime.vault import AskPassphrase, AuditedVault, vault_settings
+from cellwall.runtime.vault import (
+    AskPassphrase,
+    AuditedVault,
+    adopt_session_keys,
+    vault_settings,
+)
 from cellwall.secrets import failures
 from cellwall.secrets.format import KEY_SOURCES, KeySource, VaultSettings
 from cellwall.secrets.leases import Grant, check_secret_name
@@ -72,6 +77,8 @@ class VaultKeyChoice:
 class VaultAdmin(AuditedVault):
     """The vault of one state folder, for a person who changes it."""
 
+    change_permission = Permission.CONFIG_WRITE
+
     @property
     def id(self) -> str:
         return self._store.id
@@ -111,6 +118,7 @@ class VaultAdmin(AuditedVault):
             change.recorded(audit, principal) as outcome,
         ):
             store.init(passphrase)
+            adopt_session_keys(self._home, store)
             outcome |= {"id": store.id, "generation": store.generation}
         self._store, self._chosen = store, settings
 
@@ -127,14 +135,31 @@ class VaultAdmin(AuditedVault):
     def prepare(self, name: str, principal: Principal, *, must_exist: bool) -> None:
         """Run all checks that need no value, before a person types one."""
         check_secret_name(name)
-        self._open(principal, Permission.CONFIG_WRITE)
+        self._open(principal, self.change_permission)
         if must_exist and not self._store.has(name):
             raise failures.unknown_secret()
 
-    def set(self, name: str, value: bytes | bytearray, principal: Principal) -> int:
-        """Store or replace a value; returns its version."""
+    def set(
+        self,
+        name: str,
+        value: bytes | bytearray,
+        principal: Principal,
+        *,
+        project: str | None = None,
+    ) -> int:
+        """Store or replace a value; returns its version. With `project`, only sandboxes that work
+        on this folder can use the secret (SEC-3); an empty one ends that bound."""
+        place = os.path.realpath(project) if project else project
+        if place and not os.path.isdir(place):
+            raise BadInput(
+                "the folder of the project does not exist",
+                hint="Name the folder that sandboxes get with --workspace.",
+                code="CW-VAULT-PROJECT",
+            )
         with self._changing("set", name, principal, may_be_new=True) as outcome:
-            outcome["version"] = version = self._store.set(name, value)
+            if place is not None:
+                outcome["project"] = place
+            outcome["version"] = version = self._store.set(name, value, project=place)
         return version
 
     def rotate(self, name: str, value: bytes | bytearray, principal: Principal) -> int:
@@ -207,7 +232,7 @@ class VaultAdmin(AuditedVault):
         """(1) to (3) and (5), around the caller's (4)."""
         # Before it is logged: it may be a value typed in place of a name (SEC-2).
         check_secret_name(name)
-        self._open(principal, Permission.CONFIG_WRITE)
+        self._open(principal, self.change_permission)
         if not may_be_new and not self._store.has(name):
             raise failures.unknown_secret()
         with self._recorded(what, name, principal, {}) as outcome:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 
-from cellwall.audit.records import MAX_NAME_BYTES, Encoded
+from cellwall.audit.records import MAX_NAME_BYTES, SEALED_VERSION, VERSION, Encoded
 from cellwall.audit.redaction import (
     BINARY,
     SequenceRedactor,
@@ -25,8 +25,10 @@ from cellwall.audit.redaction import (
     redact_start,
     redact_text,
 )
+from cellwall.audit.sealed_bodies import CLEAR_KINDS, seal_body
 from cellwall.core.forks import call_in_child
 from cellwall.core.outcomes import Event
+from cellwall.core.ports import SessionKeysPort
 from cellwall.core.types import Json, new_id
 
 MAX_FIELD_BYTES = 8 * 1024
@@ -266,7 +268,12 @@ class RecordDraft:
 
     __slots__ = ("body", "encoded", "id", "kind")
 
-    def __init__(self, event: Event, max_field_bytes: int = MAX_FIELD_BYTES) -> None:
+    def __init__(
+        self,
+        event: Event,
+        max_field_bytes: int = MAX_FIELD_BYTES,
+        keys: SessionKeysPort | None = None,
+    ) -> None:
         # On the path of every action, after a flush that evicted this code from the processor
         # caches: one check over everything instead of one per field.
         action_id, interface = quote(event.action_id), quote(event.interface)
@@ -280,6 +287,10 @@ class RecordDraft:
             principal, session_id = _encode_name(event.principal), _encode_name(event.session_id)
             body = encode_bounded(event.body, max_field_bytes)
         self.id, self.kind = name, kind = _new_id(), str.__str__(event.kind)
+        version = VERSION
+        if keys is not None and kind not in CLEAR_KINDS:
+            names = f'"{name}","{kind}",{action_id},{session_id}'
+            body, version = seal_body(keys, event, names, body), SEALED_VERSION
         self.body = body
         self.encoded: Encoded = (
             action_id,
@@ -289,6 +300,7 @@ class RecordDraft:
             f'"{kind}"',
             principal,
             session_id,
+            version,
         )
 
 

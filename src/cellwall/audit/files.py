@@ -32,6 +32,8 @@ class LogSettings:
     directory."""
     witness_directory: str | None = None
     witness_command: tuple[str, ...] = ()
+    forward_folder: str | None = None
+    """Where the bookmark of forwarding lies: records that were not forwarded are not deleted."""
 
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -11,12 +11,14 @@ import atexit
 import errno
 import os
 import threading
+import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
+from typing import Protocol
 
 import anyio
 
@@ -29,9 +31,17 @@ from cellwall.audit.writer import Writer
 from cellwall.core.errors import AuditFailed, ConfigError
 from cellwall.core.forks import call_in_child
 from cellwall.core.outcomes import Event
+from cellwall.core.ports import SessionKeysPort
 from cellwall.core.types import Json
 
 Redact = Callable[[Mapping[str, Json]], dict[str, Json]]
+
+
+class Observe(Protocol):
+    """Learns of each event and of the time until it was durable; must not raise or write."""
+
+    def __call__(self, event: Event, seconds: float, *, is_written: bool) -> None: ...
+
 
 _MIN_FIELD_BYTES = 64
 _MAX_BATCH = 4096
@@ -44,8 +54,10 @@ class _PendingDraft(RecordDraft):
 
     __slots__ = ("error", "is_done", "is_next", "wakeup")
 
-    def __init__(self, event: Event, max_field_bytes: int) -> None:
-        super().__init__(event, max_field_bytes)
+    def __init__(
+        self, event: Event, max_field_bytes: int, keys: SessionKeysPort | None = None
+    ) -> None:
+        super().__init__(event, max_field_bytes, keys)
         self.is_done = self.is_next = False
         self.error: AuditFailed | None = _INTERRUPTED  # until it is durable
         self.wakeup = threading.Lock()
@@ -141,7 +153,9 @@ class AuditLog:
     """Appends events to the audit log; implements `AuditPort`. Safe for threads, processes and
     forks."""
 
-    def __init__(self, directory: str, settings: LogSettings) -> None:
+    def __init__(
+        self, directory: str, settings: LogSettings, keys: SessionKeysPort | None = None
+    ) -> None:
         if not _MIN_FIELD_BYTES <= settings.max_field_bytes <= MAX_FIELD_BYTES:
             raise ConfigError(
                 f"a field of the audit log is from {_MIN_FIELD_BYTES} to "
@@ -149,7 +163,9 @@ class AuditLog:
             )
         self._directory = os.path.abspath(directory)
         self._settings = settings
+        self._keys = keys
         self._redact: Redact | None = None
+        self._observe: Observe | None = None
         self.notary = Notary(self._directory, settings, self.write)
         self._writer = Writer(self._directory, settings, self.notary.signed_size)
         self._reset()
@@ -167,9 +183,11 @@ class AuditLog:
         *,
         max_field_bytes: int = 4096,
         settings: LogSettings | None = None,
+        keys: SessionKeysPort | None = None,
     ) -> AuditLog:
-        """Open or create the log in a directory and repair what a crash left (AUD-3)."""
-        log = cls(directory, settings or LogSettings(max_field_bytes=max_field_bytes))
+        """Open or create the log in a directory and repair what a crash left (AUD-3). With `keys`,
+        bodies are sealed under the key of their session (FS-5)."""
+        log = cls(directory, settings or LogSettings(max_field_bytes=max_field_bytes), keys)
         try:
             with log._write_lock:
                 is_new = log._writer.open(log.notary.first_record_body)
@@ -188,6 +206,8 @@ class AuditLog:
         self.notary.close()
         with self._write_lock:
             self._writer.close()
+        if self._keys is not None:
+            self._keys.close()
 
     def release_preallocation(self) -> None:
         """For a process that exits without closing the log; skipped while another thread writes."""
@@ -227,22 +247,42 @@ class AuditLog:
     def _redact_event(self, event: Event) -> Event:
         return event if self._redact is None else replace(event, body=self._redact(event.body))
 
+    def observe_with(self, observe: Observe) -> None:
+        """Call this function after each write (OBS-1)."""
+        self._observe = observe
+
+    @contextmanager
+    def _observed(self, event: Event, observe: Observe) -> Iterator[None]:
+        started = time.perf_counter()
+        is_written = False
+        try:
+            yield
+            is_written = True
+        finally:
+            observe(event, time.perf_counter() - started, is_written=is_written)
+
     # --- threads
 
     def write(self, event: Event) -> str:
         """Append an event and return its id once it is durable; otherwise raise `AuditFailed`."""
+        if self._observe is None:
+            return self._write(event)
+        with self._observed(event, self._observe):
+            return self._write(event)
+
+    def _write(self, event: Event) -> str:
         if self._redact is not None:
             event = self._redact_event(event)
         if not self._threads.waiting and self._write_lock.acquire(blocking=False):
             try:  # no other writer: skip the queue
-                lone = RecordDraft(event, self._settings.max_field_bytes)
+                lone = RecordDraft(event, self._settings.max_field_bytes, self._keys)
                 if self.notary.failure is not None:
                     raise self.notary.failure
                 self.notary.note_written(self._writer.commit((lone,)))
                 return lone.id
             finally:
                 self._write_lock.release()
-        draft = _PendingDraft(event, self._settings.max_field_bytes)
+        draft = _PendingDraft(event, self._settings.max_field_bytes, self._keys)
         draft.wakeup.acquire()
         try:
             with self._queue_lock:
@@ -319,6 +359,12 @@ class AuditLog:
         A task cancelled meanwhile does not learn whether its record was written; the other tasks
         do.
         """
+        if self._observe is None:
+            return await self._record(event)
+        with self._observed(event, self._observe):
+            return await self._record(event)
+
+    async def _record(self, event: Event) -> str:
         draft = await self._make_draft(event)
         try:
             loop = asyncio.get_running_loop()
@@ -338,7 +384,8 @@ class AuditLog:
         """Redact a long body in a thread, so that other tasks continue (GRD-11)."""
 
         def draft() -> _PendingDraft:
-            return _PendingDraft(self._redact_event(event), self._settings.max_field_bytes)
+            redacted = self._redact_event(event)
+            return _PendingDraft(redacted, self._settings.max_field_bytes, self._keys)
 
         if is_short(event.body):
             return draft()

@@ -2,6 +2,11 @@
 
 Keys are sorted, there are no spaces, everything is ASCII. `prev` is the leaf hash of the previous
 record, so every record commits to the whole past; `seq` counts from 1.
+
+Version 2 has the body in clear. In version 3 the body is sealed under the key of its session
+(FS-5): `key` names the key, `sealed` is the ciphertext, and a few codes stay in clear
+(sealed_bodies.py). Links and signatures cover the ciphertext, so a log verifies without any key,
+and still verifies after a key was destroyed.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 VERSION = 2
+SEALED_VERSION = 3
 GENESIS = "0" * 64
 MAX_NAME_BYTES = 256
 MAX_RECORD_BYTES = 256 * 1024
@@ -32,13 +38,13 @@ _TAIL_MARK = b'},"id":"evt_'
 _TAIL = re.compile(
     rb'\},"id":"(evt_[0-9a-z]+)","interface":' + _TEXT + rb',"kind":"([a-z]+)"'
     rb',"prev":"([0-9a-f]{64})","principal":' + _TEXT + rb',"seq":([1-9][0-9]{0,17})'
-    rb',"session_id":' + _TEXT + rb',"time":"([0-9T:.Z-]+)","v":2\}'
+    rb',"session_id":' + _TEXT + rb',"time":"([0-9T:.Z-]+)","v":[23]\}'
 )
 
 
-Encoded: TypeAlias = tuple[str, str, str, str, str, str, str]
+Encoded: TypeAlias = tuple[str, str, str, str, str, str, str, int]
 """The fields of a record that do not depend on its place, encoded: action_id, body, id,
-interface, kind, principal and session_id."""
+interface, kind, principal, session_id and v."""
 
 
 class BadRecord(Exception):
@@ -81,7 +87,15 @@ _encode = json.JSONEncoder(
 ).encode
 
 
-def record_line(fields: Mapping[str, str], *, body: str, seq: int, time: str, prev: str) -> bytes:
+def record_line(
+    fields: Mapping[str, str],
+    *,
+    body: str,
+    seq: int,
+    time: str,
+    prev: str,
+    version: int = VERSION,
+) -> bytes:
     """The line, without newline, of a record from plain fields and an encoded body."""
     encoded = (
         _quote(fields["action_id"]),
@@ -91,6 +105,7 @@ def record_line(fields: Mapping[str, str], *, body: str, seq: int, time: str, pr
         _quote(fields["kind"]),
         _quote(fields["principal"]),
         _quote(fields["session_id"]),
+        version,
     )
     return encoded_line(encoded, seq, time, prev)
 
@@ -100,11 +115,11 @@ def encoded_line(encoded: Encoded, seq: int, time: str, prev: str) -> bytes:
 
     Formatted by hand instead of by the JSON encoder, since it is on the path of every action.
     """
-    action_id, body, event_id, interface, kind, principal, session_id = encoded
+    action_id, body, event_id, interface, kind, principal, session_id, version = encoded
     return (
         f'{{"action_id":{action_id},"body":{body},"id":{event_id},"interface":{interface},'
         f'"kind":{kind},"prev":"{prev}","principal":{principal},"seq":{seq},'
-        f'"session_id":{session_id},"time":"{time}","v":{VERSION}}}'
+        f'"session_id":{session_id},"time":"{time}","v":{version}}}'
     ).encode("ascii")
 
 
@@ -136,18 +151,29 @@ def parse_record(line: bytes) -> dict[str, Any]:
         raise IncompleteRecord("it is not JSON") from None
     if not isinstance(record, dict) or record.keys() != _FIELDS.keys():
         raise BadRecord("it does not have the fields of a record")
-    if record["v"] != VERSION:
+    if record["v"] not in (VERSION, SEALED_VERSION):
         raise BadRecord("it is of an unknown version")
     if any(type(record[name]) is not kind for name, kind in _FIELDS.items()):
         raise BadRecord("a field is not of its type")
+    if record["v"] == SEALED_VERSION and not _is_sealed(record["body"]):
+        raise BadRecord("its body is not a sealed one")
     try:
         body = _encode(record["body"])
     except (ValueError, RecursionError):  # a JSON number that a float cannot hold
         raise BadRecord("its spelling was altered") from None
     fields = {name: record[name] for name in _FIELDS if name not in ("body", "seq", "v")}
     spelled = record_line(
-        fields, body=body, seq=record["seq"], time=record["time"], prev=record["prev"]
+        fields,
+        body=body,
+        seq=record["seq"],
+        time=record["time"],
+        prev=record["prev"],
+        version=record["v"],
     )
     if spelled != line:
         raise BadRecord("its spelling was altered")
     return record
+
+
+def _is_sealed(body: dict[str, Any]) -> bool:
+    return all(type(body.get(name)) is str for name in ("key", "sealed"))

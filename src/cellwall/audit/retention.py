@@ -138,6 +138,7 @@ def _delete_old(
     if settings.keep_days is None or holds(directory):
         return []
     oldest_s = time.time() - settings.keep_days * _DAY_S
+    forwarded = _forwarded_up_to(settings)
     gone: list[int] = []
     before = Frontier()
     deleted = _deleted_up_to(directory, notary)
@@ -155,6 +156,8 @@ def _delete_old(
         if max(status.st_mtime, status.st_ctime) > oldest_s:
             break
         seal = read_seal(segment)
+        if forwarded is not None and seal.last > forwarded:
+            break
         # Only the seal will remain: a segment that its seal does not prove must not be deleted.
         if not notary.has_signed(seal):
             raise log_altered("the seal of a segment does not match its checkpoint")
@@ -180,6 +183,15 @@ def _delete_old(
             os.unlink(segment_name(segment.first, INDEX), dir_fd=folder)
         gone.append(segment.first)
     return gone
+
+
+def _forwarded_up_to(settings: LogSettings) -> int | None:
+    """None if nothing is forwarded."""
+    if settings.forward_folder is None:
+        return None
+    from cellwall.audit.export.forwarding import forwarded_seq
+
+    return forwarded_seq(settings.forward_folder)
 
 
 def _last_record_s(segment: Segment, seal: Seal, before: Frontier) -> float:

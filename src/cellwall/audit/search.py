@@ -21,7 +21,8 @@ from cellwall.audit.index import (
     to_microseconds,
     verdict_of,
 )
-from cellwall.audit.records import BadRecord, parse_record
+from cellwall.audit.records import SEALED_VERSION, BadRecord, parse_record
+from cellwall.audit.sealed_bodies import open_record, opened_line
 from cellwall.audit.segments import (
     BLOCK_BYTES,
     PACKED,
@@ -37,6 +38,7 @@ from cellwall.audit.segments import (
     read_seal,
 )
 from cellwall.core.outcomes import EventKind
+from cellwall.core.ports import SessionKeysPort
 from cellwall.core.verdict import Verdict
 
 _POLL_INTERVAL_S = 0.2
@@ -65,31 +67,47 @@ class Query:
         return bool(names - {"text"})
 
     def matches(self, record: dict[str, Any], line: bytes) -> bool:
+        return self.matches_clear(record) and self.matches_text(line)
+
+    def matches_text(self, line: bytes) -> bool:
+        return self.text is None or encoded_text(self.text) in line
+
+    def matches_clear(self, record: dict[str, Any]) -> bool:
+        """All conditions but the text: they need no key of a session."""
         return (
             all(getattr(self, name) in (None, record[name]) for name in _NAMES)
             and (self.kind is None or record["kind"] == self.kind.value)
             and (self.verdict is None or verdict_of(record["body"]) == self.verdict.word)
             and (self.since is None or _time(record) >= self.since)
             and (self.until is None or _time(record) < self.until)
-            and (self.text is None or encoded_text(self.text) in line)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRecord:
-    """A record, its line as stored, and its segment."""
+    """A record, its line, and its segment. Without keys the line is the stored one; with keys a
+    sealed body is decrypted, in both."""
 
     record: dict[str, Any]
     line: bytes
     segment: Segment
 
 
-def search(directory: str, query: Query, *, is_indexed: bool = True) -> Iterator[FoundRecord]:
+def search(
+    directory: str,
+    query: Query,
+    *,
+    is_indexed: bool = True,
+    keys: SessionKeysPort | None = None,
+) -> Iterator[FoundRecord]:
     """All matches, newest first; an altered record among them raises. `is_indexed=False` reads
-    every record instead of relying on the index."""
+    every record instead of relying on the index. A text in a sealed body is found with `keys`
+    only."""
     with map_errors():
         newest = reversed(_segments_with_records(directory))
-        searches = (_SegmentSearch(each, query, is_indexed=is_indexed) for each in newest)
+        searches = (
+            _SegmentSearch(each, query, is_indexed=is_indexed, keys=keys) for each in newest
+        )
         searches = (each for each in searches if each.may_match)
         yield from _search_ahead(searches)
 
@@ -120,8 +138,10 @@ def _search_ahead(searches: Iterator[_SegmentSearch]) -> Iterator[FoundRecord]:
 class _SegmentSearch:
     """The search in one segment: index hits, and records that are not indexed yet."""
 
-    def __init__(self, segment: Segment, query: Query, *, is_indexed: bool) -> None:
-        self.segment, self._query = segment, query
+    def __init__(
+        self, segment: Segment, query: Query, *, is_indexed: bool, keys: SessionKeysPort | None
+    ) -> None:
+        self.segment, self._query, self._keys = segment, query, keys
         is_needed = is_indexed and query.needs_index
         self._index = read_index(segment) if is_needed else Index(b"")
         self._numbers = _candidates(self._index, query)
@@ -141,7 +161,7 @@ class _SegmentSearch:
             return False
 
     def run(self, content: SegmentContent) -> Iterator[FoundRecord]:
-        text = self._query.text
+        text = self._query.text if self._keys is None else None
         last = len(self._index) - 1
         if last >= 0 and read_indexed_line(content, self._index, last) is None:
             yield from self._matching(
@@ -165,17 +185,43 @@ class _SegmentSearch:
 
     def _matching(self, lines: Iterable[bytes]) -> Iterator[FoundRecord]:
         for line in lines:
-            record = _parse(line)
-            if self._query.matches(record, line):
-                yield FoundRecord(record, line, self.segment)
+            found = match_line(self._query, _parse(line), line, self.segment, self._keys)
+            if found is not None:
+                yield found
 
 
-def follow(directory: str, query: Query) -> Iterator[FoundRecord | None]:
-    """Records written from now on; yields None several times a second while there is nothing
-    new."""
+def match_line(
+    query: Query,
+    record: dict[str, Any],
+    line: bytes,
+    segment: Segment,
+    keys: SessionKeysPort | None,
+) -> FoundRecord | None:
+    """The record, opened if there are keys; None if it does not match."""
+    if not query.matches_clear(record):
+        return None
+    if keys is not None and record["v"] == SEALED_VERSION:
+        record = open_record(keys, record)
+        line = opened_line(record)
+    return FoundRecord(record, line, segment) if query.matches_text(line) else None
+
+
+def follow(
+    directory: str,
+    query: Query,
+    *,
+    after_seq: int | None = None,
+    keys: SessionKeysPort | None = None,
+) -> Iterator[FoundRecord | None]:
+    """Records written from now on, or all after a number; yields None several times a second while
+    there is nothing new."""
     with map_errors():
-        segment, following = _segment_from(directory, None), 1
-        at_end = segment is not None
+        if after_seq is None:
+            segment, following = _segment_from(directory, None), 1
+            at_end = segment is not None
+        else:
+            segment, following = _segment_with(directory, after_seq + 1), after_seq + 1
+            at_end = False
         while True:
             if segment is None:
                 yield None
@@ -186,8 +232,10 @@ def follow(directory: str, query: Query) -> Iterator[FoundRecord | None]:
                         yield None
                         continue
                     record = _parse(line)
-                    if query.matches(record, line):
-                        yield FoundRecord(record, line, segment)
+                    if record["seq"] > (after_seq or 0):
+                        found = match_line(query, record, line, segment, keys)
+                        if found is not None:
+                            yield found
                     if record["kind"] == EventKind.SEAL:
                         following = record["seq"] + 1
                         break
@@ -195,6 +243,16 @@ def follow(directory: str, query: Query) -> Iterator[FoundRecord | None]:
                     raise BadSegment("a packed segment does not end with its seal")
                 at_end = False
             segment = _segment_from(directory, following)
+
+
+def _segment_with(directory: str, seq: int) -> Segment | None:
+    """The segment that has this record, or will have it; the next one if it was deleted."""
+    segments = _segments_with_records(directory)
+    before = [each for each in segments if each.first <= seq]
+    if before and SEAL in before[-1].parts and read_seal(before[-1]).last < seq:
+        before = []
+    later = next((each for each in segments if each.first > seq), None)
+    return before[-1] if before else later
 
 
 def _follow_lines(segment: Segment, *, at_end: bool) -> Iterator[bytes | None]:

@@ -27,8 +27,14 @@ from cellwall.config.fields import (
     listed,
     matching,
     number,
+    one_of,
     size,
+    word,
 )
+from cellwall.config.mcp_section import McpSection
+from cellwall.config.observability_section import ObservabilitySection
+from cellwall.config.oidc_section import OidcSection
+from cellwall.config.quota_sections import BudgetsSection, RatesSection
 from cellwall.config.sections import (
     ApprovalsSection,
     EgressSection,
@@ -36,10 +42,12 @@ from cellwall.config.sections import (
     HookSection,
     PackagesSection,
     PolicySection,
+    RetentionSection,
     RolesSection,
     VaultSection,
 )
-from cellwall.config.service_sections import AccountsSection, StorageSection
+from cellwall.config.server_section import ServerSection
+from cellwall.config.service_sections import AccountsSection, MessagesSection, StorageSection
 from cellwall.core.limits import GIB, KIB, MIB, Limits
 from cellwall.core.notes import BadNote, PublicKey
 
@@ -242,6 +250,14 @@ class SkillsSection(Section):
     )
 
 
+def _check_forward(text: str) -> str:
+    if re.fullmatch(r"tls://(?:\[[0-9a-f:.]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}", text) is None:
+        raise PydanticCustomError(
+            "forward", 'is not a receiver. Write for example "tls://logs.example:6514".'
+        )
+    return text
+
+
 class AuditSection(Section):
     """The audit log of decisions and actions."""
 
@@ -285,6 +301,29 @@ class AuditSection(Section):
         "name in the system's program directories (PATH is not searched)",
         most=32,
     )
+    forward: Annotated[str, AfterValidator(_check_forward)] | None = Field(
+        default=None,
+        description="a syslog receiver over TLS that gets every record, such as "
+        "tls://logs.example:6514",
+        max_length=300,
+    )
+    forward_ca_file: Annotated[str, absolute_path()] | None = Field(
+        default=None,
+        description="the authorities (PEM) that may vouch for the receiver; left out, the system's",
+        max_length=4096,
+    )
+    forward_client_cert: Annotated[str, absolute_path()] | None = Field(
+        default=None, description="a certificate (PEM) to show to the receiver", max_length=4096
+    )
+    forward_client_key: Annotated[str, absolute_path()] | None = Field(
+        default=None, description="the key (PEM) of that certificate", max_length=4096
+    )
+    forward_bodies: Annotated[str, one_of("decrypted", "sealed")] = word(
+        "how bodies are forwarded: decrypted, and then records wait while the vault is locked, or "
+        "sealed, as stored",
+        "decrypted",
+        "sealed",
+    )
 
 
 class Settings(Section):
@@ -307,8 +346,16 @@ class Settings(Section):
     vault: VaultSection = VaultSection()
     guard: GuardSection = GuardSection()
     audit: AuditSection = AuditSection()
+    retention: RetentionSection = RetentionSection()
     storage: StorageSection = StorageSection()
     accounts: AccountsSection = AccountsSection()
+    server: ServerSection = ServerSection()
+    observability: ObservabilitySection = ObservabilitySection()
+    oidc: OidcSection = OidcSection()
+    rates: RatesSection = RatesSection()
+    budgets: BudgetsSection = BudgetsSection()
+    messages: MessagesSection = MessagesSection()
+    mcp: McpSection = McpSection()
 
 
 SECTIONS: dict[str, type[Section]] = {

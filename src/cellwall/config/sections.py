@@ -204,7 +204,7 @@ class ApprovalsSection(Section):
         CHANNELS,
         "channels for answers: the terminal of the run, `cellwall approvals` in another terminal "
         "(the queue, which runs in the supervisor need as well), a function of the embedding "
-        "program, the person at an MCP client (elicitation)",
+        "program, the person at an MCP client (elicitation), the users of the service (http)",
         most=len(CHANNELS),
     )
     key: str = Field(
@@ -350,6 +350,11 @@ class EgressSection(Section):
     idle_timeout_s: float = number(
         120.0, "an idle connection is closed after this time", least=0.1, most=86_400.0
     )
+    personal_data: Annotated[str, one_of("off", "deny")] = word(
+        "whether requests with personal data are refused; TLS to every host is then intercepted",
+        "off",
+        "deny",
+    )
     dns_servers: tuple[Annotated[str, AfterValidator(_check_server)], ...] = listed(
         (), "DNS servers; left out, those of the system", most=8
     )
@@ -394,3 +399,21 @@ class VaultSection(Section):
     )
     argon2_passes: int = number(3, "Argon2id passes", least=1, most=100)
     argon2_lanes: int = number(4, "Argon2id lanes", least=1, most=64)
+
+
+class RetentionSection(Section):
+    """How long data of sessions is kept, encrypted (FS-5). A hold on the audit log suspends it."""
+
+    session_days: int | None = Field(
+        default=None,
+        description="the keys of data older than this are destroyed: records and kept workspaces "
+        "can then no longer be read; left out, never",
+        ge=1,
+        le=36_500,
+    )
+    workspaces_bytes: Size = size(
+        10 * GIB,
+        "all kept workspaces together; the oldest are removed first",
+        least=MIB,
+        most=100_000 * GIB,
+    )

@@ -45,7 +45,11 @@ def _check_url(text: str) -> str:
 def is_remote_database(url: str) -> bool:
     """Whether the connection leaves this machine: neither a Unix socket nor loopback."""
     parts = urlsplit(url)
-    host = dict(parse_qsl(parts.query)).get("host") or parts.hostname or ""
+    return is_remote_host(dict(parse_qsl(parts.query)).get("host") or parts.hostname or "")
+
+
+def is_remote_host(host: str) -> bool:
+    """Whether a host is neither a Unix socket nor loopback."""
     if not host or host.startswith("/") or host == "localhost":
         return False
     try:
@@ -87,6 +91,23 @@ class StorageSection(Section):
         return self
 
 
+class MessagesSection(Section):
+    """Messages of chat and mail channels, which a bridge relays."""
+
+    per_minute: int = number(
+        20, "so many messages of one sender are handled in a minute", least=1, most=6000
+    )
+    pairing_code_s: int = number(
+        600, "a one-time pairing code expires after this time", least=30, most=86_400
+    )
+    remember_days: float = number(
+        7.0,
+        "a message that is relayed again within this time is not handled",
+        least=0.01,
+        most=365.0,
+    )
+
+
 class AccountsSection(Section):
     """Accounts of the service: passwords, tokens and guesses (SRV-2, RBAC-4)."""
 
@@ -101,6 +122,13 @@ class AccountsSection(Section):
     )
     refresh_token_days: float = number(
         30.0, "a sign-in must be repeated after this time", least=0.01, most=365.0
+    )
+    refresh_grace_s: float = number(
+        10.0,
+        "a refresh token that is used again within this time gets the same successor, for windows "
+        "that refresh at once; 0: that ends the sign-in",
+        least=0.0,
+        most=60.0,
     )
     signing_key_days: float = number(
         30.0, "access tokens are signed with a new key after this time", least=0.01, most=365.0

@@ -19,6 +19,10 @@ class NameTaken(Exception):
     """Another record has this name."""
 
 
+class IdentityTaken(Exception):
+    """Another user has this identity or passkey."""
+
+
 class OwnerExists(Exception):
     """There is a user already, so no first owner can be created."""
 
@@ -83,6 +87,9 @@ class Rotation(StrEnum):
     """What came of presenting a refresh token."""
 
     DONE = "done"
+    REPEATED = "repeated"
+    """It was used a moment ago and its successor was not: two windows of one browser refresh at
+    once. Both get the same successor."""
     UNKNOWN = "unknown"
     EXPIRED = "expired"
     REUSED = "reused"
@@ -114,9 +121,47 @@ class SignInLink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccessState:
-    """What decides now whether an access token still counts."""
+class PendingFlow:
+    """A sign-in that continues in another request. Only the hash of its secret is kept."""
 
+    flow_hash: bytes
+    kind: str
+    sealed: bytes
+    expires_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalIdentity:
+    """A user of an OpenID provider: issuer and subject, never an e-mail address."""
+
+    issuer: str
+    subject: str
+    user_id: str
+    is_managed: bool
+    """The provider created the user, so its claims set the role."""
+    created_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passkey:
+    """The public half of a WebAuthn credential."""
+
+    id: str
+    credential_id: bytes
+    user_id: str
+    name: str
+    public_key: bytes
+    """In COSE form."""
+    sign_count: int
+    created_s: float
+    used_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessState:
+    """What decides whether a token counts, as of one revision."""
+
+    revision: int
     user: User
     teams: frozenset[str]
     generation: int
@@ -171,6 +216,15 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """An amount for one budget, in the period that begins then."""
+
+    budget: Budget
+    amount: float
+    period_start_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GuessLimit:
     """How failed attempts slow the next ones down."""
 
@@ -215,6 +269,9 @@ class UsersPort(Protocol):
     async def set_disabled(self, user_id: str, *, is_disabled: bool) -> bool:
         """A disabled user loses every token. Raises `LastOwner`."""
 
+    async def remove_user(self, user_id: str) -> bool:
+        """With every token, session and approval of the user. Raises `LastOwner`."""
+
     async def add_team(self, team: Team) -> None: ...
 
     async def list_teams(self) -> tuple[Team, ...]: ...
@@ -234,7 +291,7 @@ class TokensPort(Protocol):
         """Changes with every revocation, role and membership, by whatever process. Cheap."""
 
     async def access_state(self, *, user_id: str, family_id: str, jti: str) -> AccessState | None:
-        """None if the user does not exist."""
+        """None if the user does not exist. Cheap: every request with an unseen token calls it."""
 
     async def add_family(
         self, family: RefreshFamily, *, token_hash: bytes, generation: int
@@ -243,10 +300,17 @@ class TokensPort(Protocol):
         revoked while the sign-in was under way."""
 
     async def rotate(
-        self, token_hash: bytes, *, successor: bytes, now_s: float
-    ) -> tuple[Rotation, RefreshFamily | None]:
+        self,
+        token_hash: bytes,
+        *,
+        successor: bytes,
+        now_s: float,
+        sealed: bytes = b"",
+        grace_s: float = 0.0,
+    ) -> tuple[Rotation, RefreshFamily | None, bytes]:
         """Exchange a refresh token for its successor. Of two callers with the same token one gets
-        DONE and the other REUSED."""
+        DONE; the other gets REPEATED with what the first one gave as `sealed`, if that happened
+        less than `grace_s` ago and the successor is unused, else REUSED."""
 
     async def revoke_family(self, family_id: str) -> bool: ...
 
@@ -262,11 +326,15 @@ class TokensPort(Protocol):
     async def add_service_token(self, token: ServiceToken, *, generation: int) -> bool:
         """False as for `add_family`."""
 
-    async def find_service_token(self, token_hash: bytes) -> ServiceToken | None: ...
+    async def find_service_token(
+        self, token_hash: bytes
+    ) -> tuple[ServiceToken, AccessState] | None:
+        """By one look-up in an index. Cheap, like `access_state`."""
 
     async def list_service_tokens(self, user_id: str) -> tuple[ServiceToken, ...]: ...
 
-    async def revoke_service_token(self, token_id: str, *, user_id: str) -> bool: ...
+    async def revoke_service_token(self, token_id: str, *, user_id: str | None) -> bool:
+        """False unless the token is the user's, or anybody's for None."""
 
     async def purge(self, *, now_s: float) -> int:
         """Delete what has expired; returns how many rows."""
@@ -295,6 +363,44 @@ class KeysPort(Protocol):
         None if the link is unknown, used or expired: of two callers one gets the id. Raises
         `OwnerExists`, and `NameTaken`.
         """
+
+
+class FlowsPort(Protocol):
+    """Sign-ins that have begun."""
+
+    async def add_flow(self, flow: PendingFlow, *, max_live: int, now_s: float) -> bool:
+        """False if so many are pending."""
+
+    async def take_flow(self, flow_hash: bytes, *, kind: str, now_s: float) -> bytes | None:
+        """What was sealed; None if it is unknown, of another kind or expired. Of two callers one
+        gets it."""
+
+
+class IdentitiesPort(Protocol):
+    """Identities at OpenID providers, and passkeys."""
+
+    async def find_identity(self, issuer: str, subject: str) -> ExternalIdentity | None: ...
+
+    async def add_identity(self, identity: ExternalIdentity, *, new_user: User | None) -> None:
+        """With its user, if that is new. Raises `IdentityTaken` and `NameTaken`."""
+
+    async def list_identities(self, user_id: str) -> tuple[ExternalIdentity, ...]: ...
+
+    async def remove_identity(self, issuer: str, subject: str, *, user_id: str) -> bool: ...
+
+    async def add_passkey(self, passkey: Passkey, *, max_per_user: int) -> bool:
+        """False if the user has so many, or is disabled. Raises `IdentityTaken`."""
+
+    async def find_passkey(self, credential_id: bytes) -> Passkey | None: ...
+
+    async def list_passkeys(self, user_id: str) -> tuple[Passkey, ...]:
+        """The oldest first."""
+
+    async def use_passkey(self, credential_id: bytes, *, sign_count: int, now_s: float) -> bool:
+        """Store the counter of a signature. False if it is not above the stored one, unless both
+        are 0, as of passkeys without a counter; of two equal ones at once, one gets False."""
+
+    async def remove_passkey(self, passkey_id: str, *, user_id: str) -> bool: ...
 
 
 class AttemptsPort(Protocol):
@@ -352,20 +458,25 @@ class SessionsPort(Protocol):
 class UsagePort(Protocol):
     """Counters and budgets (RBAC-4)."""
 
-    async def set_budget(self, budget: Budget) -> None: ...
+    async def set_budget(self, budget: Budget) -> None:
+        """Changes `revision`, since every process knows the budgets."""
+
+    async def remove_budget(self, meter: Meter) -> bool:
+        """The configured budget applies again."""
 
     async def budgets(self, meters: Sequence[Meter]) -> tuple[Budget, ...]: ...
 
-    async def charge(
-        self, amount: float, *, meters: Sequence[Meter], now_s: float
-    ) -> Budget | None:
-        """Add to all counters, or to none if that exceeds a budget; returns that budget.
+    async def reserve(self, charges: Sequence[Charge]) -> Charge | None:
+        """Add all amounts, or none if that exceeds a budget; returns that charge.
 
-        A meter without a budget is counted by the day.
+        An amount of 0 needs a budget that is not used up. Of two callers at once, one sees the
+        amount of the other.
         """
 
-    async def usage(self, meter: Meter, *, now_s: float) -> float:
-        """The amount of the current period."""
+    async def settle(self, charges: Sequence[Charge]) -> None:
+        """Add all amounts, whatever the budgets; a negative one gives back."""
+
+    async def usage(self, meter: Meter, *, period_start_s: float) -> float: ...
 
 
 class KeySealer(Protocol):
@@ -377,6 +488,18 @@ class KeySealer(Protocol):
     def unseal(self, sealed: bytes, *, name: str) -> bytes:
         """Raises `KeyFailed` for another key, another name, or changed bytes."""
 
+    def digest(self, data: bytes) -> bytes:
+        """A keyed digest of data with few possible values, such as a telephone number."""
 
-class AccountsPort(UsersPort, TokensPort, KeysPort, AttemptsPort, Protocol):
+
+class AccountsPort(
+    UsersPort,
+    TokensPort,
+    KeysPort,
+    FlowsPort,
+    IdentitiesPort,
+    AttemptsPort,
+    UsagePort,
+    Protocol,
+):
     """All that `accounts` needs of a database."""

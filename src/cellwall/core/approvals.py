@@ -9,9 +9,9 @@ from enum import StrEnum
 from cellwall.core.types import Json, Principal
 
 ID_PREFIX = "ask"
-CHANNELS = ("terminal", "queue", "callback", "elicitation")
+CHANNELS = ("terminal", "queue", "callback", "elicitation", "http")
 """The channels to a person. `callback` is a function of the embedding program, `elicitation` the
-form that an MCP client shows."""
+form that an MCP client shows, `http` the users of the service."""
 
 
 class AnswerKind(StrEnum):

@@ -49,6 +49,16 @@ class Denied(CellwallError):
     default_code = "CW-DENIED"
 
 
+class LimitExceeded(Denied):
+    """A rate limit or a budget of the user, a team, a token or an address is used up (RBAC-4)."""
+
+    default_code = "CW-LIMIT-EXCEEDED"
+    retry_after_s: float = 0.0
+    """When the same request can succeed."""
+    is_repeated: bool = False
+    """The same limit refused before in its window: recorded once, or a flood fills the log."""
+
+
 class LayerMissing(CellwallError):
     """The host lacks an isolation layer that the profile requires (ISO-4)."""
 
@@ -113,6 +123,14 @@ class VaultError(CellwallError):
     """The vault is locked or damaged, or does not grant this use of a secret (SEC-1 to SEC-7)."""
 
     default_code = "CW-VAULT"
+
+
+SEALED_CODES = {
+    "CW-SESSION-ERASED": "erased",
+    "CW-SESSION-LOCKED": "locked",
+    "CW-SESSION-DAMAGED": "damaged",
+}
+"""Why data of a session cannot be read, by the code of the error, and the word shown instead."""
 
 
 class StorageError(CellwallError):

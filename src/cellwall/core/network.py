@@ -57,6 +57,26 @@ class KnownValues(Protocol):
         """Name and value of each; empty while locked."""
 
 
+class ContentStream(Protocol):
+    """A search in one body, URL or header that comes in pieces."""
+
+    def feed(self, data: bytes) -> str | None:
+        """The name of what these bytes complete, or of what was found before."""
+
+
+class ContentCheck(Protocol):
+    """Content other than secrets that must not leave: personal data, registered texts."""
+
+    @property
+    def kind(self) -> Literal["personal", "canary"]: ...
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is anything to look for now; then TLS is intercepted."""
+
+    def stream(self) -> ContentStream: ...
+
+
 class HostService(Protocol):
     """Answers for some hosts in this process, in place of the servers of these names.
 
@@ -104,6 +124,9 @@ class CellNetwork(Protocol):
     def usage(self) -> EgressUsage:
         """Connections to servers and their bytes so far."""
 
+    def take_sent_bytes(self) -> int:
+        """Bytes sent to servers since the last call, by whatever process of the sandbox."""
+
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
         """Take over the sockets (`proxy`, `dns`, `tcp:443` …) and serve their connections."""
 
@@ -127,6 +150,24 @@ class EgressUsage:
     connections: int
     bytes_up: int
     bytes_down: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRequest:
+    """One request of the runtime itself, to a connected account. Placeholders stand for secrets."""
+
+    method: str
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceResponse:
+    """The response to a `ServiceRequest`, without the secrets that the request has sent."""
+
+    status: int
+    body: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

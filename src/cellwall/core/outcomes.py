@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from cellwall.core.errors import (
     CellwallError,
     Denied,
+    LimitExceeded,
     LimitReached,
     RunFailed,
     error_kind,
@@ -88,6 +89,8 @@ class Usage:
     cpu_s: float = 0.0
     memory_peak: int = 0
     io_bytes: int | None = None
+    sent_bytes: int = 0
+    """Sent over egress by the sandbox since its last run."""
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -95,6 +98,7 @@ class Usage:
             "cpu_s": round(self.cpu_s, 6),
             "memory_peak": self.memory_peak,
             "io_bytes": self.io_bytes,
+            "sent_bytes": self.sent_bytes,
         }
 
 
@@ -107,17 +111,29 @@ class ErrorInfo:
     hint: str = ""
     kind: str = field(default="", compare=False, repr=False)
     """The name of the error's class, for `to_exception`; not part of the JSON form."""
+    retry_after_s: float | None = field(default=None, compare=False)
+    """When the same request can succeed, where that is known."""
 
     @classmethod
     def of(cls, error: CellwallError) -> ErrorInfo:
-        return cls(error.code, error.message, error.hint, error_kind(error))
+        retry_after_s = error.retry_after_s if isinstance(error, LimitExceeded) else None
+        return cls(error.code, error.message, error.hint, error_kind(error), retry_after_s)
 
     def to_exception(self) -> CellwallError:
         """The exception of the class that the failure had."""
-        return make_error(self.kind, self.message, hint=self.hint, code=self.code)
+        error = make_error(self.kind, self.message, hint=self.hint, code=self.code)
+        if isinstance(error, LimitExceeded):
+            error.retry_after_s = self.retry_after_s or 0.0
+        return error
 
     def to_json(self) -> dict[str, str]:
         return {"code": self.code, "message": self.message, "hint": self.hint}
+
+    def to_outcome_json(self) -> dict[str, Json]:
+        """In an outcome, which has no header for the time."""
+        if self.retry_after_s is None:
+            return dict(self.to_json())
+        return {**self.to_json(), "retry_after_s": self.retry_after_s}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +241,7 @@ class Outcome:
             "usage": self.usage.to_json(),
             "decision": dict(self.decision.to_json()),
             "findings": [dict(finding.to_json()) for finding in self.findings],
-            "error": dict(self.error.to_json()) if self.error else None,
+            "error": self.error.to_outcome_json() if self.error else None,
             "audit_id": self.audit_id,
             "workspace_id": self.workspace_id,
             "sandbox_path": self.sandbox_path,
@@ -239,6 +255,8 @@ class Outcome:
                 return self
             case Status.DENIED:
                 error = self.error or ErrorInfo("CW-DENIED", self.decision.reason)
+                if isinstance(refusal := error.to_exception(), LimitExceeded):
+                    raise refusal
                 # Every denial can be caught as `Denied`, whatever its code (CW-ROLE, CW-ASK).
                 raise Denied(error.message, hint=error.hint, code=error.code)
             case Status.ERROR:
@@ -279,6 +297,7 @@ class EventKind(StrEnum):
     RETENTION = "retention"
     HOLD = "hold"
     WITNESS = "witness"
+    ERASURE = "erasure"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,28 @@ from typing import Literal, Protocol
 
 from cellwall.core.approvals import Answer, Question
 from cellwall.core.limits import Limits
-from cellwall.core.network import CellNetwork, Page, SecretUse
-from cellwall.core.outcomes import Event, Finding, PackageUse, RunResult
+from cellwall.core.network import (
+    CellNetwork,
+    Page,
+    SecretUse,
+    ServiceRequest,
+    ServiceResponse,
+)
+from cellwall.core.outcomes import Event, Finding, Outcome, PackageUse, RunResult
 from cellwall.core.packages import InstallPackages
 from cellwall.core.tool_servers import CallServerTool
-from cellwall.core.types import Action, Json, OutputSink, Principal, Role, Skill, WorkspaceMount
+from cellwall.core.types import (
+    Action,
+    Json,
+    OutputSink,
+    Principal,
+    ReceiveMessage,
+    Role,
+    SendReply,
+    Skill,
+    UseAccount,
+    WorkspaceMount,
+)
 from cellwall.core.verdict import Decision
 
 
@@ -27,6 +44,23 @@ class RolesPort(Protocol):
     """Maps a principal to its role. Pure (RBAC-1)."""
 
     def role_of(self, principal: Principal) -> Role: ...
+
+
+class Reservation(Protocol):
+    """What an action may use."""
+
+    def start(self) -> None:
+        """The action is allowed and begins to run."""
+
+    async def settle(self, outcome: Outcome | None) -> None:
+        """Book what was used; only the first call counts. None: cancelled. Never raises."""
+
+
+class QuotaPort(Protocol):
+    """Rates and budgets of the account behind an action (RBAC-4)."""
+
+    async def reserve(self, action: Action) -> Reservation:
+        """Raise `LimitExceeded` if one of them is used up."""
 
 
 class ApproverPort(Protocol):
@@ -73,6 +107,9 @@ class GuardPort(Protocol):
     def redact(self, text: str) -> str:
         """One of our own messages, without secrets in quoted names."""
 
+    def read_message(self, message: ReceiveMessage | SendReply) -> str:
+        """The text of a message as an agent, or the other side of the channel, may see it."""
+
     def tell(self, action: Action, text: str) -> str:
         """The message as a model may see it: quoted names are marked as data."""
 
@@ -90,6 +127,25 @@ class AuditPort(Protocol):
 
     async def record(self, event: Event) -> str:
         """`write` for one of many tasks, which share one flush."""
+
+
+class SessionKeysPort(Protocol):
+    """A key per session, for data at rest; destroying it erases the data (FS-5)."""
+
+    def seal(self, session: str, plain: bytes, aad: bytes) -> tuple[str, bytes]:
+        """The name of the key, which is durable by then, and the ciphertext."""
+
+    def unseal(self, key: str, sealed: bytes, aad: bytes) -> bytes:
+        """Raises `VaultError` with a code of `core.errors.SEALED_CODES` if it cannot be read."""
+
+    def new_key(self, session: str) -> tuple[str, bytes]:
+        """A key for one archive: its name, and its 32 bytes."""
+
+    def key_bytes(self, key: str) -> bytes:
+        """The key of this name; raises like `unseal`."""
+
+    def close(self) -> None:
+        """Forget all keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +244,11 @@ class EgressPort(Protocol):
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
         """Fetch one page by the same rules (NET-4)."""
 
+    async def request(
+        self, action: Action, secrets: Sequence[SecretUse], request: ServiceRequest
+    ) -> ServiceResponse:
+        """Send one request by the same rules, with the secrets where they are bound."""
+
     def allow(self, session_id: str, domains: Sequence[str]) -> None:
         """Replace the allowlist of a live sandbox for new connections."""
 
@@ -208,6 +269,20 @@ class PackagesPort(Protocol):
 
     def end_session(self, session_id: str) -> None:
         """Forget the answers of a session that has ended."""
+
+
+class ConnectionsPort(Protocol):
+    """Connected accounts, each for its owner alone (RBAC-3)."""
+
+    def resolve(self, action: Action, operation: UseAccount) -> Action:
+        """The action bound to the account that its operation names: with its host as the only
+        domain and its secret. Raises `NotFound`, the same for an account of another user as for
+        one that does not exist."""
+
+    async def use(
+        self, action: Action, operation: UseAccount, *, vault: VaultPort, egress: EgressPort
+    ) -> RunResult:
+        """Carry out an operation that `resolve` has bound to its account."""
 
 
 class TemplatesPort(Protocol):

@@ -7,8 +7,9 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, get_args
 
+from cellwall.core.connections import ConnectedAccount
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
 from cellwall.core.packages import InstallPackages
@@ -74,8 +75,11 @@ class Permission(StrEnum):
     SECRETS_USE = "secrets:use"
     PACKAGES_INSTALL = "packages:install"
     APPROVALS_ANSWER = "approvals:answer"
+    CHAT_SEND = "chat:send"
+    CHANNELS_RELAY = "channels:relay"
     AUDIT_READ = "audit:read"
     AUDIT_EXPORT = "audit:export"
+    METRICS_READ = "metrics:read"
     POLICY_WRITE = "policy:write"
     CONFIG_WRITE = "config:write"
     USERS_MANAGE = "users:manage"
@@ -89,6 +93,17 @@ class Role:
     permissions: frozenset[Permission]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountRef:
+    """The account behind a remote principal: who pays for an action (RBAC-4)."""
+
+    user_id: str
+    teams: frozenset[str]
+    credential: str
+    """The id of the sign-in or of the service token."""
+    address: str
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The requester. Without accounts, the user who started the process."""
@@ -100,6 +115,8 @@ class Principal:
     principal has no bound and a remote one is a guest."""
     scopes: frozenset[Permission] | None = None
     """Of a service token: no other permission of the role counts. None: no such bound."""
+    account: AccountRef | None = None
+    """None for a user of this machine, who has neither rates nor budgets."""
 
     def __post_init__(self) -> None:
         if not self.role:
@@ -117,6 +134,11 @@ class RunCommand:
     """In a live sandbox: do not wait for the program's end."""
     terminal: tuple[int, int] | None = None
     """Rows and columns of a new terminal; background programs only."""
+
+
+TERMINAL_SHELL = ("/bin/sh", "-i")
+"""The program of a person's terminal. No rule about commands judges what is typed into it, so rules
+name the terminal itself: `Terminal`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +269,58 @@ class ToolResult:
     response: Json
     agent_session: str = ""
     call: str = ""
+
+
+Channel: TypeAlias = Literal["plain", "markdown", "html", "email", "telegram", "discord", "slack"]
+CHANNEL_NAMES: tuple[Channel, ...] = get_args(Channel)
+"""The formats in which a channel delivers messages; `guard.channel_formats` has one of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveMessage:
+    """Hand a message of a paired user to an agent. The outcome's `text` is the message, cleaned."""
+
+    channel: Channel
+    content: str = field(repr=False)
+    """In the raw form of the channel: the JSON of a chat service, the MIME source of a mail."""
+    pairing: str
+    """The id of the pairing; the sender's address on the channel is in no log."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendReply:
+    """Prepare the answer of an agent for a channel. The outcome's `text` is what may be sent."""
+
+    channel: Channel
+    content: str = field(repr=False)
+    pairing: str
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarEvent:
+    """An event to create. Times are in ISO 8601 with their zone."""
+
+    summary: str
+    start: str
+    end: str
+    location: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UseAccount:
+    """Read or change a connected account of the principal (RBAC-3)."""
+
+    account: str
+    """The name that its owner gave it, or its id."""
+    name: Literal["list_events", "create_event"]
+    start: str = ""
+    end: str = ""
+    """For `list_events`: the period, in ISO 8601 with its zone."""
+    event: CalendarEvent | None = None
+    """For `create_event`."""
+    target: ConnectedAccount | None = field(default=None, repr=False)
+    """Set by the runtime alone, once the account is known to be the principal's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +458,9 @@ class Action:
         | RunServer
         | UseTool
         | ToolResult
+        | ReceiveMessage
+        | SendReply
+        | UseAccount
     )
     workspace: WorkspaceRequest = WorkspaceRequest()
     session_id: str | None = None

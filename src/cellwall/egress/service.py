@@ -31,6 +31,8 @@ from cellwall.core.network import (
     KnownValues,
     Page,
     SecretUse,
+    ServiceRequest,
+    ServiceResponse,
 )
 from cellwall.core.types import Action, FetchUrl, ServeClient
 from cellwall.egress.destinations.allowlist import Allowlist
@@ -146,7 +148,10 @@ class EgressService:
         # A live sandbox may get rules later that need the authority; its files are written once.
         services = [self._services[name] for name in action.registries]
         needs_authority = (
-            is_live or bool(secrets or services) or self._needs_interception(allowlist)
+            is_live
+            or bool(secrets or services)
+            or self._settings.has_checks
+            or self._needs_interception(allowlist)
         )
         authority = None
         if needs_authority:
@@ -185,21 +190,28 @@ class EgressService:
         allowlist = Allowlist.of(action.allow_domains)
         with self._locked():
             egress_loop = self._running_loop()
-        bounds = replace(
+        bounds = self._within_limits(action)
+        work = egress_loop.fetch(action.operation, allowlist, bounds, _context(action))
+        return await _wait_for(egress_loop.call(work))
+
+    async def request(
+        self, action: Action, secrets: Sequence[SecretUse], request: ServiceRequest
+    ) -> ServiceResponse:
+        """Send one request of the runtime, on the same loop and by the same rules."""
+        allowlist = Allowlist.of(action.allow_domains)
+        with self._locked():
+            egress_loop = self._running_loop()
+        work = egress_loop.request(
+            request, secrets, allowlist, self._within_limits(action), _context(action)
+        )
+        return await _wait_for(egress_loop.call(work))
+
+    def _within_limits(self, action: Action) -> EgressSettings:
+        return replace(
             self._settings,
             fetch_timeout_s=min(self._settings.fetch_timeout_s, action.limits.wall_s),
             fetch_max_bytes=min(self._settings.fetch_max_bytes, action.limits.output_bytes),
         )
-        page = egress_loop.call(
-            egress_loop.fetch(action.operation, allowlist, bounds, _context(action))
-        )
-        try:
-            return await anyio.to_thread.run_sync(page.result, abandon_on_cancel=True)
-        except anyio.get_cancelled_exc_class():
-            page.cancel()
-            raise
-        except FutureCancelled:
-            raise _closed() from None
 
     def allow(self, session_id: str, domains: Sequence[str]) -> None:
         """Replace the allowlist of a live sandbox, from its next connection or request on."""
@@ -282,7 +294,7 @@ class _EgressLoop:
             settings=settings,
             resolver=_resolver(settings),
             record=record,
-            known=KnownValueCache(known),
+            known=KnownValueCache(known, settings.checks),
             upstream_tls=tls,
             loop=self._loop,
         )
@@ -322,6 +334,32 @@ class _EgressLoop:
         )
         return await fetch.run(operation)
 
+    async def request(
+        self,
+        request: ServiceRequest,
+        secrets: Sequence[SecretUse],
+        allowlist: Allowlist,
+        bounds: EgressSettings,
+        context: EgressContext,
+    ) -> ServiceResponse:
+        from cellwall.egress.pages.service_request import ServiceExchange
+
+        shared = self.shared
+        exchange = ServiceExchange(
+            allowlist=allowlist,
+            settings=bounds,
+            resolver=shared.resolver,
+            own=shared.own(),
+            known=shared.known.index(),
+            tls=shared.upstream_tls,
+            record=EgressAudit(shared.record, context, self._loop).write,
+            method=request.method,
+            via="account",
+            sent=request,
+            secrets=secrets,
+        )
+        return await exchange.exchange()
+
     def close(self) -> None:
         self.call(self._end())
         self._thread.join(_END_TIMEOUT_S)
@@ -335,6 +373,17 @@ class _EgressLoop:
         for service in self._services:
             await service.close()
         self._loop.stop()
+
+
+async def _wait_for(work: Future[_T]) -> _T:
+    """The result of work on the loop; a caller that stops waiting ends the work."""
+    try:
+        return await anyio.to_thread.run_sync(work.result, abandon_on_cancel=True)
+    except anyio.get_cancelled_exc_class():
+        work.cancel()
+        raise
+    except FutureCancelled:
+        raise _closed() from None
 
 
 async def _open_gateway(gateway: Gateway) -> None:

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from cellwall.core.errors import BadInput
+from cellwall.core.types import Channel
 from cellwall.guard.channels import html, markdown, markdown_clean
 from cellwall.guard.channels.markdown_clean import visible
 from cellwall.guard.channels.pieces import Extracted, Gathering, Piece
 from cellwall.guard.chat import discord, email, slack, telegram
 
 __all__ = ["CHANNELS", "Channel", "Extracted", "Format", "Piece", "clean", "clean_header", "read"]
-
-Channel: TypeAlias = Literal["plain", "markdown", "html", "email", "telegram", "discord", "slack"]
 
 
 class Format(NamedTuple):

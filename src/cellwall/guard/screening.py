@@ -18,14 +18,18 @@ from cellwall.core.outcomes import Finding
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
     Action,
+    CalendarEvent,
     CallTool,
     FileOperation,
     Json,
     ProcessOperation,
+    ReceiveMessage,
     RunCode,
     RunCommand,
+    UseAccount,
     UseTool,
 )
+from cellwall.guard.report import Treatment
 from cellwall.guard.scanning import Scanner
 
 _AGENTS = frozenset({"hook", "mcp", "http"})
@@ -74,6 +78,8 @@ def screen_action(
                 found.append(
                     replace(finding, severity="high") if is_denied else _cap_at_medium(finding)
                 )
+    if isinstance(action.operation, ReceiveMessage):
+        found += _screen_message(action.operation, scanner)
     # Input of a person at the command line or of an embedding program is not read by a model.
     for where, text in _texts(action) if action.principal.interface in _AGENTS else ():
         report = scanner.scan(text[:_MAX_CHARACTERS], kind="input")
@@ -81,6 +87,21 @@ def screen_action(
     # Denying findings come first, so that a flood of others cannot push them out of the list.
     found.sort(key=lambda finding: finding.severity != "high")
     return found[:_MAX_FINDINGS]
+
+
+def _screen_message(message: ReceiveMessage, scanner: Scanner) -> list[Finding]:
+    """Findings in a message that a model will read; a treatment stricter than NEUTRALISE denies.
+
+    ASK denies as well: the person who could be asked is the sender.
+    """
+    report = scanner.scan(message.content, kind="input", channel=message.channel)
+    treatments = scanner.settings.treatments("input")
+    return [
+        replace(finding, severity="high")
+        if treatments[finding.severity].rank > Treatment.NEUTRALISE.rank
+        else _cap_at_medium(finding)
+        for finding in report.findings
+    ]
 
 
 def _cap_at_medium(finding: Finding) -> Finding:
@@ -162,6 +183,8 @@ def _texts(action: Action) -> Iterator[tuple[str, str]]:
             yield "stdin", data.decode("utf-8", "replace")
         case UseTool(input=given):
             yield "input", "\n".join(strings(given))
+        case UseAccount(event=CalendarEvent() as event):
+            yield "event", f"{event.summary}\n{event.location}\n{event.description}"
         case CallServerTool(arguments=given):
             # Names, paths and numbers form no sentence.
             words = [each for each in strings(given) if _PLAIN.fullmatch(each) is None]

@@ -83,7 +83,7 @@ class StandaloneProxy:
         try:
             return await self._run(address, ask, on_ready, timeout_s)
         except BaseExceptionGroup as group:
-            raise _first(group) from None
+            raise first_error(group) from None
 
     async def _run(
         self,
@@ -181,7 +181,7 @@ class StandaloneProxy:
         self._stop.set()
 
 
-def _first(error: BaseException) -> BaseException:
+def first_error(error: BaseException) -> BaseException:
     """An error of a task group as the callers know it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

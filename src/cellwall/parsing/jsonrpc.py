@@ -66,7 +66,7 @@ class Lines:
         if not head:
             return line
         problem = f"the message is longer than the {self._max_bytes} bytes allowed"
-        return _error(INVALID_REQUEST, problem, _id_of(head, line))
+        return error_of(INVALID_REQUEST, problem, _id_of(head, line))
 
 
 def parse_message(
@@ -77,21 +77,21 @@ def parse_message(
         return None
     if _has_too_many_values(line, max_values):
         problem = f"the message has more than the {max_values} values allowed"
-        return _error(INVALID_REQUEST, problem, _id_of(line, line))
+        return error_of(INVALID_REQUEST, problem, _id_of(line, line))
     try:
         # Strict: replacement characters would change the agent's code.
         text = line.decode("utf-8")
     except UnicodeDecodeError:
-        return _error(PARSE_ERROR, "the message is not UTF-8", _id_of(line, line))
+        return error_of(PARSE_ERROR, "the message is not UTF-8", _id_of(line, line))
     try:
         message = jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError:
-        return _error(PARSE_ERROR, "the message is not JSON-RPC", _id_of(line, line))
+        return error_of(PARSE_ERROR, "the message is not JSON-RPC", _id_of(line, line))
     if isinstance(message, JSONRPCRequest) and _is_odd(message.id):
-        return _error(INVALID_REQUEST, "the id is too long", None)
+        return error_of(INVALID_REQUEST, "the id is too long", None)
     if isinstance(message, JSONRPCNotification) and _has_id(line, text):
         # The SDK treats it as a notification, so the client would wait for ever.
-        return _error(INVALID_REQUEST, "the id is neither a string nor an integer", None)
+        return error_of(INVALID_REQUEST, "the id is neither a string nor an integer", None)
     return SessionMessage(message)
 
 
@@ -134,7 +134,8 @@ def _id_of(head: bytes, tail: bytes) -> int | str | None:
     return None
 
 
-def _error(code: int, message: str, request_id: int | str | None) -> JSONRPCError:
+def error_of(code: int, message: str, request_id: int | str | None) -> JSONRPCError:
+    """An error response; without an id where the message has none that can be read."""
     return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))
 
 

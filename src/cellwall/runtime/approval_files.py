@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from cellwall.core.approvals import (
@@ -30,7 +30,7 @@ from cellwall.core.approvals import (
 )
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.showing import one_line
-from cellwall.core.types import Principal, check_id
+from cellwall.core.types import Permission, Principal, check_id
 
 ANSWER = ".answer"
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -64,7 +64,7 @@ def put_question(folder: int, question: Question) -> int:
     held = os.open(draft, _NEW, 0o600, dir_fd=folder)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _write(held, asdict(question))
+        _write(held, _question_json(question))
         os.rename(draft, question.id, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         os.close(held)
@@ -170,6 +170,13 @@ def read_question(name: str, folder: int) -> Question:
     return question
 
 
+def _question_json(question: Question) -> dict[str, Any]:
+    value = asdict(replace(question, principal=replace(question.principal, account=None)))
+    scopes = question.principal.scopes
+    value["principal"]["scopes"] = None if scopes is None else sorted(scopes)
+    return value
+
+
 def _question_of(value: Mapping[str, Any]) -> Question:
     texts = ("id", "action_id", "session_id", "tool", "text", "reason", "rule", "call_sha256")
     principal, lists = value["principal"], {name: value[name] for name in ("details", "parts")}
@@ -181,7 +188,9 @@ def _question_of(value: Mapping[str, Any]) -> Question:
         raise TypeError("not text")
     return Question(
         **{name: value[name] for name in texts},
-        principal=Principal(principal["name"], principal["interface"], principal["role"]),
+        principal=Principal(
+            principal["name"], principal["interface"], principal["role"], _scopes_of(principal)
+        ),
         details=tuple(lists["details"]),
         parts=tuple(lists["parts"]),
         proposals=tuple(Proposal(*pair) for pair in proposals),
@@ -189,6 +198,11 @@ def _question_of(value: Mapping[str, Any]) -> Question:
         asked_s=float(value["asked_s"]),
         deadline_s=float(value["deadline_s"]),
     )
+
+
+def _scopes_of(principal: Mapping[str, Any]) -> frozenset[Permission] | None:
+    scopes = principal["scopes"]
+    return None if scopes is None else frozenset(map(Permission, scopes))
 
 
 def answerer(folder: int, question_id: str) -> int | None:

@@ -245,6 +245,23 @@ def not_offered(question: Question, kind: AnswerKind) -> BadInput:
     )
 
 
+def chosen_rule(question: Question, text: str) -> str:
+    """A rule that the question proposes, by number or text."""
+    rules = [proposal.rule for proposal in question.proposals]
+    if text in rules:
+        return text
+    if text.isascii() and text.isdigit() and 0 < int(text[:4]) <= len(rules):
+        return rules[int(text[:4]) - 1]
+    # Only a rule that was shown with its side effects; other rules belong in the policy file.
+    raise BadInput(
+        "this rule was not proposed" if rules else "no rule is proposed for this",
+        hint="Name one by its number: 1" + (f" to {len(rules)}." if len(rules) > 1 else ".")
+        if rules
+        else "Allow it once, or write a rule into the policy file by hand.",
+        code="CW-APPROVAL-NOT-OFFERED",
+    )
+
+
 def _sweep_one(name: str, folder: int) -> None:
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     age_s = time.time() - status.st_mtime

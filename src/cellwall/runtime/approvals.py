@@ -28,6 +28,7 @@ from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.ports import ApproverPort, AuditPort, RolesPort
 from cellwall.core.types import Json, Permission
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.approval_board import ApprovalBoard, PostedQuestion
 from cellwall.runtime.approval_queue import ApprovalQueue, OpenQuestion
 
 _MAX_REMEMBERED = 1000
@@ -45,7 +46,15 @@ class ApprovalBroker:
     """None: no other process can answer."""
     policy_path: str
     """The policy file to which rules are added."""
+    board: ApprovalBoard = field(default_factory=ApprovalBoard)
+    """For the users of a service; empty in every other process."""
     _remembered: dict[tuple[str, str], Answer] = field(default_factory=dict, init=False)
+    _waiting: set[str] = field(default_factory=set, init=False)
+
+    @property
+    def waiting_count(self) -> int:
+        """Questions of this process that wait for an answer."""
+        return len(self._waiting)
 
     async def ask(self, question: Question, *, near: ApproverPort | None = None) -> Answer:
         """A person's answer, or a denial with the reason why there is none; logged in any case.
@@ -56,6 +65,7 @@ class ApprovalBroker:
         if before is not None and question.takes(AnswerKind.SESSION):
             await self._record(question, before, how="remembered")
             return before
+        self._waiting.add(question.id)
         try:
             answer = await self._collect_answer(question, near)  # (2) (3)
         except BaseException:
@@ -64,6 +74,8 @@ class ApprovalBroker:
             with anyio.CancelScope(shield=True), suppress(AuditFailed):
                 await self._record(question, gone, how="interrupted")
             raise
+        finally:
+            self._waiting.discard(question.id)
         answer = self._within_role(answer)  # (4)
         await self._record(question, answer, how="answered")  # (5)
         return await self._carry_out(question, answer)  # (6)
@@ -81,19 +93,25 @@ class ApprovalBroker:
         problems: list[str] = []
         with ExitStack() as stack:
             waiting = self._enqueue(question, stack, problems)
-            if near is None and waiting is None:
+            posted = None
+            if "http" in self.channels:
+                shown = self.board.posted(question, needs_signature=is_signed)
+                posted = stack.enter_context(shown)
+            if near is None and waiting is None and posted is None:
                 return denial(_unasked_reason(problems))
-            found = await self._first_answer(question, near, waiting, problems)
+            found = await self._first_answer(question, near, waiting, posted, problems)
             if found is None and time.time() < question.deadline_s:
                 found = denial(_unasked_reason(problems))
             elif found is None:
                 found = denial(f"no answer within {self.timeout_s:g} s")
-            if waiting is None:
-                return found
-            try:
-                return waiting.settle(found)
-            except (CellwallError, OSError) as error:
-                return denial(f"the answer could not be used: {_message_of(error)}")
+            if waiting is not None:
+                try:
+                    found = waiting.settle(found)
+                except (CellwallError, OSError) as error:
+                    found = denial(f"the answer could not be used: {_message_of(error)}")
+            if posted is not None:
+                posted.final = self._within_role(found)
+            return found
 
     def _enqueue(
         self, question: Question, stack: ExitStack, problems: list[str]
@@ -111,6 +129,7 @@ class ApprovalBroker:
         question: Question,
         near: ApproverPort | None,
         waiting: OpenQuestion | None,
+        posted: PostedQuestion | None,
         problems: list[str],
     ) -> Answer | None:
         """The first answer of any channel; None after the timeout or if every channel failed."""
@@ -131,6 +150,8 @@ class ApprovalBroker:
             async with anyio.create_task_group() as tasks:
                 if waiting is not None:
                     tasks.start_soon(listen, "queue", waiting.answered)
+                if posted is not None:
+                    tasks.start_soon(listen, "http", posted.answered)
                 if near is not None:
                     tasks.start_soon(listen, near.name, lambda: near.ask(question))
         return answers[0] if answers else None

@@ -17,18 +17,22 @@ from cellwall.core.tool_servers import (
     is_tool_name,
 )
 from cellwall.core.types import (
+    CHANNEL_NAMES,
     Action,
     CallTool,
     FetchUrl,
     FileOperation,
     Json,
     ProcessOperation,
+    ReceiveMessage,
     RunCode,
     RunCommand,
+    SendReply,
     ServeClient,
     SetDomains,
     Skill,
     ToolResult,
+    UseAccount,
     UseTool,
     check_id,
 )
@@ -45,6 +49,8 @@ _MAX_DOMAINS = 10_000
 _MAX_SECRETS = 64
 _MAX_URL = 8192
 _CLIENT = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
+MAX_MESSAGE_BYTES = 1024 * 1024
+"""One message of a channel, in its raw form."""
 _MAX_SKILLS = 32
 _PAGE_BYTES = 4096
 
@@ -79,7 +85,7 @@ class ActionBounds:
             )
         to_bytes(action.workspace.directory or "", what="the workspace's name")
 
-    def _check_operation(self, action: Action) -> None:
+    def _check_operation(self, action: Action) -> None:  # noqa: C901  # one case for each operation
         match action.operation:
             case RunCommand(argv) as command:
                 _check_words(argv)
@@ -110,6 +116,12 @@ class ActionBounds:
                 _check_reach(reach, action.session_id)
             case ServeClient(client):
                 _check_client(client, action.session_id)
+            case ReceiveMessage() | SendReply() as message:
+                _check_message(message)
+            case UseAccount() as use_account:
+                from cellwall.runtime.calendars import check_use  # noqa: PLC0415  # few use one
+
+                check_use(use_account)
             case SetDomains() | FileOperation():
                 # The action repeats the domains; paths are bounded where they are resolved, sizes
                 # by the workspace's limits.
@@ -131,6 +143,23 @@ def _check_reach(
             "the packages are not normalised",
             hint="Build the operation with `parse_install`.",
             code="CW-BAD-PACKAGE",
+        )
+
+
+def _check_message(message: ReceiveMessage | SendReply) -> None:
+    check_id(message.pairing, what="pairing id")
+    if message.channel not in CHANNEL_NAMES:
+        raise BadInput(
+            "there is no such channel",
+            hint=f"Use one of: {', '.join(CHANNEL_NAMES)}.",
+            code="CW-BAD-CHANNEL",
+        )
+    size = len(to_bytes(message.content, what="the message"))
+    if size > MAX_MESSAGE_BYTES:
+        raise BadInput(
+            f"the message is larger than the {MAX_MESSAGE_BYTES} bytes allowed",
+            hint="Send it without attachments.",
+            code="CW-MESSAGE-TOO-LARGE",
         )
 
 

@@ -19,6 +19,7 @@ from cellwall.core.ports import (
     WorkspaceLease,
     WorkspacePort,
 )
+from cellwall.core.telemetry import ActionWatch, Step
 from cellwall.core.types import Action, Skill, WorkspaceMount
 from cellwall.runtime.cell_io import CleanedOutput
 from cellwall.runtime.egress import open_egress
@@ -40,6 +41,7 @@ class CellRunner:
     skills: Sequence[Skill] = ()
     packages: PackagesPort | None
     near: ApproverPort | None
+    watch: ActionWatch
 
     @property
     def mount(self) -> WorkspaceMount:
@@ -56,6 +58,7 @@ class CellRunner:
         async with open_egress(
             self.vault, self.egress, action, packages=self.packages, near=self.near
         ) as (network, env):
+            self.watch.step(Step.RUN)
             run = partial(
                 self.sandbox.run,
                 replace(action, env=env),
@@ -67,5 +70,8 @@ class CellRunner:
                 network=network,
             )
             result = await (run() if self.sink is None else self.sink.beside(run))
-        noticed = network.take_findings() if network is not None else network_hint(result)
-        return replace(result, findings=(*result.findings, *noticed))
+        if network is None:
+            return replace(result, findings=(*result.findings, *network_hint(result)))
+        usage = replace(result.usage, sent_bytes=network.take_sent_bytes())
+        findings = (*result.findings, *network.take_findings())
+        return replace(result, findings=findings, usage=usage)

@@ -16,7 +16,16 @@ from cellwall.audit.log import AuditLog
 from cellwall.config.models import Settings
 from cellwall.config.sections import read_server
 from cellwall.core.errors import BadInput, ConfigError
-from cellwall.core.network import CellNetwork, EgressContext, KnownValues, Page, SecretUse
+from cellwall.core.network import (
+    CellNetwork,
+    ContentCheck,
+    EgressContext,
+    KnownValues,
+    Page,
+    SecretUse,
+    ServiceRequest,
+    ServiceResponse,
+)
 from cellwall.core.outcomes import Event, EventKind, PackageUse, RunResult
 from cellwall.core.ports import ApproverPort, EgressPort, PackagesPort, VaultPort
 from cellwall.core.types import (
@@ -31,6 +40,7 @@ from cellwall.core.types import (
     ServeClient,
     SetDomains,
 )
+from cellwall.secrets.ownership import shown_name
 
 if TYPE_CHECKING:
     from cellwall.egress.destinations.header_rules import HeaderRule
@@ -103,7 +113,7 @@ async def open_egress(
         vault.lease(action) as secrets,
         egress.session(action, secrets) as network,
     ):
-        lent = {use.name: use.placeholder for use in secrets}
+        lent = {shown_name(use.name): use.placeholder for use in secrets}
         yield network, {**network.env, **timeouts, **action.env, **lent}
 
 
@@ -136,7 +146,9 @@ class ConfiguredEgress:
         home: str,
         packages: PackageSessions,
         package_record: PackageRecord,
+        checks: Sequence[ContentCheck] = (),
     ) -> None:
+        self._checks = tuple(checks)
         self._settings, self._audit, self._known = settings, audit, known
         self._home = home
         self._packages = packages
@@ -152,6 +164,11 @@ class ConfiguredEgress:
 
     async def fetch(self, action: Action, secrets: Sequence[SecretUse]) -> Page:
         return await self._open_service().fetch(action, secrets)
+
+    async def request(
+        self, action: Action, secrets: Sequence[SecretUse], request: ServiceRequest
+    ) -> ServiceResponse:
+        return await self._open_service().request(action, secrets, request)
 
     def allow(self, session_id: str, domains: Sequence[str]) -> None:
         self._open_service().allow(session_id, domains)
@@ -184,7 +201,9 @@ class ConfiguredEgress:
 
         with self._lock:
             if self._service is None:
-                bounds = replace(_bounds(self._settings), header_rules=self._header_rules)
+                bounds = replace(
+                    _bounds(self._settings), header_rules=self._header_rules, checks=self._checks
+                )
                 self._service = EgressService(
                     bounds,
                     record=self._record,

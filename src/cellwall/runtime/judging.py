@@ -31,12 +31,15 @@ from cellwall.core.types import (
     Permission,
     Principal,
     ProcessOperation,
+    ReceiveMessage,
     Role,
     RunCode,
     RunCommand,
+    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
+    UseAccount,
     UseTool,
     WorkspaceMode,
 )
@@ -72,7 +75,7 @@ _OF_TOOL = {
 }
 
 
-def required_permissions(action: Action) -> frozenset[Permission]:
+def required_permissions(action: Action) -> frozenset[Permission]:  # noqa: C901  # one case for each operation
     """All permissions that an action needs; an effect that is only possible counts as certain."""
     found: set[Permission] = set()
     match action.operation:
@@ -90,10 +93,14 @@ def required_permissions(action: Action) -> frozenset[Permission]:
             found.add(Permission.TOOLS_CALL)
         case FetchUrl() | SetDomains() | ServeClient():
             found.add(Permission.NETWORK_USE)
+        case ReceiveMessage() | SendReply():
+            found.add(Permission.CHAT_SEND)
         case UseTool(tool):
             found.add(_OF_TOOL.get(tool, Permission.TOOLS_CALL))
             if tool == "Bash":
                 found |= _of_shell(action.operation)
+        case UseAccount():
+            found |= {Permission.NETWORK_USE, Permission.SECRETS_USE}
         case ToolResult():
             pass  # the tool has already run
         case _ as unknown:

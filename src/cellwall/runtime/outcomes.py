@@ -27,12 +27,15 @@ from cellwall.core.types import (
     FileOperation,
     Json,
     ProcessOperation,
+    ReceiveMessage,
     RunCode,
     RunCommand,
+    SendReply,
     ServeClient,
     Skill,
     ToolResult,
     Transfer,
+    UseAccount,
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict, strictest
@@ -238,6 +241,18 @@ def _tool_use_body(operation: UseTool) -> dict[str, Json]:
     }
 
 
+def _message_body(message: ReceiveMessage | SendReply) -> dict[str, Json]:
+    """A message of a person by size and digest, never the text itself."""
+    data = message.content.encode("utf-8", "surrogatepass")
+    return {
+        "message": "received" if isinstance(message, ReceiveMessage) else "reply",
+        "channel": message.channel,
+        "pairing": message.pairing,
+        "content_sha256": hashlib.sha256(data).hexdigest(),
+        "content_bytes": len(data),
+    }
+
+
 def _call_body(call: CallTool | CallServerTool) -> dict[str, Json]:
     if isinstance(call, CallTool):
         arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
@@ -262,7 +277,7 @@ def _serve_body(serve: ServeClient | RunServer) -> dict[str, Json]:
     }
 
 
-def _operation_body(action: Action) -> dict[str, Json]:
+def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901  # one case for each operation
     body: dict[str, Json] = {}
     match action.operation:
         case RunCommand(argv) as command:
@@ -279,6 +294,12 @@ def _operation_body(action: Action) -> dict[str, Json]:
             body = _serve_body(serve)
         case FetchUrl() as fetch:
             body = {"url": fetch.url, "form": fetch.form}
+        case ReceiveMessage() | SendReply() as message:
+            body = _message_body(message)
+        case UseAccount() as use_account:
+            target = use_account.target
+            body = {"account": use_account.account, "operation": use_account.name}
+            body |= {} if target is None else {"account_id": target.id, "url": target.url}
         case UseTool() as use:
             body = _tool_use_body(use)
         case ProcessOperation() as operation:

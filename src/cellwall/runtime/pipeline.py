@@ -1,13 +1,14 @@
 """The one path of every action: all that can happen to an action is in this file.
 
    (1) bound and parse      (6) verify skills, write the intent; a failure of either denies
-   (2) who asks             (7) lease a slot, a workspace, secrets, egress
+   (2) who asks, and pays   (7) lease a slot, a workspace, secrets, egress
    (3) guard the input      (8) run
    (4) judge                (9) guard and redact the output
-   (5) ask a person        (10) write the outcome, release every lease
+   (5) ask a person        (10) book the usage, write the outcome, release every lease
 
 A failure of any step becomes a value here: status `denied` or `error`, with a code, logged. Only a
-bug or a cancellation leaves as an exception, and the leases are released then as well.
+bug or a cancellation leaves as an exception, and the leases are released then as well. Each step
+tells the action's `ActionWatch` that it begins, which ends the step before (OBS-1).
 """
 
 from __future__ import annotations
@@ -18,19 +19,29 @@ from functools import partial
 
 import anyio
 
-from cellwall.core.errors import AuditFailed, BadInput, CellwallError, ConfigError, Denied
+from cellwall.core.errors import (
+    AuditFailed,
+    BadInput,
+    CellwallError,
+    ConfigError,
+    Denied,
+    LimitExceeded,
+)
 from cellwall.core.outcomes import ErrorInfo, EventKind, Finding, Outcome, RunResult, Status
 from cellwall.core.packages import InstallPackages
 from cellwall.core.ports import (
     ApproverPort,
     AuditPort,
     BrokerPort,
+    ConnectionsPort,
     EgressPort,
     GovernorPort,
     GuardPort,
     InstallerPort,
     PackagesPort,
     PolicyPort,
+    QuotaPort,
+    Reservation,
     RolesPort,
     SandboxPort,
     SkillsPort,
@@ -40,17 +51,14 @@ from cellwall.core.ports import (
     VaultPort,
     WorkspacePort,
 )
+from cellwall.core.telemetry import OFF, ActionWatch, Step, TelemetryPort
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
     CallTool,
-    FetchUrl,
-    FileOperation,
     Json,
     OutputSink,
-    ProcessOperation,
     Role,
-    ServeClient,
     SetDomains,
     Skill,
     ToolResult,
@@ -68,13 +76,15 @@ from cellwall.runtime.cell_io import (
     tool_caller,
 )
 from cellwall.runtime.cell_runs import CellRunner
+from cellwall.runtime.connections import resolve_account
 from cellwall.runtime.egress import (
-    hold_client,
     with_configured_domains,
     with_configured_registries,
 )
 from cellwall.runtime.guarding import withheld
+from cellwall.runtime.host_operations import HostOperations, required_servers
 from cellwall.runtime.judging import missing_permissions
+from cellwall.runtime.metering import Unmetered
 from cellwall.runtime.outcomes import (
     allowed_outcome,
     denial_body,
@@ -91,6 +101,8 @@ from cellwall.runtime.outcomes import (
 )
 from cellwall.runtime.questions import disclosure_question, question_about
 from cellwall.runtime.recording import Recorder
+
+_NOT_JUDGED = Decision(Verdict.DENY, reason="refused before the policy judged the action")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +126,26 @@ class Runtime:
     """Domains that every sandbox may reach if the role of its user permits the network."""
     registries: tuple[str, ...] = ()
     """Package registries, on the same condition."""
+    quota: QuotaPort = field(default_factory=Unmetered)
+    """Rates and budgets of accounts; users of this machine have none."""
     packages: PackagesPort | None = None
     templates: TemplatesPort | None = None
+    telemetry: TelemetryPort = OFF
+    connections: ConnectionsPort | None = None
     recorder: Recorder = field(init=False)
+    _host: HostOperations = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recorder", Recorder(self.audit))
+        host = HostOperations(
+            workspaces=self.workspaces,
+            sandbox=self.sandbox,
+            egress=self.egress,
+            vault=self.vault,
+            guard=self.guard,
+            connections=self.connections,
+        )
+        object.__setattr__(self, "_host", host)
 
     async def perform(
         self,
@@ -139,16 +165,22 @@ class Runtime:
         # A server that runs for hours does not share its flushes with others.
         weight = 0 if isinstance(action.operation, RunServer) else 1
         self.recorder.traffic.count += weight
+        watch = self.telemetry.watch(action)
+        outcome: Outcome | None = None
         try:
             if isinstance(action.operation, ToolResult):
-                return await self._receive(action, action.operation)
-            outcome = await self._perform(action, sink=sink, tools=tools, servers=servers, ask=ask)
+                outcome = await self._receive(action, action.operation, watch)
+                return outcome
+            outcome = await self._perform(
+                action, watch, sink=sink, tools=tools, servers=servers, ask=ask
+            )
             if outcome.error is None:
                 return outcome
             return self._redact_error(action, outcome, outcome.error)
         finally:
             self.recorder.traffic.count -= weight
             self.sandbox.tidy_up()
+            watch.end(outcome)
 
     async def check(self, action: Action) -> None:
         """Raise for settings that would fail every action: an unknown name, an unreadable file.
@@ -171,64 +203,102 @@ class Runtime:
             message, shown = "the action failed, and its error message could not be redacted", ""
         return replace(outcome, error=replace(error, message=message), shown=shown)
 
-    async def _receive(self, action: Action, operation: ToolResult) -> Outcome:
+    async def _receive(self, action: Action, operation: ToolResult, watch: ActionWatch) -> Outcome:
         """Steps 1, 2, 9 and 10, for a tool call that was judged before and ran on the host."""
         decision = Decision(Verdict.DENY, reason="not judged: the tool has already run")
         try:
+            watch.step(Step.BOUND)
             self.bounds.check(action)
+            watch.step(Step.WHO)
             if not action.principal.name:
                 raise BadInput("the action names no principal")
-            result = await self._clean(action, RunResult(None, value=operation.response), None)
+            response = RunResult(None, value=operation.response)
+            result = await self._clean(action, watch, response, None)
+            watch.step(Step.OUTCOME)
             body = tool_result_body(operation, result)
             audit_id = await self.recorder.record(action, EventKind.OUTCOME, body)
         except CellwallError as error:
-            return self._refuse(action, decision, (), "", error)
+            return self._refuse(action, watch, decision, (), "", error)
         return run_outcome(action, decision, audit_id, result, None)
 
     async def _perform(
         self,
         action: Action,
+        watch: ActionWatch,
         *,
         sink: OutputSink | None,
         tools: ToolsPort | None,
         servers: ToolServersPort | None,
         ask: ApproverPort | None,
     ) -> Outcome:
-        decision = Decision(Verdict.DENY, reason="refused before the policy judged the action")
-        findings: Sequence[Finding] = ()
-        audit_id = ""
         try:
             # (1) Sizes, ids, encodings: nothing below sees an unbounded value.
+            watch.step(Step.BOUND)
             self.bounds.check(action)
             # (2) The principal and the most that its role permits. Checked before all that can
             # allow: no rule, answer or isolation layer grants what a role lacks (RBAC-2).
+            watch.step(Step.WHO)
             role = self._role(action)
             action = _with_role(role, action)
+            # An account is its owner's; another one answers as if there were none (RBAC-3).
+            action = resolve_account(self.connections, action)
+            # Its rates are counted, and what it will cost is reserved (RBAC-4).
+            held = await self.quota.reserve(action)
+        except CellwallError as error:
+            return self._refuse(action, watch, _NOT_JUDGED, (), "", error)
+        outcome = None
+        try:
+            outcome = await self._judge_and_run(
+                action, watch, role, held, sink=sink, tools=tools, servers=servers, ask=ask
+            )
+        finally:
+            await held.settle(outcome)
+        return outcome
+
+    async def _judge_and_run(
+        self,
+        action: Action,
+        watch: ActionWatch,
+        role: Role,
+        held: Reservation,
+        *,
+        sink: OutputSink | None,
+        tools: ToolsPort | None,
+        servers: ToolServersPort | None,
+        ask: ApproverPort | None,
+    ) -> Outcome:
+        decision = _NOT_JUDGED
+        findings: Sequence[Finding] = ()
+        audit_id = ""
+        try:
             lacking = missing_permissions(role, action)
             if lacking is None:
                 # (3) A signal for the policy, never the boundary.
+                watch.step(Step.GUARD_INPUT)
                 findings = await screen_input(self.guard, action)
                 # (4) Pure; no match is DENY.
+                watch.step(Step.JUDGE)
                 decision = await self._judge(action, findings, servers)
             else:
                 decision = lacking
             use = action.operation if isinstance(action.operation, UseTool) else None
             if decision.verdict is Verdict.ASK and use is not None and use.host_asks:
                 # (5) The agent's host asks its own user; the question is logged before that.
+                watch.step(Step.ASK)
                 return await self._ask_host(action, decision, findings)
             # (5) Nothing is leased yet, so a question can wait. No answer denies (POL-8).
             if decision.verdict is Verdict.ASK:
+                watch.step(Step.ASK)
                 decision = await self._ask_person(action, decision, ask)
             if decision.verdict is not Verdict.ALLOW:
-                audit_id = await self.recorder.record(
-                    action, EventKind.DENIAL, denial_body(action, decision)
+                return await self._deny(
+                    action, watch, decision, findings, by_role=lacking is not None
                 )
-                error = denial_error(action, decision, by_role=lacking is not None)
-                return failed_outcome(action, Status.DENIED, decision, findings, audit_id, error)
             action = with_configured_domains(action, role, self.domains)
             action = with_configured_registries(action, role, self.registries)
             # (6) Skills are verified now, so the log names what the cell will hold (SKL-1). The
             # intent is durable before the effect, or there is no effect (AUD-1).
+            watch.step(Step.INTENT)
             skills = await self._verify_skills(action)
             audit_id = await self.recorder.record(
                 action, EventKind.INTENT, intent_body(action, decision, skills)
@@ -237,27 +307,31 @@ class Runtime:
                 # (8) The agent's host runs the tool; the result arrives as a `ToolResult`.
                 return allowed_outcome(action, decision, findings, audit_id)
         except CellwallError as error:
-            return self._refuse(action, decision, findings, audit_id, error)
+            return self._refuse(action, watch, decision, findings, audit_id, error)
+        held.start()
         listener = None if sink is None else Listener(sink)
         clean = None if listener is None else CleanedOutput(self.guard, listener)
         try:
             outcome = await self._carry_out(
-                action, decision, audit_id, clean, tools, servers, ask, skills
+                action, watch, decision, audit_id, clean, tools, servers, ask, skills
             )
         except CellwallError as error:
-            return self._refuse(action, decision, findings, audit_id, error)
+            return self._refuse(action, watch, decision, findings, audit_id, error)
         except OSError as error:  # a full disk, no free descriptor: the host's, not a bug
             if listener is not None and error is listener.error:
                 self.recorder.quietly(action, {"status": "interrupted"})
                 raise
-            return self._refuse(action, decision, findings, audit_id, host_failure(error))
+            return self._refuse(action, watch, decision, findings, audit_id, host_failure(error))
         except BaseException:  # cancelled, or a bug: logged as interrupted
             self.recorder.quietly(action, {"status": "interrupted"})
             raise
-        # (10) The outcome; `_carry_out` has released every lease.
+        # (10) The usage and the outcome; `_carry_out` has released every lease.
+        watch.step(Step.OUTCOME)
+        await held.settle(outcome)
         try:
             await self.recorder.record(action, EventKind.OUTCOME, outcome_body(outcome))
         except AuditFailed as error:
+            watch.fail(error.code)
             info = ErrorInfo.of(error)
             return failed_outcome(action, Status.ERROR, decision, findings, audit_id, info)
         return replace(outcome, findings=(*findings, *outcome.findings))
@@ -265,6 +339,7 @@ class Runtime:
     async def _carry_out(
         self,
         action: Action,
+        watch: ActionWatch,
         decision: Decision,
         audit_id: str,
         sink: CleanedOutput | None,
@@ -273,43 +348,24 @@ class Runtime:
         ask: ApproverPort | None,
         skills: Sequence[Skill],
     ) -> Outcome:
-        if isinstance(action.operation, FileOperation):
-            # (7)+(8) A file operation needs no sandbox: it opens descriptors beneath the root.
-            payload = await anyio.to_thread.run_sync(self.workspaces.operate, action)
-            result = await self._clean(action, RunResult(None, payload=payload), ask)
-            return run_outcome(action, decision, audit_id, result, None)
         if isinstance(action.operation, CallTool):
             # (8) Runs on the host, in its own function, with the arguments that were judged.
+            watch.step(Step.RUN)
             value = await call_tool(tools, action.operation)
             return replace(allowed_outcome(action, decision, (), audit_id), value=value)
-        if isinstance(action.operation, ProcessOperation | CallServerTool):
-            # (8) The process, or the server, holds its leases already.
-            if isinstance(action.operation, CallServerTool):
-                result = await _required(servers).call(action, action.operation)
-            else:
-                result = await self.sandbox.steer(action)
-            # (9) Its output is untrusted.
-            result = await self._clean(action, result, ask)
-            return run_outcome(action, decision, audit_id, result, None)
         if isinstance(action.operation, SetDomains):
             # (8) Judged like a new run with these domains; applies to new connections.
+            watch.step(Step.RUN)
             self.egress.allow(_session_id(action), action.allow_domains)
             return allowed_outcome(action, decision, (), audit_id)
-        if isinstance(action.operation, ServeClient):
-            # (7), (8) The leases of a run without a cell, until the interface ends it (NET-8).
-            result = await hold_client(self.vault, self.egress, action, action.operation)
-            # (9) Findings quote names that the client has chosen.
-            result = await self._clean(action, result, ask)
-            return run_outcome(action, decision, audit_id, result, None)
-        if isinstance(action.operation, FetchUrl):
-            # (7), (8) The proxy fetches on the host, by the egress rules (NET-4).
-            async with self.vault.lease(action) as secrets:
-                page = await self.egress.fetch(action, secrets)
+        # (7), (8) Without a cell: files, pages, messages, accounts, tools of other servers.
+        done = await self._host.run(action, watch, servers)
+        if done is not None:
             # (9)
-            result = RunResult(None, text=page.text, payload=page)
-            result = await self._clean(action, result, ask)
+            result = await self._clean(action, watch, done, ask)
             return run_outcome(action, decision, audit_id, result, None)
         # (7) A template is shared and older than this action: its packages are judged again.
+        watch.step(Step.LEASE)
         if self.templates is not None:
             await self.templates.check(action)
         # Context managers: released in any case, cancellation included.
@@ -329,12 +385,14 @@ class Runtime:
                 skills=skills,
                 packages=self.packages,
                 near=ask,
+                watch=watch,
             )
             # (8) Inside the sandbox. The workspace is settled whatever happened: files that code
             # left in a given directory stay dangerous when the run was cancelled (FS-4).
             try:
                 # Egress ends before the files are inspected: no connection is open by then.
                 if isinstance(action.operation, InstallPackages):
+                    watch.step(Step.RUN)
                     result = await self.installer.install(action, cell)
                 else:
                     result = await cell.run(action)
@@ -342,21 +400,23 @@ class Runtime:
                 with anyio.CancelScope(shield=True):
                     settled = await workspace.settle()
             # (9) The result is untrusted.
+            watch.step(Step.GUARD_OUTPUT)
             if sink is not None:
                 await sink.end()
             # Findings of egress and workspace quote names that the code has chosen: redact them.
             result = replace(result, findings=(*result.findings, *settled))
-            result = await self._clean(action, result, ask)
+            result = await self._clean(action, watch, result, ask)
             outcome = run_outcome(action, decision, audit_id, result, workspace.id)
             if not (action.registries or isinstance(action.operation, InstallPackages)):
                 return outcome
             return replace(outcome, packages=self.egress.take_packages(action.id))
 
     async def _clean(
-        self, action: Action, result: RunResult, ask: ApproverPort | None
+        self, action: Action, watch: ActionWatch, result: RunResult, ask: ApproverPort | None
     ) -> RunResult:
         """Guard and redact a result. Content that needs consent is shown to a model only after a
         person has agreed (GRD-3)."""
+        watch.step(Step.GUARD_OUTPUT)
         cleaned = await clean_result(self.guard, action, result)
         if not cleaned.withheld:
             return cleaned
@@ -373,7 +433,7 @@ class Runtime:
         if isinstance(action.operation, CallServerTool):
             # No rule allows a tool that no person has accepted (SRV-7).
             by_rules = self.policy.judge(action, findings)
-            return strictest(_required(servers).judge(action.operation), by_rules)
+            return strictest(required_servers(servers).judge(action.operation), by_rules)
         if isinstance(action.operation, InstallPackages):
             by_rules = self.policy.judge(action, findings)
             by_names = await anyio.to_thread.run_sync(self.installer.judge, action.operation)
@@ -416,6 +476,22 @@ class Runtime:
             self.installer.consent(action, action.operation, answer)
         return decision_after_answer(decision, answer)
 
+    async def _deny(
+        self,
+        action: Action,
+        watch: ActionWatch,
+        decision: Decision,
+        findings: Sequence[Finding],
+        *,
+        by_role: bool,
+    ) -> Outcome:
+        """Step 10 of an action that its role, the policy or a person has denied."""
+        watch.step(Step.OUTCOME)
+        body = denial_body(action, decision)
+        audit_id = await self.recorder.record(action, EventKind.DENIAL, body)
+        error = denial_error(action, decision, by_role=by_role)
+        return failed_outcome(action, Status.DENIED, decision, findings, audit_id, error)
+
     async def _verify_skills(self, action: Action) -> tuple[Skill, ...]:
         if not action.skills:
             return ()
@@ -426,12 +502,15 @@ class Runtime:
     def _refuse(
         self,
         action: Action,
+        watch: ActionWatch,
         decision: Decision,
         findings: Sequence[Finding],
         audit_id: str,
         error: CellwallError,
     ) -> Outcome:
         """The one place where a failed step becomes an outcome."""
+        watch.fail(error.code)
+        watch.step(Step.OUTCOME)
         status = Status.DENIED if isinstance(error, Denied) else Status.ERROR
         body: dict[str, Json] = {
             "status": status.value,
@@ -439,7 +518,8 @@ class Runtime:
             "message": error.message,
             "detail": error.detail,
         }
-        if not isinstance(error, AuditFailed):
+        is_repeated = isinstance(error, LimitExceeded) and error.is_repeated
+        if not isinstance(error, AuditFailed) and not is_repeated:
             kind = EventKind.DENIAL if status is Status.DENIED else EventKind.OUTCOME
             audit_id = self.recorder.quietly(action, body, kind) or audit_id
         return failed_outcome(action, status, decision, findings, audit_id, ErrorInfo.of(error))
@@ -451,12 +531,6 @@ def _with_role(role: Role, action: Action) -> Action:
     if who.role == role.name:
         return action
     return replace(action, principal=replace(who, role=role.name))
-
-
-def _required(servers: ToolServersPort | None) -> ToolServersPort:
-    if servers is None:
-        raise BadInput("this interface serves no other MCP servers", code="CW-MCP-UNKNOWN")
-    return servers
 
 
 def _session_id(action: Action) -> str:

@@ -24,16 +24,20 @@ from cellwall.core.packages import InstallPackages, packages_of
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     FILE_READS,
+    TERMINAL_SHELL,
     Action,
     CallTool,
     FetchUrl,
     FileOperation,
     ProcessOperation,
+    ReceiveMessage,
     RunCode,
     RunCommand,
+    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
+    UseAccount,
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict, strictest
@@ -200,13 +204,15 @@ def judge_by_rules(
     return decision
 
 
-def _judge_operation(policy: Policy, action: Action) -> Decision:
+def _judge_operation(  # noqa: PLR0911  # one case for each operation
+    policy: Policy, action: Action
+) -> Decision:
     match action.operation:
         case UseTool(tool, arguments, cwd) as use:
             call = ToolCall(tool, arguments, cwd, os.path.expanduser("~"))
             return _check_tool(policy, call, outside=not use.is_inside)
-        case RunCommand(argv, cwd):
-            return policy.check_argv(argv, cwd=cwd, home=INSIDE, links=only_itself)
+        case RunCommand() as command:
+            return _judge_command(policy, command)
         case RunCode(language):
             return policy.check(call_inside("Code", language=language), links=only_itself)
         case FileOperation() as operation:
@@ -226,8 +232,18 @@ def _judge_operation(policy: Policy, action: Action) -> Decision:
             return Decision.built_in(Verdict.ALLOW, "session", reason)
         case FetchUrl() | InstallPackages() | CallServerTool() | RunServer() as reach:
             return _judge_reach(policy, reach)
+        case ReceiveMessage(channel) | SendReply(channel):
+            return policy.check(call_inside("Chat", channel=channel), links=only_itself)
+        case UseAccount(account, name):
+            return policy.check(call_inside(name, account=account), links=only_itself)
         case ToolResult():
             return Decision.built_in(Verdict.DENY, "default", "a tool result is not a request")
+
+
+def _judge_command(policy: Policy, command: RunCommand) -> Decision:
+    if command.terminal is not None and command.argv == TERMINAL_SHELL:
+        return policy.check(call_inside("Terminal"), links=only_itself)
+    return policy.check_argv(command.argv, cwd=command.cwd, home=INSIDE, links=only_itself)
 
 
 def _check_tool(

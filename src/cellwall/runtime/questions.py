@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import assert_never
 
 from cellwall.core.approvals import ID_PREFIX, Proposal, Question
@@ -22,17 +23,21 @@ from cellwall.core.showing import block, is_shown_whole, one_line, warnings
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     FILE_READS,
+    REMOTE_INTERFACES,
     Action,
     CallTool,
     FetchUrl,
     FileOperation,
     Principal,
     ProcessOperation,
+    ReceiveMessage,
     RunCode,
     RunCommand,
+    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
+    UseAccount,
     UseTool,
     WorkspaceMode,
     new_id,
@@ -146,7 +151,10 @@ def make_question(
         asked_s=now,
         deadline_s=now + timeout_s,
     )
-    return replace(question, shown=_render(question, text, source=decision.source))
+    source = decision.source
+    if question.principal.interface in REMOTE_INTERFACES:
+        source = os.path.basename(source)  # the question is shown on other machines
+    return replace(question, shown=_render(question, text, source=source))
 
 
 def session_of(action: Action) -> str:
@@ -156,7 +164,7 @@ def session_of(action: Action) -> str:
     return action.session_id or ""
 
 
-def tool_and_subject(action: Action) -> tuple[str, str]:
+def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one case for each operation
     """The tool and its subject, as rules spell them."""
     match action.operation:
         case RunCommand(argv):
@@ -176,6 +184,12 @@ def tool_and_subject(action: Action) -> tuple[str, str]:
             return "Install", " ".join((f"{ecosystem}:", *requirements))
         case FetchUrl() | SetDomains() | ServeClient() as reach:
             return "WebFetch", _destinations(reach, action)
+        case ReceiveMessage() | SendReply() as message:
+            return "Chat", message.content
+        case UseAccount() as account:
+            event = {} if account.event is None else asdict(account.event)
+            period = {"start": account.start, "end": account.end} if not event else {}
+            return account.name, _input_text({"account": account.account, **period, **event})
         case UseTool() | ToolResult() as use:
             return use.tool, _subject(use) if isinstance(use, UseTool) else "its result"
         case _ as unknown:
@@ -283,7 +297,9 @@ def call_sha256(action: Action) -> str:
         operation = replace(operation, parent="")
     elif isinstance(operation, UseTool):
         operation = replace(operation, call="")
-    same = repr(replace(action, operation=operation, id=""))
+    # Scopes bound what is permitted, not what is asked; and the order in a set is arbitrary.
+    who = replace(action.principal, scopes=None)
+    same = repr(replace(action, principal=who, operation=operation, id=""))
     return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()
 
 

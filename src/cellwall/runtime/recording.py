@@ -16,6 +16,7 @@ from cellwall.core.errors import AuditFailed, CellwallError
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.ports import AuditPort
 from cellwall.core.types import Action, Json, Principal, new_id
+from cellwall.secrets.session_keys import SessionKeys
 
 _SHORT_CHARACTERS = 4096
 
@@ -66,7 +67,7 @@ def audit_directory(home: str) -> str:
     return os.path.join(home, "audit")
 
 
-def log_settings(settings: Settings) -> LogSettings:
+def log_settings(settings: Settings, home: str | None = None) -> LogSettings:
     """The settings of the audit log as configured."""
     audit = settings.audit
     return LogSettings(
@@ -79,12 +80,24 @@ def log_settings(settings: Settings) -> LogSettings:
         signing_key=audit.signing_key,
         witness_directory=audit.witness_directory,
         witness_command=audit.witness_command,
+        forward_folder=None if home is None or not audit.forward else forward_folder(home),
     )
 
 
-def open_record(home: str, settings: Settings) -> AuditLog:
-    """The audit log, open for writing."""
-    return AuditLog.open(audit_directory(home), settings=log_settings(settings))
+def forward_folder(home: str) -> str:
+    """Where forwarding of the present log has its bookmark: a log that was started anew is
+    forwarded from its beginning."""
+    origin = b""
+    with suppress(OSError), open(os.path.join(audit_directory(home), "origin"), "rb") as file:
+        origin = file.read(4096)
+    return os.path.join(home, "audit-forward", hashlib.sha256(origin).hexdigest()[:16])
+
+
+def open_record(home: str, settings: Settings, keys: SessionKeys | None = None) -> AuditLog:
+    """The audit log, open for writing; it closes the keys of sessions with itself."""
+    return AuditLog.open(
+        audit_directory(home), settings=log_settings(settings, home), keys=keys or SessionKeys(home)
+    )
 
 
 def note_configuration(home: str, settings: Settings, audit: AuditLog, who: Principal) -> None:

@@ -9,6 +9,7 @@ merely look like a credential are redacted by the log itself.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -20,7 +21,15 @@ import anyio
 
 from cellwall.core.errors import AuditFailed, BadInput, VaultError
 from cellwall.core.network import SecretUse
-from cellwall.core.types import Action, FetchUrl, Json, Principal, RunCode, ServeClient
+from cellwall.core.types import (
+    Action,
+    FetchUrl,
+    Json,
+    Principal,
+    RunCode,
+    ServeClient,
+    UseAccount,
+)
 
 if TYPE_CHECKING:
     from cellwall.guard.redact.known import KnownValues
@@ -48,8 +57,17 @@ class _SessionLease:
 class SecretLeaser:
     """Implements `VaultPort`, and `KnownValues` for the egress leak check."""
 
-    def __init__(self, make: Callable[[], AuditedVault], home: str) -> None:
-        """`make` is called on first use: most runs use no secret, and opening takes time."""
+    def __init__(
+        self,
+        make: Callable[[], AuditedVault],
+        home: str,
+        folder_of: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
+        """`make` is called on first use: most runs use no secret, and opening takes time.
+
+        `folder_of` gives the host directory of a live sandbox.
+        """
+        self._folder_of = folder_of
         self._make = make
         self._made: AuditedVault | None = None
         self._home = home
@@ -84,7 +102,7 @@ class SecretLeaser:
     async def check(self, action: Action) -> None:
         if action.secrets:
             check = self.vault.check_names
-            await anyio.to_thread.run_sync(check, action.secrets, action.principal)
+            await anyio.to_thread.run_sync(check, _stored_names(action), action.principal)
 
     @asynccontextmanager
     async def lease(self, action: Action) -> AsyncIterator[tuple[SecretUse, ...]]:
@@ -99,7 +117,7 @@ class SecretLeaser:
             yield (await self._lease_for_session(action, action.session_id)).uses
         else:
             vault = self.vault
-            lease = await _lease(vault, action)
+            lease = await self._lease(vault, action)
             try:
                 yield lease.uses
             finally:
@@ -110,14 +128,31 @@ class SecretLeaser:
         kept = self._kept.get(session_id)
         if kept is None:
             vault, who = self.vault, action.principal
-            made = _SessionLease(await _lease(vault, action), vault, who, action.id)
+            made = _SessionLease(await self._lease(vault, action), vault, who, action.id)
             with self._lock:
                 kept = self._kept.setdefault(session_id, made)
             if kept is not made:
                 await vault.release(made.lease, principal=who, action_id=action.id)
-        if set(kept.lease.names) != set(action.secrets):
+        if set(kept.lease.names) != set(_stored_names(action)):
             raise BadInput("a live sandbox keeps the secrets that it was created with")
         return kept.lease
+
+    async def _lease(self, vault: AuditedVault, action: Action) -> Lease:
+        return await vault.lease(
+            _stored_names(action),
+            tool=_tool(action),
+            principal=action.principal,
+            session_id=action.session_id or "",
+            action_id=action.id,
+            project=await anyio.to_thread.run_sync(self._project, action),
+        )
+
+    def _project(self, action: Action) -> str:
+        """The host directory that a person has given to the sandbox."""
+        folder = action.workspace.directory
+        if action.session_id is not None:
+            folder = self._folder_of(action.session_id)
+        return os.path.realpath(folder) if folder else ""
 
     def values(self) -> Mapping[str, bytes]:
         """Empty only where there is no value, or a person would have to type the passphrase.
@@ -145,14 +180,11 @@ class SecretLeaser:
             self._made.end_session(session_id)
 
 
-async def _lease(vault: AuditedVault, action: Action) -> Lease:
-    return await vault.lease(
-        action.secrets,
-        tool=_tool(action),
-        principal=action.principal,
-        session_id=action.session_id or "",
-        action_id=action.id,
-    )
+def _stored_names(action: Action) -> tuple[str, ...]:
+    """The names in the vault: a user of the service can only name the own secrets (RBAC-3)."""
+    from cellwall.secrets.ownership import stored_name
+
+    return tuple(stored_name(name, action.principal) for name in action.secrets)
 
 
 def _tool(action: Action) -> str:
@@ -161,6 +193,8 @@ def _tool(action: Action) -> str:
         return "sandbox"
     if isinstance(action.operation, FetchUrl | ServeClient):
         return "fetch" if isinstance(action.operation, FetchUrl) else "proxy"
+    if isinstance(action.operation, UseAccount):
+        return "account"
     return "code" if isinstance(action.operation, RunCode) else "run"
 
 

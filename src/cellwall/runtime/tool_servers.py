@@ -187,7 +187,7 @@ class ToolServers:
             if live is None:
                 request = _workspace(settings)
                 with anyio.CancelScope(shield=True):  # else an unknown sandbox would stay
-                    session = self._app.session(request, "mcp")
+                    session = self._app.session(request, self._starter)
                     session_id = await anyio.to_thread.run_sync(session.__enter__)
                 live = self._live[server] = _LiveServer(settings, session, session_id)
             return live

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Self
@@ -28,6 +29,7 @@ from cellwall.secrets import failures
 from cellwall.secrets.format import KEY_SOURCES, KeySource, VaultSettings
 from cellwall.secrets.leases import Lease, check_secret_name
 from cellwall.secrets.sealing import wipe
+from cellwall.secrets.session_keys import SessionKeys
 from cellwall.secrets.store import VaultStore
 
 AskPassphrase = Callable[[bool], bytearray]
@@ -128,6 +130,8 @@ class AuditedVault:
             try:
                 with self._passphrase(self._store.source, is_new=False) as passphrase:
                     self._store.unlock(passphrase, restored=restored)
+                    adopt_session_keys(self._home, self._store)
+                    _unlocked.add(self)
                     body: dict[str, Json] = {"id": self._store.id, "restored": restored}
                     self._write(audit, principal, "unlock", "ok", body)
                     if passphrase is not None and not restored and self._store.is_weaker:
@@ -137,6 +141,21 @@ class AuditedVault:
                 with suppress(AuditFailed):  # a second failure must not hide the first
                     self._write(audit, principal, "unlock", "failed", error_body(error))
                 raise
+
+    def session_key(self, vault: str) -> bytearray:
+        """The key that opens the private keys of session data (FS-5), if this is their vault.
+
+        No secret is used, so no role is checked and no event is written: reading the log must not
+        write to it.
+        """
+        if not self._store.exists:
+            raise failures.session_locked("there is no vault")
+        if not self._store.is_unlocked:
+            with self._passphrase(self._store.source, is_new=False) as passphrase:
+                self._store.unlock(passphrase)
+        if self._store.id != vault:
+            raise failures.session_locked("the vault is another one")
+        return self._store.session_key()
 
     def lock(self) -> None:
         """Forget the keys; every lease ends."""
@@ -171,6 +190,7 @@ class AuditedVault:
         principal: Principal,
         session_id: str = "",
         action_id: str = "",
+        project: str = "",
     ) -> Lease:
         """Lease secrets to an action or a session; logged before the caller gets them."""
         require(self._settings, principal, Permission.SECRETS_USE)
@@ -183,7 +203,7 @@ class AuditedVault:
                 await anyio.to_thread.run_sync(self.unlock, principal)
             # Known names only: a text typed in place of a name may be a value (SEC-2).
             body["names"] = [each for each in names if self._store.has(each)]
-            lease = self._store.lease(names, tool=tool, session=session_id)
+            lease = self._store.lease(names, tool=tool, session=session_id, project=project)
             body["generation"] = self._store.generation
         except CellwallError as error:
             refused = body | error_body(error)
@@ -267,6 +287,25 @@ class AuditedVault:
             yield passphrase
         finally:
             wipe(passphrase)
+
+
+_unlocked: weakref.WeakSet[AuditedVault] = weakref.WeakSet()
+
+
+def unlocked_vault(home: str) -> AuditedVault | None:
+    """A vault of this state folder that this process has unlocked, for whatever use."""
+    found = (each for each in list(_unlocked) if each.home == home and each.is_unlocked)
+    return next(found, None)
+
+
+def adopt_session_keys(home: str, store: VaultStore) -> None:
+    """Move the private keys of session data under an unlocked vault (FS-5)."""
+    keys, key = SessionKeys(home), store.session_key()
+    try:
+        keys.adopt(store.id, key)
+    finally:
+        wipe(key)
+        keys.close()
 
 
 def vault_event(

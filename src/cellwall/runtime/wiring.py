@@ -9,7 +9,7 @@ import os
 import pwd
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cellwall.audit.log import AuditLog
@@ -20,15 +20,22 @@ from cellwall.core.forks import OwnerProcess
 from cellwall.core.home import SHAPING
 from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Event, EventKind
+from cellwall.core.ports import QuotaPort
 from cellwall.core.protected_names import Protection
+from cellwall.core.telemetry import OFF, Lifetime, TelemetryPort
 from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
 from cellwall.runtime.approval_queue import ApprovalQueue, approver_key
 from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.bounds import ActionBounds
+from cellwall.runtime.connection_list import ConnectionList
+from cellwall.runtime.connections import OwnedConnections
+from cellwall.runtime.content_checks import CanaryList, content_checks
 from cellwall.runtime.egress import ConfiguredEgress, domains_of
+from cellwall.runtime.forwarding import forwarder
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
 from cellwall.runtime.home import no_state, state_home
 from cellwall.runtime.judging import RuledPolicy, roles_of
+from cellwall.runtime.observing import gauge_runtime, open_telemetry, redact_logs
 from cellwall.runtime.package_installs import PackageInstaller
 from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
@@ -36,6 +43,7 @@ from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
 from cellwall.runtime.recording import note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
+from cellwall.runtime.session_data import enforce_retention, readable_keys
 from cellwall.runtime.template_packages import TemplatePackages
 from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.governor import Governor
@@ -57,9 +65,11 @@ from cellwall.sandbox.templates import environments
 from cellwall.sandbox.workspace.leases import WorkspaceSettings
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces
+from cellwall.secrets.session_keys import SessionKeys
 from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
+    from cellwall.audit.export.forwarding import Forwarder
     from cellwall.guard.scanning import Scanner
     from cellwall.packages.judge import PackageJudge
     from cellwall.runtime.source_builds import SourceBuilder
@@ -67,6 +77,7 @@ if TYPE_CHECKING:
 
 
 _PROMISED_SHARE = 0.8
+_RUNS = "runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +97,10 @@ class App:
     native: NativeSettings
     egress: ConfiguredEgress
     leaser: SecretLeaser
+    telemetry: TelemetryPort
+    keys: SessionKeys
+    forwarders: list[Forwarder] = field(default_factory=list)
+    """At most one, once `warm_up` has started it."""
 
     @property
     def scanner(self) -> Scanner:
@@ -94,27 +109,37 @@ class App:
         return self.runtime.guard.guard.scanner
 
     def warm_up(self) -> None:
-        """Start the templates in the background, in a process that will serve many runs."""
+        """Start what runs in the background of a process that will serve many runs: the templates,
+        and forwarding of the audit log."""
         if self.native.path != "cold":
             self.pool.warm_up(PYTHON, SHELL)
+        if self.settings.audit.forward is not None and not self.forwarders:
+            self.forwarders.append(forwarder(self.store.home, self.settings, self.keys))
+            self.forwarders[0].start()
 
     def check_template(self, name: str) -> None:
         """Raise for a template that is unknown or not built."""
         python_template_spec(name, self.native.environment_of)
 
+    def metered(self, quota: QuotaPort) -> App:
+        """The same for a service: actions of accounts are counted and paid for (RBAC-4)."""
+        return replace(self, runtime=replace(self.runtime, quota=quota))
+
     def close(self) -> None:
         """End the templates, and with them every remaining cell."""
+        for each in self.forwarders:
+            each.stop()
         self.pool.close()
         self.egress.close()
         self.leaser.close()
         self.governor.close()
         self.ledger.close()
         self.audit.close()
+        self.telemetry.close()
 
     @contextmanager
-    def session(self, request: WorkspaceRequest, interface: str = "sdk") -> Iterator[str]:
+    def session(self, request: WorkspaceRequest, who: Principal) -> Iterator[str]:
         """A workspace for as long as the block lasts; swept if this process is killed."""
-        who = principal(interface)
         session_id, owner = new_id("sbx"), OwnerProcess()
         identity: tuple[int, int] | None = None
         with self.ledger.open(session_id):
@@ -161,7 +186,7 @@ def shared_app(config: str | None = None, profile: str | None = None) -> App:
     key = (config, profile, *(os.environ.get(name) for name in SHAPING))
     app = _SHARED.get(key)
     if app is None:
-        made = open_app(config=config, profile=profile)
+        made = open_app(config=config, profile=profile, lifetime=Lifetime.PROGRAM)
         app = _SHARED.setdefault(key, made)  # no lock: a fork could inherit it held for ever
         if app is not made:
             made.close()
@@ -200,6 +225,7 @@ def open_app(
     profile: str | None = None,
     environ: Mapping[str, str] | None = None,
     ask_passphrase: AskPassphrase | None = None,
+    lifetime: Lifetime = Lifetime.CALL,
 ) -> App:
     """Read the configuration, detect the host's layers, sweep after dead runs, wire the parts.
 
@@ -208,21 +234,20 @@ def open_app(
     environ = os.environ if environ is None else environ
     settings = load_settings(file=config, profile=profile, environ=environ)
     home = state_home(environ)
+    keys = readable_keys(home, lambda: settings, ask_passphrase)
     try:
-        store = WorkspaceStore(home)
-        ledger = RunLedger(os.path.join(home, "runs"))
-        dead = ledger.sweep()
-        store.placeholders.sweep()
-        keep_days = settings.workspace.keep_changes_days
-        store.sweep(dead=dead, live=ledger.live(), keep_days=keep_days)
+        store = WorkspaceStore(home, keys)
+        ledger = RunLedger(os.path.join(home, _RUNS))
+        _sweep(store, ledger, settings)
     except OSError as error:
         raise no_state(error) from error
     protection = protected_paths.protection_for(
         settings.workspace.extra_protected_names,
         dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
     )
-    audit = open_record(home, settings)
+    audit = open_record(home, settings, keys)
     note_configuration(home, settings, audit, principal("cellwall"))
+    enforce_retention(settings, audit, store, ledger.live(), keys)
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
     if layers.cgroup.way == "none" and native.path == "auto":
         # Without cgroups usage is measured per keeper, and the cells of a template share one.
@@ -232,9 +257,15 @@ def open_app(
     governor = _governor(settings, home)
     roles = roles_of(settings)
     leaser = SecretLeaser(
-        functools.partial(_open_vault, home, settings, ask_passphrase, audit), home
+        functools.partial(_open_vault, home, settings, ask_passphrase, audit),
+        home,
+        lambda session_id: store.session(session_id).request.directory,
     )
-    audit.redact_with(RecordRedactor(leaser))
+    redactor = RecordRedactor(leaser)
+    audit.redact_with(redactor)
+    telemetry = open_telemetry(settings, lifetime)
+    if telemetry is not None:
+        audit.observe_with(telemetry.note_event)
     approvals = ApprovalBroker(
         audit=audit,
         roles=roles,
@@ -246,7 +277,9 @@ def open_app(
     packages = PackageSessions(settings, dict(environ), approvals)
     open_judge = functools.partial(_open_judge, settings, home)
     record = PackageRecord(audit)
-    egress = ConfiguredEgress(settings, audit, leaser, home, packages, record)
+    canaries = CanaryList(home)
+    checks = content_checks(settings, canaries)
+    egress = ConfiguredEgress(settings, audit, leaser, home, packages, record, checks)
     sandbox = NativeSandbox(native, layers, ledger, pool)
     workspaces = Workspaces(store, _workspace_settings(settings, protection), sandbox.views)
     runtime = Runtime(
@@ -259,7 +292,9 @@ def open_app(
         policy=RuledPolicy(
             settings.policy.files, settings.policy.dangerously_observe, dict(environ)
         ),
-        guard=LazyGuard(functools.partial(guard_of, settings, environ, known_values(leaser))),
+        guard=LazyGuard(
+            functools.partial(guard_of, settings, environ, known_values(leaser), canaries.current)
+        ),
         audit=audit,
         governor=governor,
         sandbox=sandbox,
@@ -278,7 +313,12 @@ def open_app(
         registries=settings.packages.registries,
         packages=packages,
         templates=TemplatePackages(settings, home, dict(environ)),
+        telemetry=OFF if telemetry is None else telemetry,
+        connections=OwnedConnections(ConnectionList(home)),
     )
+    if telemetry is not None:
+        gauge_runtime(telemetry, sandbox, pool, approvals)
+        redact_logs(telemetry, redactor)
     return App(
         runtime,
         settings,
@@ -292,7 +332,27 @@ def open_app(
         native,
         egress,
         leaser,
+        runtime.telemetry,
+        keys,
     )
+
+
+def sweep_state(app: App) -> None:
+    """Remove traces of killed processes, and data that was kept long enough, while the runtime
+    runs. With a ledger of its own: a lock does not exclude threads that share its descriptor."""
+    ledger = RunLedger(os.path.join(app.store.home, _RUNS))
+    try:
+        _sweep(app.store, ledger, app.settings)
+        enforce_retention(app.settings, app.audit, app.store, ledger.live(), app.keys)
+    finally:
+        ledger.close()
+
+
+def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None:
+    dead = ledger.sweep()
+    store.placeholders.sweep()
+    keep_days = settings.workspace.keep_changes_days
+    store.sweep(dead=dead, live=ledger.live(), keep_days=keep_days, hold_ended=ledger.hold_ended)
 
 
 def _open_judge(settings: Settings, home: str) -> PackageJudge:

@@ -141,6 +141,15 @@ def not_granted(name: str, tool: str) -> VaultError:
     )
 
 
+def other_project(name: str) -> VaultError:
+    """The secret is bound to another project; its folder is not named (ERR-1)."""
+    return VaultError(
+        f"the secret {name} belongs to a project that this sandbox does not work on",
+        hint="Give the folder of the project with --workspace; `cellwall vault list` shows it.",
+        code="CW-VAULT-OTHER-PROJECT",
+    )
+
+
 def too_short(name: str, min_bytes: int) -> VaultError:
     """A short value occurs by chance, or is guessed, in requests and responses (SEC-5)."""
     return VaultError(
@@ -177,3 +186,29 @@ def lease_ended(name: str) -> VaultError:
 def bad_input(message: str, *, hint: str, code: str = "CW-VAULT-INPUT") -> BadInput:
     """An invalid argument."""
     return BadInput(message, hint=hint, code=code)
+
+
+session_erased = _VaultFailure(
+    "CW-SESSION-ERASED",
+    "the data of this session was erased",
+    "Its key was destroyed, by a person or by the retention rule; nothing can read the data.",
+)
+"""The key of a session is gone."""
+session_locked = _VaultFailure(
+    "CW-SESSION-LOCKED",
+    "the data of this session is encrypted, and its key is in the vault",
+    "Open the vault: at a terminal `cellwall` asks for its passphrase.",
+)
+"""The private key is in a vault that does not open here."""
+session_damaged = _VaultFailure(
+    "CW-SESSION-DAMAGED",
+    "the data of this session, or its key, was changed",
+    "Restore the folder session-keys of the state folder from a backup.",
+)
+"""A key or a ciphertext fails its authentication."""
+session_keys_failed = _VaultFailure(
+    "CW-SESSION-KEYS",
+    "the key of a session cannot be written",
+    "Check space and permissions of the folder session-keys in the Cellwall state folder.",
+)
+"""Nothing is written without a key."""

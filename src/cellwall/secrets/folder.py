@@ -96,6 +96,15 @@ class VaultFolder:
         replace_file(self._descriptor, name, data)
         return _identity(os.stat(name, dir_fd=self._descriptor, follow_symlinks=False))
 
+    def shred(self, name: str) -> None:
+        """Overwrite a file and unlink it, durably; nothing happens if it does not exist."""
+        left = _open_existing(self._descriptor, name)
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._descriptor)
+            os.fsync(self._descriptor)
+        if left is not None:
+            _overwrite(left)
+
     def sweep(self) -> None:
         """Remove drafts of killed processes; the caller holds the lock."""
         for name in os.listdir(self._descriptor):

@@ -160,6 +160,8 @@ class Secret:
     previous: Version | None = None
     grants: tuple[Grant, ...] = ()
     made_s: float = 0.0
+    project: str = ""
+    """The canonical path of the only folder whose sandboxes may use it. Empty: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +236,7 @@ def _parse_preamble(line: bytes) -> VaultPreamble:
         if fields["schema"] != SCHEMA:
             raise failures.unknown_format()
         preamble = VaultPreamble(
-            _parse_id(fields["vault"]),
+            parse_vault_id(fields["vault"]),
             _parse_generation(fields["generation"]),
             _parse_slot(fields["slot"]),
         )
@@ -245,7 +247,8 @@ def _parse_preamble(line: bytes) -> VaultPreamble:
     return preamble
 
 
-def _parse_id(value: object) -> str:
+def parse_vault_id(value: object) -> str:
+    """Raises `ValueError`."""
     if not isinstance(value, str) or _ID.fullmatch(value) is None:
         raise ValueError
     return value
@@ -266,7 +269,7 @@ def _parse_slot(fields: Mapping[str, Any]) -> KeySlot:
     slot = KeySlot(
         source=source,
         salt=_decode_base64(fields["salt"], SALT_BYTES),
-        key_id=_parse_id(fields["key_id"]) if fields["key_id"] else "",
+        key_id=parse_vault_id(fields["key_id"]) if fields["key_id"] else "",
         argon2=None if costs is None else Argon2(*costs),
         check=_decode_base64(fields["check"], CHECK_BYTES),
         sealed=_parse_ciphertext(fields),
@@ -297,6 +300,7 @@ def _content_json(content: VaultContent) -> dict[str, Json]:
             "current": _version_json(each.current),
             "previous": None if each.previous is None else _version_json(each.previous),
             "grants": [grant.to_json() for grant in each.grants],
+            **({"project": each.project} if each.project else {}),
         }
         for name, each in content.secrets.items()
     }
@@ -314,6 +318,7 @@ def _parse_secret(fields: Mapping[str, Any]) -> Secret:
         current=_parse_version(fields["current"]),
         previous=None if previous is None else _parse_version(previous),
         grants=tuple(parse_grant(each) for each in fields["grants"]),
+        project=fields.get("project", ""),
     )
 
 

@@ -26,7 +26,7 @@ from cellwall.secrets.failures import bad_input
 
 SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_GRANTS = 64
-TOOLS = ("run", "code", "proxy", "sandbox")
+TOOLS = ("run", "code", "proxy", "sandbox", "account")
 """The tools that can hold a lease: a fetch carries no secret, and a host's own tool runs
 outside."""
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9])?"
@@ -37,6 +37,7 @@ _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@/-]{0,1023}")
 _HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _FIELD = re.compile(r"[A-Za-z0-9_.~-]{1,64}")
 _MAX_EACH = 16
+_MAX_PATH = 4095
 # These headers route or frame a message: a secret there enables request smuggling.
 _FRAMING = frozenset(
     (
@@ -98,6 +99,27 @@ def check_secret_name(name: str) -> str:
     return name
 
 
+def check_project(path: str | None) -> None:
+    """Raises `BadInput` for a path that is not canonical; None and the empty path name no project.
+
+    Not the root folder: every project would be in it.
+    """
+    if not path:
+        return
+    is_plain = os.path.normpath(path) == path and path.isprintable() and len(path) <= _MAX_PATH
+    if not path.startswith("/") or path.startswith("//") or path == "/" or not is_plain:
+        raise bad_input(
+            "a project is a folder other than /, by its absolute path in printable characters",
+            hint="Name the folder that sandboxes get with --workspace.",
+            code="CW-VAULT-PROJECT",
+        )
+
+
+def is_in_project(path: str, project: str) -> bool:
+    """Whether a canonical path lies in the folder of the project, or there is no project."""
+    return not project or path == project or path.startswith(f"{project}/")
+
+
 def check_grant(grant: Grant) -> Grant:
     """Returns the grant if it states unambiguously where a value may go."""
     check_binding(grant.binding)
@@ -105,7 +127,7 @@ def check_grant(grant: Grant) -> Grant:
         if tool not in TOOLS:
             raise bad_input(
                 "a secret is never lent to this tool",
-                hint=f"One of: {', '.join(TOOLS)}; the last is any use in a live sandbox. A fetch "
+                hint=f"One of: {', '.join(TOOLS)}; sandbox is any use in a live sandbox. A fetch "
                 "carries no secret: have code make the request.",
                 code="CW-VAULT-GRANT",
             )

@@ -10,13 +10,23 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cellwall.core.network import Binding
 from cellwall.core.types import new_id
 from cellwall.secrets import failures
 from cellwall.secrets.format import KeySlot, KeySource, Secret, VaultSettings
 from cellwall.secrets.keys import VaultKeys
-from cellwall.secrets.leases import MAX_GRANTS, Grant, Lease, check_grant, check_secret_name
+from cellwall.secrets.leases import (
+    MAX_GRANTS,
+    Grant,
+    Lease,
+    check_grant,
+    check_project,
+    check_secret_name,
+    is_in_project,
+)
+from cellwall.secrets.sealing import KEY_BYTES, derive_into
 from cellwall.secrets.values import (
     MAX_VALUE_BYTES,
     MIN_LENT_BYTES,
@@ -44,6 +54,7 @@ class SecretInfo:
     has_previous: bool
     """True if the previous value is still known, so that echoes of it are found."""
     grants: tuple[Grant, ...]
+    project: str = ""
 
 
 class VaultStore:
@@ -108,6 +119,15 @@ class VaultStore:
                 lease.end()
             self._handle.lock()
 
+    def session_key(self) -> bytearray:
+        """The key under which private keys of session data are sealed (FS-5). Derived from a key
+        that survives `rekey`; the caller wipes it."""
+        with self._handle.mutex:
+            self._handle.current()
+            key = bytearray(KEY_BYTES)
+            derive_into(self._handle.page.buffer("digest"), "session keys", key)
+            return key
+
     # Secrets and grants
 
     def list(self) -> tuple[SecretInfo, ...]:
@@ -120,6 +140,7 @@ class VaultStore:
                 changed_s=each.current.made_s,
                 has_previous=each.previous is not None,
                 grants=each.grants,
+                project=each.project,
             )
             for name, each in sorted(self._handle.current().content.secrets.items())
         )
@@ -128,10 +149,20 @@ class VaultStore:
         """True if there is a secret of this name."""
         return name in self._handle.current().content.secrets
 
-    def set(self, name: str, value: bytes | bytearray, *, must_exist: bool = False) -> int:
-        """Store a value; the previous one stays known until the next change. Returns the
-        version."""
+    def set(
+        self,
+        name: str,
+        value: bytes | bytearray,
+        *,
+        must_exist: bool = False,
+        project: str | None = None,
+    ) -> int:
+        """Store a value; the previous one stays known until the next change. Returns the version.
+
+        `project` binds the secret to a folder; left out, the binding stays as it was.
+        """
         check_secret_name(name)
+        check_project(project)
         check_value(value)
         with self._handle.change() as (folder, vault):
             before = vault.content.secrets.get(name)
@@ -148,6 +179,8 @@ class VaultStore:
                 if before is None
                 else replace(before, current=current, previous=before.current)
             )
+            if project is not None:
+                secret = replace(secret, project=project)
             known = vault.known.with_value(page.buffer("digest"), name, value)
             self._handle.write(folder, vault, {name: secret}, known=known)
         return number
@@ -229,8 +262,11 @@ class VaultStore:
 
     # Use
 
-    def lease(self, names: Sequence[str], *, tool: str, session: str = "") -> Lease:
-        """Lease secrets to one action or session, as far as they are granted."""
+    def lease(
+        self, names: Sequence[str], *, tool: str, session: str = "", project: str = ""
+    ) -> Lease:
+        """Lease secrets to one action or session, as far as they are granted. `project` is the
+        canonical path of the folder that it works on."""
         with self._handle.mutex:
             content, now_s = self._handle.current().content, self._clock()
             granted: dict[str, Sequence[Grant]] = {}
@@ -238,6 +274,8 @@ class VaultStore:
                 secret = content.secrets.get(check_secret_name(name))
                 if secret is None:
                     raise failures.unknown_secret()
+                if not is_in_project(project, secret.project):
+                    raise failures.other_project(name)
                 granted[name] = [
                     each
                     for each in secret.grants
@@ -247,7 +285,8 @@ class VaultStore:
                     raise failures.not_granted(name, tool)
                 if not is_lendable(self._handle.page, name, secret.current):
                     raise failures.too_short(name, MIN_LENT_BYTES)
-            lease = Lease(self.value_for, granted, session=session, clock=self._clock)
+            source = partial(self.value_for, project=project)
+            lease = Lease(source, granted, session=session, clock=self._clock)
             self._leases.add(lease)
             return lease
 
@@ -258,11 +297,13 @@ class VaultStore:
                 if lease.session == session:
                     lease.end()
 
-    def value_for(self, name: str, grants: frozenset[str]) -> bytes:
+    def value_for(self, name: str, grants: frozenset[str], *, project: str = "") -> bytes:
         """For leases only, which have checked that they are still active."""
         with self._handle.mutex:
             secret = self._handle.current().content.secrets.get(name)
             if secret is None or not grants <= {grant.id for grant in secret.grants}:
+                raise failures.lease_ended(name)
+            if not is_in_project(project, secret.project):  # bound since it was leased
                 raise failures.lease_ended(name)
             value = decrypt_value(self._handle.page, name, secret.current)
             if len(value) < MIN_LENT_BYTES:  # rotated since it was leased

@@ -37,6 +37,7 @@ from cellwall.storage.inspection import (
 from cellwall.storage.models import (
     TABLES,
     FamilyRow,
+    FlowRow,
     LinkRow,
     RefreshTokenRow,
     ServiceTokenRow,
@@ -163,7 +164,7 @@ def _replace_rows(old: Connection, new: Connection) -> None:
     _delete_all(new)
     _copy_rows(old, new)
     restored = new.execute(select(StateRow.revision, StateRow.generation)).one()
-    for row in (RefreshTokenRow, FamilyRow, SigningKeyRow, LinkRow):
+    for row in (RefreshTokenRow, FamilyRow, SigningKeyRow, LinkRow, FlowRow):
         new.execute(delete(row))
     new.execute(update(ServiceTokenRow).values(is_revoked=True))
     revision, generation = (

@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from cellwall.storage import failures
-from cellwall.storage.revision import PostgresRevision, RevisionReader, SqliteRevision
+from cellwall.storage.quick_reads import PostgresReader, QuickReader, SqliteReader
 
 FILE_NAME = "cellwall.db"
 APPLICATION_ID = 0x43574442  # "CWDB", in the header of the file
@@ -185,14 +185,14 @@ class Database:
         )
         if settings.is_sqlite:
             prepare_sqlite(self._engine.sync_engine)
-        self._revision: RevisionReader = (
-            SqliteRevision(settings.path)
+        self.quick: QuickReader = (
+            SqliteReader(settings.path)
             if settings.is_sqlite
-            else PostgresRevision(settings.url, dict(settings.arguments()))
+            else PostgresReader(settings.url, dict(settings.arguments()))
         )
 
     async def close(self) -> None:
-        await self._revision.close()
+        await self.quick.close()
         with anyio.CancelScope(shield=True):
             await self._engine.dispose()
 
@@ -217,7 +217,3 @@ class Database:
                 await connection.execution_options(**{_READ_ONLY: is_read_only})
                 async with connection.begin():
                     yield connection
-
-    async def revision(self) -> int:
-        """The revision, which every process sees at once."""
-        return await self._revision.read()

@@ -19,6 +19,7 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     String,
+    UniqueConstraint,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -133,6 +134,48 @@ class RefreshTokenRow(Base):
         _ID, ForeignKey("refresh_families.id", ondelete="CASCADE"), index=True
     )
     is_used: Mapped[bool]
+    used_s: Mapped[float | None]
+    successor: Mapped[bytes | None]
+    """The next token of the family, sealed; for the last used token alone."""
+
+
+class FlowRow(Base):
+    """A sign-in that has begun elsewhere; it is deleted when it ends."""
+
+    __tablename__ = "sign_in_flows"
+    flow_hash: Mapped[bytes] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(String(32))
+    sealed: Mapped[bytes]
+    expires_s: Mapped[float] = mapped_column(index=True)
+
+
+class ExternalIdentityRow(Base):
+    """A user of an OpenID provider."""
+
+    __tablename__ = "external_identities"
+    issuer: Mapped[str] = mapped_column(primary_key=True)
+    subject: Mapped[str] = mapped_column(primary_key=True)
+    user_id: Mapped[str] = mapped_column(
+        _ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
+    )
+    is_managed: Mapped[bool]
+    created_s: Mapped[float]
+
+
+class PasskeyRow(Base):
+    """The public key of a passkey."""
+
+    __tablename__ = "passkeys"
+    credential_id: Mapped[bytes] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(_ID, unique=True)
+    user_id: Mapped[str] = mapped_column(
+        _ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
+    )
+    name: Mapped[str] = mapped_column(_NAME)
+    public_key: Mapped[bytes]
+    sign_count: Mapped[int]
+    created_s: Mapped[float]
+    used_s: Mapped[float | None]
 
 
 class RevokedTokenRow(Base):
@@ -227,6 +270,43 @@ class UsageRow(Base):
     resource: Mapped[str] = mapped_column(_NAME, primary_key=True)
     period_start_s: Mapped[float] = mapped_column(primary_key=True)
     amount: Mapped[float]
+
+
+class PairingCodeRow(Base):
+    """A one-time code that binds a sender of a channel to a user; deleted when it is used."""
+
+    __tablename__ = "pairing_codes"
+    code_hash: Mapped[bytes] = mapped_column(primary_key=True)
+    user_id: Mapped[str] = mapped_column(
+        _ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
+    )
+    expires_s: Mapped[float]
+
+
+class PairingRow(Base):
+    """A sender on a channel who is a user."""
+
+    __tablename__ = "pairings"
+    __table_args__ = (UniqueConstraint("channel", "sender_hash", name="uq_pairings_channel"),)
+    id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    user_id: Mapped[str] = mapped_column(
+        _ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
+    )
+    channel: Mapped[str] = mapped_column(String(16))
+    sender_hash: Mapped[bytes]
+    created_s: Mapped[float]
+
+
+class MessageRow(Base):
+    """A message that was handled, or is being handled; never its text."""
+
+    __tablename__ = "messages"
+    __table_args__ = (Index("ix_messages_pairing_id_received_s", "pairing_id", "received_s"),)
+    message_hash: Mapped[bytes] = mapped_column(primary_key=True)
+    pairing_id: Mapped[str] = mapped_column(_ID, ForeignKey("pairings.id", ondelete="CASCADE"))
+    received_s: Mapped[float]
+    answered_s: Mapped[float | None]
+    forget_after_s: Mapped[float] = mapped_column(index=True)
 
 
 TABLES = tuple(Base.metadata.sorted_tables)

@@ -21,9 +21,10 @@ from cellwall.storage.engine import (
     StorageSettings,
     blocking_engine,
     enable_wal,
+    reading,
 )
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002", "0003")
 """All known versions of the schema, the oldest first; a test compares them with the migrations."""
 HEAD = REVISIONS[-1]
 _LOCK = APPLICATION_ID
@@ -77,6 +78,19 @@ async def require_current(database: Database) -> None:
         refusal = schema_state(await connection.run_sync(read_revision)).refusal()
     if refusal is not None:
         raise refusal
+
+
+def state_of(settings: StorageSettings) -> SchemaState:
+    """How the schema of this database relates to this version; creates nothing."""
+    if settings.is_missing:
+        return SchemaState.EMPTY
+    with failures.mapped_errors():
+        engine = blocking_engine(settings)
+        try:
+            with reading(engine) as connection:
+                return schema_state(read_revision(connection))
+        finally:
+            engine.dispose()
 
 
 def migrate(settings: StorageSettings) -> tuple[str | None, str]:

@@ -7,7 +7,10 @@ from contextlib import asynccontextmanager
 
 from cellwall.storage.attempts import Attempts
 from cellwall.storage.engine import Database, StorageSettings
+from cellwall.storage.flows import Flows
+from cellwall.storage.identities import Identities
 from cellwall.storage.keys import Keys
+from cellwall.storage.messages import Messages
 from cellwall.storage.schema import require_current
 from cellwall.storage.sessions import Sessions
 from cellwall.storage.tokens import Tokens
@@ -15,8 +18,8 @@ from cellwall.storage.usage import Usage
 from cellwall.storage.users import Users
 
 
-class Store(Users, Tokens, Keys, Attempts, Sessions, Usage):
-    """Implements `AccountsPort`, `SessionsPort` and `UsagePort`."""
+class Store(Users, Tokens, Keys, Flows, Identities, Attempts, Sessions, Usage, Messages):
+    """Implements `AccountsPort`, `SessionsPort`, `UsagePort` and `MessagesPort`."""
 
 
 @asynccontextmanager

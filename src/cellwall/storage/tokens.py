@@ -9,16 +9,20 @@ from sqlalchemy import Row, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cellwall.core.accounts import AccessState, RefreshFamily, Rotation, ServiceToken
+from cellwall.storage import quick_reads
 from cellwall.storage.models import (
     AttemptRow,
     FamilyRow,
+    FlowRow,
     LinkRow,
-    MemberRow,
+    MessageRow,
+    PairingCodeRow,
     RefreshTokenRow,
     RevokedTokenRow,
     ServiceTokenRow,
     SigningKeyRow,
     StateRow,
+    UsageRow,
     UserRow,
 )
 from cellwall.storage.repository import (
@@ -28,7 +32,9 @@ from cellwall.storage.repository import (
     insert_missing,
     lock_user,
 )
-from cellwall.storage.users import read_user
+
+_KEEP_USAGE_S = 2 * 366 * 86_400.0
+"""Longer than any period."""
 
 
 def _read_token(row: Row[Any]) -> ServiceToken:
@@ -40,29 +46,12 @@ class Tokens(Repository):
     """Implements `TokensPort`."""
 
     async def revision(self) -> int:
-        return await self._database.revision()
+        return await quick_reads.read_revision(self._database.quick)
 
     async def access_state(self, *, user_id: str, family_id: str, jti: str) -> AccessState | None:
-        async with self._database.read() as connection:
-            user = (
-                await connection.execute(select(UserRow).where(UserRow.id == user_id))
-            ).one_or_none()
-            if user is None:
-                return None
-            teams = select(MemberRow.team_id).where(MemberRow.user_id == user_id)
-            family = select(FamilyRow.id).where(
-                FamilyRow.id == family_id,
-                FamilyRow.user_id == user_id,
-                FamilyRow.is_revoked.is_(False),
-            )
-            revoked = select(RevokedTokenRow.jti).where(RevokedTokenRow.jti == jti)
-            return AccessState(
-                user=read_user(user),
-                teams=frozenset((await connection.execute(teams)).scalars()),
-                generation=(await connection.execute(select(StateRow.generation))).scalar_one(),
-                is_family_live=(await connection.execute(family)).first() is not None,
-                is_token_revoked=(await connection.execute(revoked)).first() is not None,
-            )
+        return await quick_reads.read_access_state(
+            self._database.quick, user_id=user_id, family_id=family_id, jti=jti
+        )
 
     async def add_family(
         self, family: RefreshFamily, *, token_hash: bytes, generation: int
@@ -75,35 +64,47 @@ class Tokens(Repository):
             return True
 
     async def rotate(
-        self, token_hash: bytes, *, successor: bytes, now_s: float
-    ) -> tuple[Rotation, RefreshFamily | None]:
+        self,
+        token_hash: bytes,
+        *,
+        successor: bytes,
+        now_s: float,
+        sealed: bytes = b"",
+        grace_s: float = 0.0,
+    ) -> tuple[Rotation, RefreshFamily | None, bytes]:
         async with self._database.write() as connection:
             # One caller changes the row; another one waits for the row or the file, and then
             # changes nothing.
             taken = await connection.execute(
                 update(RefreshTokenRow)
                 .where(RefreshTokenRow.token_hash == token_hash, RefreshTokenRow.is_used.is_(False))
-                .values(is_used=True)
+                .values(is_used=True, used_s=now_s)
             )
-            found = (
+            row = (
                 await connection.execute(
-                    select(FamilyRow)
+                    select(FamilyRow, RefreshTokenRow.used_s, RefreshTokenRow.successor)
                     .join(RefreshTokenRow, RefreshTokenRow.family_id == FamilyRow.id)
                     .where(RefreshTokenRow.token_hash == token_hash)
                 )
             ).one_or_none()
-            if found is None:
-                return Rotation.UNKNOWN, None
-            family = RefreshFamily(**found._mapping)  # noqa: SLF001  # as above
+            if row is None:
+                return Rotation.UNKNOWN, None, b""
+            found = dict(row._mapping)  # noqa: SLF001  # as above
+            used_s, known = found.pop("used_s"), found.pop("successor")
+            family = RefreshFamily(**found)
             if taken.rowcount != 1:
+                is_repeated = known is not None and 0 <= now_s - (used_s or 0.0) < grace_s
+                if is_repeated and not family.is_revoked and family.expires_s > now_s:
+                    return Rotation.REPEATED, family, bytes(known)
                 await _revoke_family(connection, family.id)
-                return Rotation.REUSED, family
+                return Rotation.REUSED, family, b""
             if family.is_revoked:
-                return Rotation.REVOKED, family
+                return Rotation.REVOKED, family, b""
             if family.expires_s <= now_s:
-                return Rotation.EXPIRED, family
+                return Rotation.EXPIRED, family, b""
+            await _replace_successor(connection, family.id, token_hash, sealed)
             await _add_refresh_token(connection, successor, family.id)
-            return Rotation.DONE, family
+            return Rotation.DONE, family, b""
 
     async def revoke_family(self, family_id: str) -> bool:
         async with self._database.write() as connection:
@@ -141,11 +142,10 @@ class Tokens(Repository):
             await connection.execute(insert(ServiceTokenRow).values(**values))
             return True
 
-    async def find_service_token(self, token_hash: bytes) -> ServiceToken | None:
-        query = select(ServiceTokenRow).where(ServiceTokenRow.token_hash == token_hash)
-        async with self._database.read() as connection:
-            row = (await connection.execute(query)).one_or_none()
-        return None if row is None else _read_token(row)
+    async def find_service_token(
+        self, token_hash: bytes
+    ) -> tuple[ServiceToken, AccessState] | None:
+        return await quick_reads.read_service_token(self._database.quick, token_hash)
 
     async def list_service_tokens(self, user_id: str) -> tuple[ServiceToken, ...]:
         query = select(ServiceTokenRow).where(ServiceTokenRow.user_id == user_id)
@@ -153,14 +153,14 @@ class Tokens(Repository):
         async with self._database.read() as connection:
             return tuple(_read_token(row) for row in await connection.execute(query))
 
-    async def revoke_service_token(self, token_id: str, *, user_id: str) -> bool:
+    async def revoke_service_token(self, token_id: str, *, user_id: str | None) -> bool:
         async with self._database.write() as connection:
             await bump_revision(connection)
             statement = update(ServiceTokenRow).where(
-                ServiceTokenRow.id == token_id,
-                ServiceTokenRow.user_id == user_id,
-                ServiceTokenRow.is_revoked.is_(False),
+                ServiceTokenRow.id == token_id, ServiceTokenRow.is_revoked.is_(False)
             )
+            if user_id is not None:
+                statement = statement.where(ServiceTokenRow.user_id == user_id)
             return (await connection.execute(statement.values(is_revoked=True))).rowcount == 1
 
     async def purge(self, *, now_s: float) -> int:
@@ -171,8 +171,12 @@ class Tokens(Repository):
                 (RevokedTokenRow, RevokedTokenRow.until_s),
                 (ServiceTokenRow, ServiceTokenRow.expires_s),
                 (LinkRow, LinkRow.expires_s),
+                (FlowRow, FlowRow.expires_s),
                 (SigningKeyRow, SigningKeyRow.verify_until_s),
                 (AttemptRow, AttemptRow.forget_after_s),
+                (UsageRow, UsageRow.period_start_s + _KEEP_USAGE_S),
+                (PairingCodeRow, PairingCodeRow.expires_s),
+                (MessageRow, MessageRow.forget_after_s),
             ):
                 count += (await connection.execute(delete(row).where(end_s <= now_s))).rowcount
             return count
@@ -184,6 +188,18 @@ async def _add_refresh_token(
     await connection.execute(
         insert(RefreshTokenRow).values(token_hash=token_hash, family_id=family_id, is_used=False)
     )
+
+
+async def _replace_successor(
+    connection: AsyncConnection, family_id: str, token_hash: bytes, sealed: bytes
+) -> None:
+    """Only the last used token has a successor that is unused; an older one is a reuse."""
+    of_family = update(RefreshTokenRow).where(RefreshTokenRow.family_id == family_id)
+    known = RefreshTokenRow.successor.is_not(None)
+    await connection.execute(of_family.where(known).values(successor=None))
+    if sealed:
+        own = RefreshTokenRow.token_hash == token_hash
+        await connection.execute(of_family.where(own).values(successor=sealed))
 
 
 async def _revoke_family(connection: AsyncConnection, family_id: str) -> bool:

@@ -92,6 +92,16 @@ class Users(Repository):
             await end_tokens(connection, user_id)
             return is_found
 
+    async def remove_user(self, user_id: str) -> bool:
+        async with self._database.write() as connection:
+            await bump_revision(connection)
+            query = select(UserRow.role).where(UserRow.id == user_id)
+            role = (await connection.execute(query)).scalar_one_or_none()
+            await connection.execute(delete(UserRow).where(UserRow.id == user_id))
+            if role == OWNER:
+                await _require_owner(connection)
+            return role is not None
+
     async def add_team(self, team: Team) -> None:
         async with self._database.write() as connection:
             await insert_named(connection, TeamRow, team)

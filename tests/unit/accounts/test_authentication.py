@@ -98,6 +98,24 @@ def test_an_access_token_expires_and_serves_one_audience(sqlite_settings):
     in_world(sqlite_settings, go)
 
 
+def test_an_old_key_is_replaced_also_while_no_user_signs_in(settings):
+    async def go(world: World) -> None:
+        accounts = world.accounts
+        assert not await accounts.rotate_aged_keys(by=ROOT)  # there is none yet
+        await world.add("ann")
+        await world.sign_in("ann")
+        first = await accounts.jwks()
+        assert not await accounts.rotate_aged_keys(by=ROOT)
+        world.clock.now_s += 31 * 86_400
+        assert await accounts.rotate_aged_keys(by=ROOT)
+        assert not await accounts.rotate_aged_keys(by=ROOT)
+        kids = [key["kid"] for key in (await accounts.jwks())["keys"]]
+        assert kids
+        assert kids[0] not in [key["kid"] for key in first["keys"]]
+
+    in_world(settings, go)
+
+
 def test_old_keys_verify_until_their_last_token_has_expired(sqlite_settings):
     async def go(world: World) -> None:
         await world.add("ann")

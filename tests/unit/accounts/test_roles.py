@@ -33,9 +33,16 @@ def test_what_each_role_may_do() -> None:
         before = role.permissions
     assert own == {
         "guest": ["files:read"],
-        "user": ["files:write", "sandbox:execute", "skills:use", "tools:call"],
+        "user": ["chat:send", "files:write", "sandbox:execute", "skills:use", "tools:call"],
         "power-user": ["approvals:answer", "network:use", "packages:install", "secrets:use"],
-        "administrator": ["audit:export", "audit:read", "policy:write", "skills:approve"],
+        "administrator": [
+            "audit:export",
+            "audit:read",
+            "channels:relay",
+            "metrics:read",
+            "policy:write",
+            "skills:approve",
+        ],
         "owner": ["config:write", "users:manage"],
     }
 

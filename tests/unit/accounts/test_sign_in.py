@@ -148,6 +148,7 @@ def test_a_refresh_token_is_exchanged_once_and_its_reuse_ends_the_sign_in(settin
         second = await sign_in.refresh(first.refresh, address=ADDRESS)
         assert second.refresh != first.refresh
         assert (await world.who(second.access)).name == "ann"
+        world.clock.now_s += 10  # the grace is over
         code = await code_of(sign_in.refresh(first.refresh, address=ADDRESS))
         assert code == "CW-SIGN-IN-TOKEN"
         # Everything of this sign-in is dead, the access tokens as well; another one is not.
@@ -161,15 +162,55 @@ def test_a_refresh_token_is_exchanged_once_and_its_reuse_ends_the_sign_in(settin
     assert ("ann", "refresh", "reused, so the sign-in is ended") in recorded()
 
 
-def test_of_two_who_refresh_at_once_one_wins(settings):
+def test_windows_that_refresh_at_once_get_the_same_successor(settings):
     async def go(world: World) -> None:
         await world.add("ann")
         pair = await world.sign_in("ann")
-        call = partial(world.accounts.sign_in.refresh, pair.refresh, address=ADDRESS)
-        found = await race([call] * 4)
-        # The loser may end the sign-in before the winner's token is signed: then none is issued.
-        assert sum(not isinstance(each, Exception) for each in found) <= 1
-        assert all(each.code == "CW-SIGN-IN-TOKEN" for each in found if isinstance(each, Exception))
+        other = world.another().sign_in  # as in another process
+        calls = [partial(each.refresh, pair.refresh, address=ADDRESS)
+                 for each in (world.accounts.sign_in, other) * 2]  # fmt: skip
+        found = await race(calls)
+        assert len({each.refresh for each in found}) == 1
+        assert found[0].refresh != pair.refresh
+        assert len({each.access for each in found}) == 4
+        for each in found:
+            assert (await world.who(each.access)).name == "ann"
+
+    in_world(settings, go)
+
+
+@pytest.mark.parametrize("how", ["late", "successor used", "no grace"])
+def test_a_reuse_is_found_when_the_grace_is_over_or_the_successor_was_used(settings, how):
+    async def go(world: World) -> None:
+        await world.add("ann")
+        grace_s = 0.0 if how == "no grace" else 10.0
+        tokens = replace(world.settings.tokens, refresh_grace_s=grace_s)
+        world.accounts = world.another(settings=replace(world.settings, tokens=tokens))
+        refresh = partial(world.accounts.sign_in.refresh, address=ADDRESS)
+        first = await world.sign_in("ann")
+        second = await refresh(first.refresh)
+        last = second
+        if how == "late":
+            world.clock.now_s += 9.9
+            assert (await refresh(first.refresh)).refresh == second.refresh  # the control
+            world.clock.now_s += 0.1
+        elif how == "successor used":
+            last = await refresh(second.refresh)
+        assert await code_of(refresh(first.refresh)) == "CW-SIGN-IN-TOKEN"
+        assert await code_of(refresh(last.refresh)) == "CW-SIGN-IN-TOKEN"
+        assert await code_of(world.who(last.access)) == "CW-SIGN-IN-TOKEN"
+
+    in_world(settings, go)
+
+
+def test_a_repeated_refresh_does_not_outlive_a_revocation(settings):
+    async def go(world: World) -> None:
+        await world.add("ann")
+        refresh = partial(world.accounts.sign_in.refresh, address=ADDRESS)
+        first = await world.sign_in("ann")
+        second = await refresh(first.refresh)
+        await world.accounts.directory.revoke_own(await world.who(second.access))
+        assert await code_of(refresh(first.refresh)) == "CW-SIGN-IN-TOKEN"
 
     in_world(settings, go)
 

@@ -23,12 +23,13 @@ BY_FILE = VaultKeyChoice(source="file")
 GITHUB = Binding(host="API.GitHub.com")
 
 
-def recorded() -> list[dict[str, Any]]:
-    return [record["body"] for record in audit_records(kind=EventKind.VAULT)]
+def recorded(passphrase: str = "") -> list[dict[str, Any]]:
+    found = audit_records(kind=EventKind.VAULT, passphrase=passphrase)
+    return [record["body"] for record in found]
 
 
-def told() -> list[tuple[str, str]]:
-    return [(body["change"], body["status"]) for body in recorded()]
+def told(passphrase: str = "") -> list[tuple[str, str]]:
+    return [(body["change"], body["status"]) for body in recorded(passphrase)]
 
 
 @pytest.fixture
@@ -63,9 +64,15 @@ def test_opening_is_on_the_record_also_when_it_fails(vault, state_home):
     again = VaultAdmin.configured()
     assert [each.name for each in again.list(ME)] == ["TOKEN"]
     assert told()[-1] == ("unlock", "ok")
-    Path(state_home, "vault-key").unlink()
+    key_file = Path(state_home, "vault-key")
+    key_file.rename(key_file.with_suffix(".away"))
+    vault.lock()
+    again.lock()
     with pytest.raises(VaultError):
         VaultAdmin.configured().list(ME)
+    with pytest.raises(VaultError, match="its key is in the vault"):  # of the record, too
+        told()
+    key_file.with_suffix(".away").rename(key_file)
     assert (told()[-1], recorded()[-1]["error_code"]) == (("unlock", "failed"), "CW-VAULT-NO-KEY")
 
 
@@ -237,9 +244,9 @@ def test_a_passphrase_is_asked_for_and_wiped(state_home):
 def test_a_dearer_hash_is_taken_when_the_configuration_wants_it(state_home):
     configured(state_home, 64, "the passphrase").init(choice=VaultKeyChoice(), principal=ME)
     configured(state_home, 128, "the passphrase").list(ME)
-    assert told()[-2:] == [("strengthen", "begins"), ("strengthen", "ok")]
+    assert told("the passphrase")[-2:] == [("strengthen", "begins"), ("strengthen", "ok")]
     configured(state_home, 128, "the passphrase").list(ME)
-    assert told()[-1] == ("unlock", "ok")
+    assert told("the passphrase")[-1] == ("unlock", "ok")
     assert b'"argon2id":[128,1,1]' in Path(state_home, "vault", "store").read_bytes()
 
 

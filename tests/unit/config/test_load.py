@@ -87,7 +87,8 @@ max_field_bytes = 1979-05-27
         (
             "config.toml:24: walls: unknown key. Known here: profile, limits, sandbox, governor, "
             "workspace, skills, roles, approvals, policy, hook, egress, packages, "
-            "vault, guard, audit, storage, accounts."
+            "vault, guard, audit, retention, storage, accounts, server, observability, oidc, rates, "
+            "budgets, messages, mcp."
         ),
     ]
 

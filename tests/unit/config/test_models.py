@@ -87,6 +87,9 @@ def test_weakened_names_each_switch_that_is_on_and_nothing_else() -> None:
         "packages.dangerously_build_sources",
         "guard.dangerously_only_annotate",
         "storage.dangerously_without_tls",
+        "server.dangerously_without_tls",
+        "observability.dangerously_without_tls",
+        "rates.dangerously_without_tls",
     )
 
 

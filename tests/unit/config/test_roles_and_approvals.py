@@ -43,7 +43,7 @@ def test_without_a_word_who_starts_it_owns_it_and_every_channel_is_open(tmp_path
     roles, approvals = load("", tmp_path)
     assert (roles.default, roles.users, roles.interfaces) == ("owner", {}, {})
     assert approvals.timeout_s == 120.0
-    assert approvals.channels == ("terminal", "queue", "callback", "elicitation")
+    assert approvals.channels == ("terminal", "queue", "callback", "elicitation", "http")
 
 
 @pytest.mark.requirement("CFG-2")

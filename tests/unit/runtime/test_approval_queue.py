@@ -17,6 +17,7 @@ import pytest
 
 from cellwall.core.approvals import Answer, AnswerKind, denial
 from cellwall.core.errors import BadInput, CellwallError, ConfigError
+from cellwall.core.types import Permission, Principal
 from cellwall.runtime import approval_queue
 from cellwall.runtime.approval_queue import ApprovalQueue, ApproverKey
 from cellwall.runtime.wiring import principal
@@ -54,6 +55,16 @@ def test_a_question_is_found_as_it_was_asked_and_gone_afterwards(
         assert (folder / question.id).stat().st_mode & 0o777 == 0o600
     assert queue.list_waiting() == []
     assert code_of(queue.read, question.id) == "CW-NO-QUESTION"
+
+
+@pytest.mark.parametrize("scopes", [None, frozenset(), frozenset({Permission.FILES_READ})])
+def test_a_question_of_a_scoped_token_keeps_its_scopes(
+    queue: ApprovalQueue, scopes: frozenset[Permission] | None
+) -> None:
+    asker = Principal("ann", "mcp-http", "user", scopes)
+    question = replace(question_for("git", "push"), principal=asker)
+    with queue.waiting(question):
+        assert queue.read(question.id) == question
 
 
 def test_an_answer_reaches_who_asked(queue: ApprovalQueue) -> None:

@@ -135,6 +135,9 @@ class Stage:
             body=b"page",
         )
 
+    def take_sent_bytes(self) -> int:
+        return 3
+
     def take_findings(self) -> tuple[Finding, ...]:
         return (NETWORK_FINDING,)
 

@@ -414,3 +414,41 @@ def test_a_vault_whose_file_is_gone_is_not_one_that_never_was(home, vault):
     assert refusal(lost.init) == "CW-VAULT-EXISTS"
     Path(at(home), "seen").unlink()
     assert not lost.exists
+
+
+# Projects
+
+
+@pytest.mark.requirement("SEC-3")
+def test_secret_of_a_project_is_lent_to_its_folder_alone(home, vault):
+    vault.set("TOKEN", VALUE, project="/srv/shop")
+    for inside in ("/srv/shop", "/srv/shop/api"):
+        assert vault.lease(["TOKEN"], tool="run", project=inside).uses[0].reveal() == VALUE
+    for other in ("", "/srv", "/srv/shop2", "/srv/other/srv/shop", "/"):
+        named = {"tool": "run", "project": other}
+        assert refusal(vault.lease, ["TOKEN"], **named) == "CW-VAULT-OTHER-PROJECT"
+    fresh = again(home)
+    assert [each.project for each in fresh.list()] == ["", "/srv/shop"]
+    assert refusal(fresh.lease, ["TOKEN"], tool="run") == "CW-VAULT-OTHER-PROJECT"
+    fresh.set("TOKEN", VALUE)  # a new value keeps the bound
+    assert refusal(fresh.lease, ["TOKEN"], tool="run") == "CW-VAULT-OTHER-PROJECT"
+    fresh.rotate("TOKEN", VALUE)
+    assert refusal(fresh.lease, ["TOKEN"], tool="run") == "CW-VAULT-OTHER-PROJECT"
+    fresh.set("TOKEN", VALUE, project="")
+    assert fresh.lease(["TOKEN"], tool="run").uses[0].reveal() == VALUE
+
+
+@pytest.mark.requirement("SEC-3")
+def test_lease_ends_when_the_secret_is_bound_to_another_project(vault):
+    lease = vault.lease(["TOKEN"], tool="run", project="/srv/shop")
+    assert lease.uses[0].reveal() == VALUE
+    vault.set("TOKEN", b"the value of the bank", project="/srv/bank")
+    assert refusal(lease.uses[0].reveal) == "CW-VAULT-LEASE-ENDED"
+
+
+@pytest.mark.requirement("SEC-3")
+@pytest.mark.parametrize(
+    "wrong", ["/", "srv", "//srv", "/srv/../etc", "/srv/", "/srv\n", "/" + "x" * 5000]
+)
+def test_project_is_a_canonical_folder(vault, wrong):
+    assert refusal(vault.set, "TOKEN", VALUE, project=wrong) == "CW-VAULT-PROJECT"

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cellwall.core.accounts import Budget, Meter, Rotation
+from cellwall.core.accounts import Budget, Charge, Meter, Rotation
 from cellwall.core.errors import BadInput, StorageError
 from cellwall.storage import backup as backup_module
 from cellwall.storage.backup import backup, restore
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.requirement("SRV-4")
 ANN, BLUE = records.user("ann", password_hash="$argon2id$é"), records.team("blue")
 SESSION, APPROVAL = records.session(ANN.id, BLUE.id), records.approval(ANN.id)
 RUNS = Meter("user", ANN.id, "runs")
+BUDGET = Budget(meter=RUNS, limit=9.0, period_s=3600.0)
 
 
 async def fill(store: Store) -> None:
@@ -37,8 +38,8 @@ async def fill(store: Store) -> None:
     await store.add_member(BLUE.id, ANN.id)
     await store.add_session(SESSION, max_live=5)
     await store.add_approval(APPROVAL)
-    await store.set_budget(Budget(meter=RUNS, limit=9.0, period_s=3600.0))
-    await store.charge(2.5, meters=[RUNS], now_s=NOW_S)
+    await store.set_budget(BUDGET)
+    await store.reserve([Charge(budget=BUDGET, amount=2.5, period_start_s=NOW_S)])
     await store.add_family(records.family(ANN.id), token_hash=b"refresh", generation=1)
     await store.add_service_token(records.token(ANN.id, b"\x00\xfftoken"), generation=1)
     await store.add_signing_key(records.signing_key(), others_until_s=NOW_S)
@@ -52,12 +53,12 @@ async def is_restored(store: Store) -> None:
     assert await store.teams_of(ANN.id) == {BLUE.id}
     assert await store.list_sessions(user_id=ANN.id, teams=frozenset()) == (SESSION,)
     assert await store.list_approvals(user_id=ANN.id, now_s=NOW_S) == (APPROVAL,)
-    assert await store.usage(RUNS, now_s=NOW_S) == 2.5
+    assert await store.usage(RUNS, period_start_s=NOW_S) == 2.5
     assert (await store.rotate(b"refresh", successor=b"x", now_s=NOW_S))[0] is Rotation.UNKNOWN
     assert await store.signing_keys() == ()
     found = await store.find_service_token(b"\x00\xfftoken")
     assert found is not None
-    assert found.is_revoked
+    assert found[0].is_revoked
     used = await store.use_link(b"link", password_hash="h", now_s=NOW_S, first_owner=None)
     assert used is None
 

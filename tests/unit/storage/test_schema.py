@@ -19,7 +19,14 @@ from sqlalchemy import text
 from cellwall.core.errors import StorageError
 from cellwall.storage.engine import StorageSettings, blocking_engine
 from cellwall.storage.models import Base
-from cellwall.storage.schema import HEAD, REVISIONS, SchemaState, migrate, schema_state
+from cellwall.storage.schema import (
+    HEAD,
+    REVISIONS,
+    SchemaState,
+    migrate,
+    migrate_engine,
+    schema_state,
+)
 from cellwall.storage.store import open_store
 
 
@@ -82,7 +89,7 @@ def test_two_processes_that_migrate_at_once_make_one_schema(unmade):
 
     with ThreadPoolExecutor(2) as pool:
         found = sorted(pool.map(go, range(2)), key=str)
-    assert found == [("0001", HEAD), (None, HEAD)]
+    assert found == [(HEAD, HEAD), (None, HEAD)]
     assert migrate(unmade) == (HEAD, HEAD)
 
 
@@ -94,6 +101,22 @@ def test_a_store_opens_only_with_the_newest_schema(unmade):
     assert code_of(unmade) == "CW-STORAGE-NEWER"
     with pytest.raises(StorageError, match="does not know"):
         migrate(unmade)
+
+
+@pytest.mark.requirement("SRV-4")
+@pytest.mark.parametrize("old", REVISIONS[:-1])
+def test_an_older_schema_is_migrated_with_its_rows(unmade, old):
+    engine = blocking_engine(unmade)
+    migrate_engine(engine, to=old)
+    row = "('usr_1', 'ann', 'user', NULL, false, 1, 0.0)"
+    execute(unmade, f"INSERT INTO users VALUES {row}")
+    assert code_of(unmade) == "CW-STORAGE-OLD"
+    assert migrate_engine(engine) == (old, HEAD)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+        assert connection.execute(text("SELECT name FROM users")).scalars().all() == ["ann"]
+    engine.dispose()
 
 
 def test_tables_of_another_program_are_left_alone(unmade):

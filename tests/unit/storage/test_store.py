@@ -12,6 +12,7 @@ import pytest
 
 from cellwall.core.accounts import (
     Budget,
+    Charge,
     GuessLimit,
     LastOwner,
     Meter,
@@ -130,12 +131,12 @@ def test_a_refresh_token_used_twice_at_once_is_taken_by_one_and_ends_the_family(
             lambda name=bytes([n]): store.rotate(b"first", successor=name, now_s=NOW_S)
             for n in range(RACERS)
         ]
-        found = [status for status, _ in await race(calls)]
+        found = [status for status, *_ in await race(calls)]
         assert sorted(found) == sorted([Rotation.DONE] + [Rotation.REUSED] * (RACERS - 1))
         assert await store.revision() > before
         # The successor of the winner is dead as well.
         taken = [await store.rotate(bytes([n]), successor=b"x", now_s=NOW_S) for n in range(RACERS)]
-        assert sorted(status for status, _ in taken) == sorted(
+        assert sorted(status for status, *_ in taken) == sorted(
             [Rotation.REVOKED] + [Rotation.UNKNOWN] * (RACERS - 1)
         )
         state = await store.access_state(user_id=ann.id, family_id=sign_in.id, jti="")
@@ -153,9 +154,21 @@ def test_refresh_tokens_form_a_chain_until_the_family_expires(settings):
     async def go(store: Store) -> None:
         await store.add_user(ann)
         await store.add_family(sign_in, token_hash=b"1", generation=1)
-        assert await store.rotate(b"0", successor=b"x", now_s=NOW_S) == (Rotation.UNKNOWN, None)
-        assert await store.rotate(b"1", successor=b"2", now_s=NOW_S) == (Rotation.DONE, sign_in)
-        assert await store.rotate(b"2", successor=b"3", now_s=NOW_S) == (Rotation.DONE, sign_in)
+        assert await store.rotate(b"0", successor=b"x", now_s=NOW_S) == (
+            Rotation.UNKNOWN,
+            None,
+            b"",
+        )
+        assert await store.rotate(b"1", successor=b"2", now_s=NOW_S) == (
+            Rotation.DONE,
+            sign_in,
+            b"",
+        )
+        assert await store.rotate(b"2", successor=b"3", now_s=NOW_S) == (
+            Rotation.DONE,
+            sign_in,
+            b"",
+        )
         late_s = sign_in.expires_s
         assert (await store.rotate(b"3", successor=b"4", now_s=late_s))[0] is Rotation.EXPIRED
         assert await store.purge(now_s=late_s) == 1
@@ -192,7 +205,7 @@ def test_what_ends_all_tokens_also_stops_a_sign_in_that_is_under_way(settings, h
         assert left is (Rotation.REVOKED if how == "everybody" else Rotation.DONE)
         found = await store.find_service_token(b"t")
         assert found is not None
-        assert found.is_revoked
+        assert found[0].is_revoked
         late = records.family(ann.id)
         assert not await store.add_family(late, token_hash=b"5", generation=1)
         assert not await store.add_service_token(records.token(ann.id, b"u"), generation=1)
@@ -224,13 +237,62 @@ def test_service_tokens_are_found_by_their_hash_and_ended_by_their_owner(setting
         for each in (ann, bob):
             await store.add_user(each)
         assert await store.add_service_token(mine, generation=1)
-        assert await store.find_service_token(b"1") == mine
+        found = await store.find_service_token(b"1")
+        assert found is not None
+        assert found[0] == mine
         assert await store.find_service_token(b"2") is None
         assert not await store.revoke_service_token(mine.id, user_id=bob.id)
         assert await store.revoke_service_token(mine.id, user_id=ann.id)
         assert not await store.revoke_service_token(mine.id, user_id=ann.id)
         assert await store.list_service_tokens(ann.id) == (replace(mine, is_revoked=True),)
         assert await store.list_service_tokens(bob.id) == ()
+
+    in_store(settings, go)
+
+
+def test_a_removed_user_takes_tokens_and_sessions_along_and_the_last_owner_stays(settings):
+    ann, bob = records.user("ann", role="owner"), records.user("bob")
+    token = records.token(bob.id, b"1")
+
+    async def go(store: Store) -> None:
+        for each in (ann, bob):
+            await store.add_user(each)
+        assert await store.add_service_token(token, generation=1)
+        assert await store.add_session(records.session(bob.id), max_live=1)
+        before = await store.revision()
+        assert await store.remove_user(bob.id)
+        assert await store.revision() > before
+        assert not await store.remove_user(bob.id)
+        assert await store.find_service_token(b"1") is None
+        with pytest.raises(LastOwner):
+            await store.remove_user(ann.id)
+        assert await store.list_users() == (ann,)
+
+    in_store(settings, go)
+
+
+def test_of_two_owners_that_are_deleted_at_once_one_stays(settings):
+    owners = [records.user(name, role="owner") for name in ("ann", "bob")]
+
+    async def go(store: Store) -> None:
+        for each in owners:
+            await store.add_user(each)
+        results = await race([partial(store.remove_user, each.id) for each in owners])
+        assert sorted(map(type, results), key=str) == [bool, LastOwner]
+        assert len(await store.list_users()) == 1
+
+    in_store(settings, go)
+
+
+def test_an_operator_ends_a_token_of_any_user(settings):
+    ann = records.user("ann")
+    token = records.token(ann.id, b"1")
+
+    async def go(store: Store) -> None:
+        await store.add_user(ann)
+        assert await store.add_service_token(token, generation=1)
+        assert await store.revoke_service_token(token.id, user_id=None)
+        assert not await store.revoke_service_token(token.id, user_id=None)
 
     in_store(settings, go)
 
@@ -439,26 +501,51 @@ def test_an_approval_is_answered_once_before_it_expires(settings):
 
 @pytest.mark.requirement("RBAC-4")
 def test_a_budget_is_never_exceeded_and_a_refused_charge_counts_nowhere(settings):
-    runs, bytes_out = Meter("user", "usr_1", "runs"), Meter("user", "usr_1", "bytes")
+    runs, cpu = Meter("user", "usr_1", "runs"), Meter("user", "usr_1", "cpu_s")
     budget = Budget(meter=runs, limit=3.0, period_s=3600.0)
+    one = Charge(budget=budget, amount=1.0, period_start_s=NOW_S)
+    other = Charge(budget=replace(budget, meter=cpu, limit=9.0), amount=0.5, period_start_s=NOW_S)
 
     async def go(store: Store) -> None:
+        before = await store.revision()
         await store.set_budget(replace(budget, limit=1.0))
         await store.set_budget(budget)
-        assert await store.budgets([runs, bytes_out]) == (budget,)
-        calls = [
-            lambda: store.charge(1.0, meters=[runs, bytes_out], now_s=NOW_S) for _ in range(RACERS)
-        ]
-        found = await race(calls)
+        assert await store.revision() > before  # every process forgets the old one
+        assert await store.budgets([runs, cpu]) == (budget,)
+        assert await store.budgets([]) == ()
+        found = await race([lambda: store.reserve([other, one]) for _ in range(RACERS)])
         assert found.count(None) == 3
-        assert found.count(budget) == RACERS - 3
-        assert await store.usage(runs, now_s=NOW_S) == 3.0
-        assert await store.usage(bytes_out, now_s=NOW_S) == 3.0
-        assert await store.usage(runs, now_s=NOW_S + 3600) == 0.0
-        assert await store.charge(1.0, meters=[runs], now_s=NOW_S + 3600) is None
+        assert found.count(one) == RACERS - 3
+        assert await store.usage(runs, period_start_s=NOW_S) == 3.0
+        assert await store.usage(cpu, period_start_s=NOW_S) == 1.5
+        assert await store.usage(runs, period_start_s=NOW_S + 3600) == 0.0
+        assert await store.reserve([replace(one, period_start_s=NOW_S + 3600)]) is None
         for odd in (-1.0, float("nan"), float("inf")):
             with pytest.raises(ValueError):
-                await store.charge(odd, meters=[runs], now_s=NOW_S)
+                await store.reserve([replace(one, amount=odd)])
+        assert await store.remove_budget(runs)
+        assert not await store.remove_budget(runs)
+
+    in_store(settings, go)
+
+
+@pytest.mark.requirement("RBAC-4")
+def test_what_was_used_is_settled_and_may_exceed_the_budget_which_then_is_used_up(settings):
+    cpu = Meter("team", "team_1", "cpu_s")
+    nothing = Charge(
+        budget=Budget(meter=cpu, limit=1.0, period_s=60.0), amount=0.0, period_start_s=NOW_S
+    )
+
+    async def go(store: Store) -> None:
+        assert await store.reserve([nothing]) is None
+        assert await store.reserve([nothing]) is None  # under way at once
+        await race([lambda: store.settle([replace(nothing, amount=0.75)]) for _ in range(2)])
+        assert await store.usage(cpu, period_start_s=NOW_S) == 1.5
+        assert await store.reserve([nothing]) == nothing
+        await store.settle([replace(nothing, amount=-1.0)])
+        assert await store.reserve([nothing]) is None
+        await store.settle([replace(nothing, amount=-9.0)])  # never below zero
+        assert await store.usage(cpu, period_start_s=NOW_S) == 0.0
 
     in_store(settings, go)
 

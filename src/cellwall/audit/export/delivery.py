@@ -21,9 +21,10 @@ from cellwall.audit.export.sinks import ExportSink, NotDelivered, Receipt, open_
 from cellwall.audit.export.target import ExportForm, ExportTarget, Transport, target_error
 from cellwall.audit.files import io_failure, log_altered
 from cellwall.audit.records import MAX_RECORD_BYTES, BadRecord, parse_link, parse_record
-from cellwall.audit.search import FoundRecord, Query
+from cellwall.audit.search import FoundRecord, Query, match_line
 from cellwall.audit.segments import BadSegment, Segment, list_segments, open_records, read_lines
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError
+from cellwall.core.ports import SessionKeysPort
 
 _MAX_NOTICES = 16
 
@@ -206,9 +207,14 @@ def open_bookmark(path: str) -> Iterator[Bookmark]:
 
 
 def records_after(
-    directory: str, query: Query | None = None, *, after_seq: int = 0
+    directory: str,
+    query: Query | None = None,
+    *,
+    after_seq: int = 0,
+    keys: SessionKeysPort | None = None,
 ) -> Iterator[FoundRecord]:
     """All matching records with a number above `after_seq`, oldest first; an altered record raises.
+    With `keys`, sealed bodies are decrypted; without, each line is the stored one.
 
     Segments that end before the number are not opened; at most one block is held in memory.
     """
@@ -223,8 +229,11 @@ def records_after(
             last = max(last, segment.first - 1)
             for line in _lines(segment, is_last=following is None):
                 last = parse_link(line).seq
-                if last > after_seq and query.matches(record := parse_record(line), line):
-                    yield FoundRecord(record, line, segment)
+                if last <= after_seq:
+                    continue
+                found = match_line(query, parse_record(line), line, segment, keys)
+                if found is not None:
+                    yield found
     except FileNotFoundError:
         if os.path.isdir(directory):
             raise log_altered("the audit log was altered: a segment is gone") from None

@@ -1,6 +1,7 @@
 """Encodes records for export: JSON Lines, CSV, or one OTLP request per line. Pure.
 
-JSON Lines are the lines of the log, byte for byte: the only form that can be verified later.
+JSON Lines are the lines of the log; where bodies were not decrypted for the export, byte for byte:
+the only form that can be verified later.
 
 CSV (RFC 4180) is for tables. Spreadsheets run cells that begin with = + - @ as formulas, and an
 agent controls the content of some cells (CSV injection); such a cell gets a leading apostrophe,
@@ -68,6 +69,7 @@ _OF_KIND = {
     EventKind.KEY.value: ExportSeverity.NOTICE,
     EventKind.RETENTION.value: ExportSeverity.NOTICE,
     EventKind.HOLD.value: ExportSeverity.NOTICE,
+    EventKind.ERASURE.value: ExportSeverity.NOTICE,
 }
 # A failed run is normal for an agent; a failure of Cellwall itself is not.
 _OF_STATUS = {

@@ -97,7 +97,7 @@ _SMALLER = (_UDP_BYTES, 8192, 2048, MIN_MESSAGE_BYTES)
 """Tried in turn where the system refuses a datagram of this size."""
 _CLOSE_TIMEOUT_S = 2.0
 _POLL_INTERVAL_S = 0.005
-_UNCONFIRMED = "the receiver accepted the records but did not confirm that it has read them"
+UNCONFIRMED = "the receiver accepted the records but did not confirm that it has read them"
 
 
 class SyslogSink:
@@ -193,7 +193,7 @@ class SyslogSink:
                 if link.recv(4096) == b"":
                     return _wait_for_acknowledgement(link, deadline)
         except TimeoutError:
-            return _UNCONFIRMED
+            return UNCONFIRMED
 
 
 def _left_s(deadline: float) -> float:

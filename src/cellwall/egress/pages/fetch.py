@@ -50,6 +50,8 @@ class PageFetch:
     known: KnownIndex
     tls: ssl.SSLContext
     record: WriteEvent
+    method: str = "GET"
+    via: str = "fetch"
     _hops: list[Url] = field(default_factory=list)
 
     async def run(self, operation: FetchUrl) -> Page:
@@ -104,7 +106,7 @@ class PageFetch:
             "detail": error.detail,
             "host": at.host if at else "",
             "port": at.port if at else 0,
-            "via": "fetch",
+            "via": self.via,
         }
 
     def _scan(self, text_as_given: str, url: Url, patterns: Patterns) -> None:
@@ -132,7 +134,7 @@ class PageFetch:
         # (5) Before the first packet; without a record there is no connection (AUD-1).
         await self.record(self._opened_event(url, addresses, rule))
         # (6)
-        get = PageRequest(url, self.settings, self.tls)
+        get = self._request(url)
         began_s = time.monotonic()
         ended: dict[str, Json] = {}
         try:
@@ -146,17 +148,20 @@ class PageFetch:
             duration_s = round(time.monotonic() - began_s, 6)
             await self.record(self._closed_event(get, rule, duration_s) | ended)
 
+    def _request(self, url: Url) -> PageRequest:
+        return PageRequest(url, self.settings, self.tls)
+
     def _rule(self, url: Url) -> AllowRule:
         if url.scheme == "http" and url.port == _TLS_PORT:
             raise EgressRefused(
                 "port 443 accepts TLS only", hint="Use an https URL.", code="CW-NOT-TLS"
             )
         reach = self.allowlist.reach(url.host, url.port)
-        rule = self.allowlist.allows(url.host, url.port, "GET", url.target)
+        rule = self.allowlist.allows(url.host, url.port, self.method, url.target)
         if rule is None:
-            what = f"GET of this path of {url.host}" if reach else url.domain
+            what = f"{self.method} of this path of {url.host}" if reach else url.domain
             raise EgressRefused(
-                f"{what} is not on the allowlist for fetch",
+                f"{what} is not on the allowlist for {self.via}",
                 hint=f"To allow it, use `--allow-domain {url.domain}`.",
                 code="CW-NOT-ALLOWED",
             )
@@ -179,7 +184,7 @@ class PageFetch:
             "port": url.port,
             "addresses": [str(address) for address in addresses],
             "rule": rule.text,
-            "via": "fetch",
+            "via": self.via,
             "url": str(url),
         }
 

@@ -1,4 +1,4 @@
-"""One GET over a new connection, whose response is bounded in size, type and time (NET-4)."""
+"""One request over a new connection, whose response is bounded in size, type and time (NET-4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cellwall.egress.inspection.decompression import DecompressionBudget, Decomp
 from cellwall.egress.limits import EgressSettings
 from cellwall.egress.protocols.http1_codec import MessageEvent, ParserSignal, ResponseHead
 from cellwall.egress.protocols.http1_connection import Http1ClientCodec
-from cellwall.egress.protocols.http1_framing import bad_response
+from cellwall.egress.protocols.http1_framing import Fields, bad_response
 from cellwall.egress.proxy.connections import start_tls
 from cellwall.egress.proxy.streams import ByteStream, PeerClosed, SocketStream
 
@@ -174,22 +174,36 @@ class PageResponse:
     location: bytes | None = None
 
 
-def headers_for(url: Url, settings: EgressSettings) -> list[tuple[bytes, bytes]]:
+def headers_for(
+    url: Url, settings: EgressSettings, method: str = "GET", more: Fields | None = None
+) -> Fields:
     """The request headers; `EgressRefused` if they violate a header rule."""
-    headers = [(b"Host", url.authority.encode("ascii")), *_HEADERS]
+    headers = [(b"Host", url.authority.encode("ascii")), *_HEADERS, *(more or [])]
     path = normal_path(url.target.partition("?")[0])
     for rule in settings.header_rules:
-        if rule.reaches(url.host, url.port) and rule.concerns(("GET",), path):
+        if rule.reaches(url.host, url.port) and rule.concerns((method,), path):
             rule.check(headers)
             headers = rule.put(headers)
     return headers
 
 
 class PageRequest:
-    """One GET; counts bytes in both directions, also when it fails."""
+    """One request; counts bytes in both directions, also when it fails."""
 
-    def __init__(self, url: Url, settings: EgressSettings, tls: ssl.SSLContext) -> None:
+    def __init__(
+        self,
+        url: Url,
+        settings: EgressSettings,
+        tls: ssl.SSLContext,
+        *,
+        method: str = "GET",
+        headers: Fields | None = None,
+        body: bytes = b"",
+    ) -> None:
+        """`headers` are complete; left out, those of a page."""
         self.url = url
+        self._method, self._body_bytes = method, body
+        self._headers = headers_for(url, settings, method) if headers is None else headers
         self._settings = settings
         self._tls = tls
         self._loop = asyncio.get_running_loop()
@@ -233,10 +247,12 @@ class PageRequest:
             transport.abort()
 
     async def _send_and_read(self, stream: ByteStream) -> PageResponse:
-        headers = headers_for(self.url, self._settings)
-        head = self._codec.send_head(b"GET", self.url.target.encode("ascii"), headers)
+        method, target = self._method.encode("ascii"), self.url.target.encode("ascii")
+        sent = self._codec.send_head(method, target, self._headers)
+        if self._body_bytes:
+            sent += self._codec.send_data(self._body_bytes)
         until = self._within(self._settings.head_timeout_s)
-        await stream.send(head + self._codec.send_end(), until)
+        await stream.send(sent + self._codec.send_end(), until)
         event = await self._event(stream, until)
         while isinstance(event, ResponseHead) and event.status < 200 and event.status != 101:
             event = await self._event(stream, until)

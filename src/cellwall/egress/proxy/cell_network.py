@@ -105,6 +105,7 @@ class ProxyNetwork:
         self._owner = OwnerProcess()
         self._servers: list[_Server] = []
         self._has_ended = False
+        self._taken_bytes = 0
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -153,6 +154,11 @@ class ProxyNetwork:
         if name == "proxy":
             return CellListener(self.session, sock, serve_proxy, via="proxy")
         return CellListener(self.session, sock, serve_transparent, via="transparent")
+
+    def take_sent_bytes(self) -> int:
+        sent = self.usage.bytes_up
+        taken, self._taken_bytes = self._taken_bytes, sent
+        return sent - taken
 
     def take_findings(self) -> tuple[Finding, ...]:
         return self.session.audit.take_findings()

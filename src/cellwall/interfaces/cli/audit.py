@@ -13,7 +13,8 @@ from cellwall.core.errors import BadInput
 from cellwall.core.types import check_id
 from cellwall.interfaces.cli import audit_admin
 from cellwall.interfaces.cli.audit_admin import export, filter_options
-from cellwall.interfaces.cli.options import json_option
+from cellwall.interfaces.cli.audit_forward import forward
+from cellwall.interfaces.cli.options import json_option, passphrase_option
 from cellwall.interfaces.cli.output import json_fields, print_json, print_result, print_text
 from cellwall.interfaces.terminal import one_line
 
@@ -66,15 +67,20 @@ Examples:
 @_count_option
 @click.option("-f", "--follow", is_flag=True, help="Follow new records until Ctrl-C.")
 @filter_options
+@passphrase_option
 @json_option("Print one JSON object with the whole records; with -f one a line.")
-def tail(count: int, query: Query, *, follow: bool, as_json: bool) -> int:
+def tail(
+    count: int, query: Query, passphrase_fd: int | None, *, follow: bool, as_json: bool
+) -> int:
     """Show the latest records, one line each, the newest last."""
     from cellwall.admin import audit_queries
+    from cellwall.interfaces.cli.terminal_input import Passphrases
 
-    coming = audit_queries.following(query)
+    ask = Passphrases(passphrase_fd)
+    coming = audit_queries.following(query, ask=ask)
     if follow:
         next(coming)  # start following before the latest are read, so that no record is missed
-    latest = audit_queries.latest(query, count)
+    latest = audit_queries.latest(query, count, ask=ask)
     if not follow:
         return _print_records(latest, as_json=as_json)
     shown = latest[-1]["seq"] if latest else 0
@@ -96,15 +102,17 @@ Examples:
 )
 @_count_option
 @filter_options
+@passphrase_option
 @json_option("Print one JSON object with the whole records.")
-def search(count: int, query: Query, *, as_json: bool) -> int:
+def search(count: int, query: Query, passphrase_fd: int | None, *, as_json: bool) -> int:
     """Find records that match every filter, the newest last.
 
     Exit code 1 if there are none.
     """
     from cellwall.admin import audit_queries
+    from cellwall.interfaces.cli.terminal_input import Passphrases
 
-    records = audit_queries.latest(query, count)
+    records = audit_queries.latest(query, count, ask=Passphrases(passphrase_fd))
     _print_records(records, as_json=as_json)
     return 0 if records else 1
 
@@ -117,16 +125,19 @@ Examples:
 """
 )
 @click.argument("wanted", metavar="ID")
+@passphrase_option
 @json_option("Print one JSON object with the whole records.")
-def show(wanted: str, *, as_json: bool) -> int:
+def show(wanted: str, passphrase_fd: int | None, *, as_json: bool) -> int:
     """Show all records of one action, or of one sandbox.
 
     ID is the action's (act_...), the sandbox's (sbx_...), or that of one of its records (evt_...),
-    such as the `audit_id` of a result.
+    such as the `audit_id` of a result. Bodies are decrypted with the keys of their sessions; the
+    records of an erased session show only that they are erased.
     """
     from cellwall.admin import audit_queries
+    from cellwall.interfaces.cli.terminal_input import Passphrases
 
-    records = audit_queries.about(check_id(wanted))
+    records = audit_queries.about(check_id(wanted), ask=Passphrases(passphrase_fd))
     if not records:
         raise BadInput(
             f"the audit log has no record of {wanted}",
@@ -279,7 +290,7 @@ def check_proof(proof: str, keys: tuple[str, ...], *, as_json: bool) -> int:
     return 0
 
 
-for command in (*audit_admin.COMMANDS, export):
+for command in (*audit_admin.COMMANDS, export, forward):
     audit.add_command(command)
 
 
@@ -317,6 +328,9 @@ def _line(entry: Mapping[str, Any]) -> str:
 
 def _body_summary(body: Mapping[str, Any]) -> str:
     """The most informative field of a record's body."""
+    if body.keys() & {"sealed"}:
+        words = [str(body[name]) for name in sorted(body) if name != "sealed"]
+        return " ".join([f"[{body['sealed']}]", *words])
     if "host" in body and "event" in body:
         return _connection(body)
     if str(body.get("event", "")).startswith("package-"):

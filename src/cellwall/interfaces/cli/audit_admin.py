@@ -25,6 +25,7 @@ from cellwall.interfaces.cli.options import (
     cli_principal,
     json_option,
     parse_time,
+    passphrase_option,
     place_options,
 )
 from cellwall.interfaces.cli.output import json_fields, print_json, print_result, print_text, say
@@ -262,6 +263,13 @@ Exit codes:
     "--header-file", type=click.Path(), help="http(s): lines `Name: value`, such as a token."
 )
 @click.option("--batch", "batch_records", type=int, help="otlp: records in a request.")
+@click.option(
+    "--sealed",
+    "is_sealed",
+    is_flag=True,
+    help="Leave bodies encrypted, as stored: such lines can be verified.",
+)
+@passphrase_option
 @filter_options
 @json_option("Print one JSON object about what was sent.")
 def export(
@@ -270,17 +278,20 @@ def export(
     after: int | None,
     bookmark: str | None,
     header_file: str | None,
+    passphrase_fd: int | None,
     query: Query,
     *,
+    is_sealed: bool,
     as_json: bool,
     **options: Any,  # noqa: ANN401  # passed on to where they are checked
 ) -> int:
     """Send records, the oldest first, in a format that other tools read.
 
-    JSON Lines are the log byte for byte: use them as evidence. Every record is delivered at least
-    once; an altered record is not sent.
+    Bodies are decrypted. With --sealed, JSON Lines are the log byte for byte: use them as evidence.
+    Every record is delivered at least once; an altered record is not sent.
     """
     from cellwall.admin import audit_queries
+    from cellwall.interfaces.cli.terminal_input import Passphrases
 
     if after is not None and bookmark is not None:
         raise BadInput("--after and --bookmark do not go together")
@@ -290,7 +301,9 @@ def export(
     target = audit_queries.ExportTarget.parse(form, destination, headers=headers, **options)
     with audit_queries.open_bookmark(bookmark) if bookmark else nullcontext() as mark:
         start = after or 0 if mark is None else mark.seq
-        records = audit_queries.everything(query, after=start)
+        records = audit_queries.everything(
+            query, after=start, ask=Passphrases(passphrase_fd), is_sealed=is_sealed
+        )
         try:
             sent = audit_queries.export_records(
                 records, target, after_seq=start, progress=_Progress()

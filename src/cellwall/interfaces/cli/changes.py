@@ -18,6 +18,8 @@ from cellwall.interfaces.cli.options import (
     cli_principal,
     json_option,
     open_configured,
+    open_readable,
+    passphrase_option,
     place_options,
 )
 from cellwall.interfaces.cli.output import json_fields, print_json, print_result, print_text, say
@@ -51,13 +53,14 @@ Examples:
   cellwall changes --json | jq -r '.changes[].id'
 """
 )
+@passphrase_option
 @place_options
 @json_option("Print one JSON object.")
-def changes(configured: ConfigOptions, *, as_json: bool) -> int:
+def changes(configured: ConfigOptions, passphrase_fd: int | None, *, as_json: bool) -> int:
     """List the copy-on-write runs whose changes wait for `apply` or `discard`."""
     from cellwall.admin import apply_changes
 
-    waiting = apply_changes.pending(open_configured(configured))
+    waiting = apply_changes.pending(open_readable(configured, passphrase_fd))
     if as_json:
         rows: list[Json] = [
             {
@@ -109,9 +112,17 @@ Exit codes:
 )
 @_id_argument
 @click.option("--stat", is_flag=True, help="Only list the changes.")
+@passphrase_option
 @place_options
 @json_option("Print one JSON object with the list and the diff.")
-def diff(workspace_id: str, configured: ConfigOptions, *, stat: bool, as_json: bool) -> int:
+def diff(
+    workspace_id: str,
+    configured: ConfigOptions,
+    passphrase_fd: int | None,
+    *,
+    stat: bool,
+    as_json: bool,
+) -> int:
     """Show what a copy-on-write run changed: a list, then a diff in git's format.
 
     Agent instructions and files that tools execute are marked and come first. Nothing is modified.
@@ -119,7 +130,7 @@ def diff(workspace_id: str, configured: ConfigOptions, *, stat: bool, as_json: b
     """
     from cellwall.admin import apply_changes
 
-    app = open_configured(configured)
+    app = open_readable(configured, passphrase_fd)
     changed = apply_changes.describe_changes(app, workspace_id)
     text = ""
     if not stat:
@@ -158,11 +169,13 @@ Exit codes:
 )
 @click.option("--dry-run", is_flag=True, help="Show what would happen; change nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@passphrase_option
 @place_options
 @json_option("Print one JSON object with the applied and the refused changes.")
 def apply(
     workspace_id: str,
     configured: ConfigOptions,
+    passphrase_fd: int | None,
     *,
     force: bool,
     instructions: bool,
@@ -178,7 +191,7 @@ def apply(
     """
     from cellwall.admin import apply_changes
 
-    app = open_configured(configured)
+    app = open_readable(configured, passphrase_fd)
     if dry_run:
         report = apply_changes.preview(app, workspace_id, force=force, instructions=instructions)
         return _tell(workspace_id, report, as_json=as_json, verb="would be applied")

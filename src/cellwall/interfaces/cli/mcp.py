@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -103,15 +102,15 @@ def _action_template(options: SandboxOptions, app: App) -> Action:
     """The upper bound of every call."""
     from dataclasses import replace
 
+    from cellwall.interfaces.mcp.default_policy import default_policy
     from cellwall.runtime.wiring import principal
 
     action = action_of(options, app, RunCommand(("true",)))
-    return replace(
-        action,
-        principal=principal("mcp"),
-        audience="model",
-        policy=action.policy or _default_policy(app, action, os.environ, os.getcwd()),
+    has_domains = bool(action.allow_domains)
+    policy = action.policy or default_policy(
+        app, os.environ, cwd=os.getcwd(), has_domains=has_domains
     )
+    return replace(action, principal=principal("mcp"), audience="model", policy=policy)
 
 
 def _serve(app: App, pattern: Action, *, with_gateway: bool) -> int:
@@ -237,30 +236,3 @@ def _absolute(name: str, word: str) -> str:
         request = parse_workspace(word)
         return f"{os.path.abspath(request.directory or '.')}:{request.mode.value}"
     return os.path.abspath(word) if name in {"config", "policy"} else word
-
-
-def _default_policy(
-    app: App, action: Action, environ: Mapping[str, str], cwd: str
-) -> tuple[str, ...]:
-    """The policy shipped for servers without rules; empty where the user or project has rules.
-
-    It allows what stays inside the sandbox. A client's own settings say what *its* tools may do on
-    the host, so they do not count as rules here.
-    """
-    from importlib import resources
-
-    from cellwall.runtime.policy_places import (
-        PROJECT_FILES,
-        is_there,
-        project_files,
-        user_policy,
-    )
-
-    own_file = f"/{PROJECT_FILES[0]}"
-    has_project_rules = any(path.endswith(own_file) for path in project_files(cwd))
-    if app.settings.policy.files or is_there(user_policy(environ)) or has_project_rules:
-        return ()
-    has_network = bool(action.allow_domains or app.runtime.domains)
-    name = "outside.toml" if has_network else "inside.toml"
-    path = str(resources.files("cellwall.interfaces.mcp").joinpath("default_policies", name))
-    return (os.path.abspath(path),)

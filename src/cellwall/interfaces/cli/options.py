@@ -245,6 +245,14 @@ def open_configured(configured: ConfigOptions) -> App:
     return open_app(**configured)
 
 
+def open_readable(configured: ConfigOptions, passphrase_fd: int | None) -> App:
+    """The same for a command that reads data of sessions: it may ask for the vault's passphrase."""
+    from cellwall.interfaces.cli.terminal_input import Passphrases
+    from cellwall.runtime.wiring import open_app
+
+    return open_app(**configured, ask_passphrase=Passphrases(passphrase_fd))
+
+
 def cli_principal() -> Principal:
     """The user of this command."""
     from cellwall.runtime.wiring import principal

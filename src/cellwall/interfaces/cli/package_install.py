@@ -112,7 +112,7 @@ def _into_directory(
     from cellwall.runtime.wiring import principal
 
     app, who = open_configured(configured), principal("cli")
-    with app.session(parse_workspace(f"{directory}:rw"), "cli") as session_id:
+    with app.session(parse_workspace(f"{directory}:rw"), who) as session_id:
         limits = with_limits(app.limits, timeout=timeout_s)
         action = Action(principal=who, operation=operation, session_id=session_id, limits=limits)
 

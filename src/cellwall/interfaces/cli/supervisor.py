@@ -16,6 +16,7 @@ from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.interfaces.cli.options import json_option
 from cellwall.interfaces.cli.output import print_json, print_result, print_text, say
 from cellwall.interfaces.supervisor.client import connect, raise_for_error
+from cellwall.interfaces.terminal import one_line
 
 _STOP_WITHIN_S = 20.0
 
@@ -68,7 +69,7 @@ Examples:
 )
 @json_option("Print one JSON object.")
 def ps(as_json: bool) -> int:  # noqa: FBT001  # click's signature
-    """List live sandboxes."""
+    """List live sandboxes; where a service runs, those of its users as well."""
     answer = _ask({"do": "status"})
     sandboxes = [] if answer is None else answer[0]["sandboxes"]
     if as_json:
@@ -79,12 +80,14 @@ def ps(as_json: bool) -> int:  # noqa: FBT001  # click's signature
     if not sandboxes:
         print_text("no live sandboxes\n")
         return 0
-    lines = [f"{'ID':32} {'AGE':>8} {'IDLE':>8} {'ENDS IN':>8} {'CALLS':>6}  STATE"]
+    lines = [f"{'ID':32} {'AGE':>8} {'IDLE':>8} {'ENDS IN':>8} {'CALLS':>6}  STATE  OWNER"]
     for each in sandboxes:
         age = time.time() - each["made_s"]
         state = "busy" if each["is_busy"] else "idle"
+        owner = str(each.get("owner", ""))  # of a service's user
         times = [f"{seconds:7.0f}s" for seconds in (age, each["idle_s"], each["ends_in_s"])]
-        lines.append(f"{each['id']:32} {' '.join(times)} {each['calls']:6}  {state}")
+        line = f"{each['id']:32} {' '.join(times)} {each['calls']:6}  {state:5}  {one_line(owner)}"
+        lines.append(line.rstrip())
     print_text("\n".join(lines) + "\n")
     return 0
 
@@ -131,6 +134,7 @@ def kill(sandbox_id: str, as_json: bool) -> int:  # noqa: FBT001  # click's sign
 Examples:
   cellwall supervisor start
   cellwall supervisor status
+  cellwall supervisor metrics
   cellwall supervisor stop
 """
 )
@@ -207,4 +211,28 @@ def status(as_json: bool) -> int:  # noqa: FBT001  # click's signature
     else:
         count = len(answer[0]["sandboxes"])
         print_text(f"runs as process {answer[0]['pid']}, {count} sandboxes\n")
+    return 0
+
+
+@supervisor.command(
+    epilog="""\b
+Examples:
+  cellwall supervisor metrics
+  cellwall supervisor metrics > /var/lib/prometheus/node-exporter/cellwall.prom
+"""
+)
+def metrics() -> int:
+    """Print the supervisor's metrics in the Prometheus text format.
+
+    For the textfile collector of node_exporter, for example from a timer. `observability.metrics`
+    in the configuration switches them off.
+    """
+    answer = _ask({"do": "metrics"})
+    if answer is None:
+        raise SandboxFailed(
+            "no supervisor runs, so there are no metrics",
+            hint="Start it with `cellwall supervisor start`.",
+            code="CW-NO-SUPERVISOR",
+        )
+    print_text(answer[1].decode("utf-8", "replace"))
     return 0

@@ -37,10 +37,10 @@ _AT_A_TERMINAL = "Type the command in a terminal of your own; no option takes it
 _ENDING = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP)
 
 
-def read_value(*, max_bytes: int, keep_newline: bool) -> bytearray:
+def read_value(*, max_bytes: int, keep_newline: bool, what: str = "Value") -> bytearray:
     """A value from standard input, or typed twice by a person. The caller wipes it."""
     if os.isatty(0):
-        return ask_twice("Value", hint="Give the value on standard input.")
+        return ask_twice(what, hint="Give the value on standard input.")
     value = _read_to_end(0, max_bytes + 2)
     if not keep_newline and value.endswith(b"\n"):
         del value[-1]

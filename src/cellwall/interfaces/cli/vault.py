@@ -108,13 +108,20 @@ Examples:
   cellwall vault set GITHUB_TOKEN
   printf %s "$token" | cellwall vault set GITHUB_TOKEN
   cellwall vault set --binary SIGNING_KEY < key.der
+  cellwall vault set --project ~/src/shop SHOP_TOKEN
 {EXIT_CODES}""",
 )
 @click.argument("words", metavar="NAME", nargs=-1)
 @click.option("--binary", is_flag=True, help="Keep a newline at the end of standard input.")
+@click.option(
+    "--project",
+    metavar="DIR",
+    help="Only for sandboxes that work on this folder; '' ends that bound.  [default: unchanged]",
+)
 @vault_options
 def set_(
     words: tuple[str, ...],
+    project: str | None,
     access: VaultAccess,
     *,
     binary: bool,
@@ -124,7 +131,7 @@ def set_(
 
     An existing value is replaced as by `vault rotate`.
     """
-    return _store(access, words, is_rotation=False, binary=binary, as_json=as_json)
+    return _store(access, words, is_rotation=False, binary=binary, project=project, as_json=as_json)
 
 
 @vault.command(
@@ -253,7 +260,13 @@ vault.add_command(revoke)
 
 
 def _store(
-    access: VaultAccess, words: tuple[str, ...], *, is_rotation: bool, binary: bool, as_json: bool
+    access: VaultAccess,
+    words: tuple[str, ...],
+    *,
+    is_rotation: bool,
+    binary: bool,
+    as_json: bool,
+    project: str | None = None,
 ) -> int:
     from cellwall.admin.vault import MAX_VALUE_BYTES, weakness, wipe
     from cellwall.interfaces.cli.terminal_input import read_value
@@ -270,8 +283,10 @@ def _store(
     vault_admin.prepare(name, who, must_exist=is_rotation)
     value = read_value(max_bytes=MAX_VALUE_BYTES, keep_newline=binary)
     try:
-        store = vault_admin.rotate if is_rotation else vault_admin.set
-        version = store(name, value, who)
+        if is_rotation:
+            version = vault_admin.rotate(name, value, who)
+        else:
+            version = vault_admin.set(name, value, who, project=project)
         weak = weakness(name, value)
     finally:
         wipe(value)

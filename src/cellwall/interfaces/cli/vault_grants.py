@@ -59,7 +59,8 @@ Examples:
     "tools",
     metavar="TOOL",
     multiple=True,
-    help="Only for run, code, proxy or sandbox (a live one); may be repeated.  [default: any]",
+    help="Only for run, code, proxy, sandbox (a live one) or account; may be repeated.  "
+    "[default: any]",
 )
 @click.option("--session", metavar="ID", default="", help="Only for this sandbox.  [default: any]")
 @click.option(

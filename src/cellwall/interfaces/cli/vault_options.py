@@ -76,14 +76,15 @@ def secret_name(words: tuple[str, ...]) -> str:
 
 def secret_json(secret: SecretInfo) -> dict[str, Json]:
     """A secret as JSON."""
-    names = ("name", "version", "made_s", "changed_s", "has_previous")
+    names = ("name", "version", "made_s", "changed_s", "has_previous", "project")
     return {**json_fields(secret, *names), "grants": [each.to_json() for each in secret.grants]}
 
 
 def secret_lines(secret: SecretInfo) -> list[str]:
     """A secret and its grants as text."""
     before = ", the old value is still kept" if secret.has_previous else ""
-    line = f"{secret.name}  version {secret.version} of {_when(secret.changed_s)}{before}"
+    where = f", only for {secret.project}" if secret.project else ""
+    line = f"{secret.name}  version {secret.version} of {_when(secret.changed_s)}{before}{where}"
     grants = [f"  {grant_line(each)}" for each in secret.grants]
     return [line, *(grants or ["  no grants"])]
 

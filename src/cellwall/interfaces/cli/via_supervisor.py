@@ -58,6 +58,7 @@ def run_in_supervisor(
     data: bytes,
 ) -> int | None:
     """The exit code; None if the supervisor could not take the run, and nothing was run."""
+    began_ns = time.monotonic_ns()
     if options.secret:
         return None  # the vault's passphrase is asked for at this terminal
     if not _is_text(operation) or not _is_text(options.to_message()):
@@ -73,6 +74,7 @@ def run_in_supervisor(
             )
     message = {
         "do": "run",
+        "began_ns": began_ns,
         "version": __version__,
         "operation": operation,
         "options": options.to_message(),

@@ -51,13 +51,14 @@ class Blocked(Exception):
 
 def answer(words: list[str]) -> int:
     """The exit code: 0 with an answer on standard output, else 2 with a reason."""
+    began_ns = time.monotonic_ns()  # the supervisor measures how long the agent waits (OBS-1)
     _words[:] = words
     try:
         _check_descriptors()
         _thread.start_new_thread(_watch, ())
         question = _read_question()  # first: its event decides the form of a refusal
         options = _parse_options(words)
-        code, out, err = _get_answer(options, question)
+        code, out, err = _get_answer(options, question, began_ns)
         _turn.acquire()
         _write(2, err)
         _write(1, out)
@@ -170,11 +171,13 @@ def _read_question() -> bytes:
     return b"".join(_question_parts)
 
 
-def _get_answer(options: dict[str, str | bool | None], question: bytes) -> tuple[int, bytes, bytes]:
+def _get_answer(
+    options: dict[str, str | bool | None], question: bytes, began_ns: int
+) -> tuple[int, bytes, bytes]:
     """Exit code, output and errors, from the supervisor or from this process."""
     is_first = False
     if os.environ.get("CELLWALL_SUPERVISOR") != "off":
-        folder, head = open_private(os.environ), _request(options)
+        folder, head = open_private(os.environ), _request(options, began_ns)
         is_first = folder is None
         if folder is not None and head is not None:
             line = _connect(folder)
@@ -246,7 +249,7 @@ def _ask_supervisor(
         line.close()
 
 
-def _request(options: dict[str, str | bool | None]) -> bytes | None:
+def _request(options: dict[str, str | bool | None], began_ns: int) -> bytes | None:
     """One JSON object, written without `json`; None if a value is not valid UTF-8."""
     shapes = ",".join(f"{quoted(k)}:{quoted(v)}" for k, v in shaping(os.environ).items())
     words = {True: "true", False: "false", None: "null"}
@@ -254,7 +257,7 @@ def _request(options: dict[str, str | bool | None]) -> bytes | None:
         f"{quoted(name)}:{quoted(value) if isinstance(value, str) else words[value]}"
         for name, value in options.items()
     )
-    head = f'"do":"hook","version":{quoted(__version__)}'
+    head = f'"do":"hook","version":{quoted(__version__)},"began_ns":{began_ns}'
     text = f'{{{head},"shaping":{{{shapes}}},"options":{{{typed}}}}}'
     return None if "\\ud" in text and _has_surrogate(options) else text.encode("ascii")
 

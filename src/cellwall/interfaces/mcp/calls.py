@@ -130,16 +130,18 @@ class Calls:
     def __init__(
         self,
         sandboxes: ClientSandboxes,
-        who: Principal,
         tasks: anyio.abc.TaskGroup,
         gateway: GatewayTools | None = None,
     ) -> None:
         self._sandboxes = sandboxes
         self._gateway = gateway
-        self._who = who
         self._tasks = tasks
         self._under_way: set[Call] = set()
         self._waiting: dict[str, Call] = {}
+
+    @property
+    def are_running(self) -> bool:
+        return bool(self._under_way)
 
     def begin(
         self, tool: str, tool_input: Mapping[str, object] | None, *, can_ask: bool, counts: bool
@@ -194,15 +196,19 @@ class Calls:
             sandbox=sandbox,
             timeout_s=arguments.timeout_s,
             sink=call.count if counts else None,
-            ask=Elicitation(self._who, call.ask if can_ask else None),
+            ask=Elicitation(self._answerer, call.ask if can_ask else None),
         )
         return result_of(outcome, session=None if sandbox is None else sandbox.id)
+
+    def _answerer(self) -> Principal:
+        """The principal when the answer comes: a role may be lowered while a question waits."""
+        return self._sandboxes.principal
 
     async def _call_other(self, call: Call, *, can_ask: bool) -> CallToolResult:
         """A tool of another server."""
         assert self._gateway is not None  # noqa: S101  # the server knows no other tools
         put = call.ask if can_ask else None
-        ask = Elicitation(self._who, put)
+        ask = Elicitation(self._answerer, put)
         return await self._gateway.call(call.tool, call.arguments, ask=ask, put=put)
 
     async def _about_sessions(self, tool: str, arguments: Arguments) -> CallToolResult:
@@ -285,7 +291,7 @@ class Elicitation:
 
     name = CHANNEL
 
-    def __init__(self, who: Principal, put: Put | None) -> None:
+    def __init__(self, who: Callable[[], Principal], put: Put | None) -> None:
         self._who = who
         self._put = put
         """None: this client has no elicitation."""
@@ -297,7 +303,7 @@ class Elicitation:
             reply = await self._put(form_of(question))
         except Exception:  # noqa: BLE001  # a failure of the client is no approval
             return _deny("the client failed to ask a person")
-        return answer_of(question, reply, who=self._who)
+        return answer_of(question, reply, who=self._who())
 
 
 def form_of(question: Question) -> ElicitRequestFormParams:

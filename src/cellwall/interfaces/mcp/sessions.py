@@ -1,5 +1,5 @@
-"""The sandboxes of one client. Over standard input and output one process has one client. The
-protocol has no sessions since 2026-07-28, so a sandbox lives at most as long as the process.
+"""The sandboxes of one client. Over standard input and output one process has one client; over
+HTTP a client is a session of the protocol, or since 2026-07-28, which has none, a sign-in.
 
 The first sandbox is created when a call needs one; calls without an id go to the newest. An id is
 130 random bits, and lookups see only this client's ids: another client's id finds nothing.
@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -21,6 +22,7 @@ from cellwall.core.types import (
     Action,
     FetchUrl,
     OutputSink,
+    Principal,
     RunCode,
     RunCommand,
     WorkspaceRequest,
@@ -46,17 +48,42 @@ class ClientSandbox:
     calls: LiveActions = field(default_factory=LiveActions)
 
 
+class SandboxRecords(Protocol):
+    """Where a service keeps the sandboxes of its users."""
+
+    async def add(self, sandbox_id: str) -> None:
+        """Raises `Busy` beyond the number of live sandboxes that one user may have."""
+
+    async def remove(self, sandbox_id: str) -> None:
+        """The sandbox has ended."""
+
+
 class ClientSandboxes:
     """Creates sandboxes, finds them by id, and ends all with their client."""
 
-    def __init__(self, app: App, pattern: Action) -> None:
+    def __init__(self, app: App, pattern: Action, *, records: SandboxRecords | None = None) -> None:
         self._app = app
+        self._records = records
         self._pattern = replace(pattern, workspace=WorkspaceRequest())
         """The server's options; each call is derived from them."""
         self._workspace = pattern.workspace
         self._live: dict[str, ClientSandbox] = {}
         self._making = anyio.Lock()
         self._is_closed = False
+
+    @property
+    def principal(self) -> Principal:
+        """Who makes the calls."""
+        return self._pattern.principal
+
+    def act_as(self, principal: Principal) -> None:
+        """Further calls are made by this principal: the same user, whose role may have changed."""
+        self._pattern = replace(self._pattern, principal=principal)
+
+    @property
+    def wall_s(self) -> float:
+        """The time limit of a call."""
+        return self._pattern.limits.wall_s
 
     async def find(self, name: str | None) -> ClientSandbox:
         """The sandbox with this id; without an id the newest, which is created if there is none."""
@@ -84,9 +111,15 @@ class ClientSandboxes:
                 code="CW-TOO-MANY-SESSIONS",
             )
         with anyio.CancelScope(shield=True):  # a cancelled creation would leave an unknown sandbox
-            session = self._app.session(self._workspace, "mcp")
+            session = self._app.session(self._workspace, self._pattern.principal)
             name = await anyio.to_thread.run_sync(session.__enter__)
             sandbox = self._live[name] = ClientSandbox(name, session)
+            try:
+                if self._records is not None:
+                    await self._records.add(name)
+            except BaseException:
+                await self.end(sandbox)
+                raise
         return sandbox
 
     async def end(self, sandbox: ClientSandbox) -> None:
@@ -95,8 +128,12 @@ class ClientSandboxes:
             return
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(sandbox.calls.end)
-            leave = partial(sandbox.session.__exit__, None, None, None)
-            await anyio.to_thread.run_sync(leave)
+            try:
+                leave = partial(sandbox.session.__exit__, None, None, None)
+                await anyio.to_thread.run_sync(leave)
+            finally:
+                if self._records is not None:
+                    await self._records.remove(sandbox.id)
 
     @property
     def is_empty(self) -> bool:
@@ -105,9 +142,15 @@ class ClientSandboxes:
     async def close(self) -> None:
         """End all sandboxes; later calls get none."""
         self._is_closed = True
+        failed: Exception | None = None
         async with self._making:
             for sandbox in list(self._live.values()):
-                await self.end(sandbox)
+                try:
+                    await self.end(sandbox)
+                except Exception as error:  # noqa: BLE001  # the others must end as well
+                    failed = error
+        if failed is not None:
+            raise failed
 
     async def perform(
         self,

@@ -22,7 +22,16 @@ from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
 from cellwall.core.ports import ApproverPort
-from cellwall.core.types import Action, Json, OutputSink, RunCode, RunCommand, SetDomains, new_id
+from cellwall.core.types import (
+    Action,
+    Json,
+    OutputSink,
+    Principal,
+    RunCode,
+    RunCommand,
+    SetDomains,
+    new_id,
+)
 from cellwall.interfaces.sandbox_options import (
     named_policy,
     parse_workspace,
@@ -117,13 +126,18 @@ class LocalHost:
         spec: SandboxSpec,
         tools: ToolBroker | None = None,
         approver: ApproverPort | None = None,
+        principal: Principal | None = None,
     ) -> LocalHost:
-        """Raises for an invalid name, domain or file now, not at the first command."""
+        """Raises for an invalid name, domain or file now, not at the first command.
+
+        `principal` is the user of a service; else the user who started this process.
+        """
+        who = principal or wiring.principal("sdk")
         limits = with_limits(
             app.limits, timeout=spec.timeout, memory=spec.memory, **dict(spec.limits)
         )
         pattern = Action(
-            principal=wiring.principal("sdk"),
+            principal=who,
             operation=RunCommand(("true",)),
             limits=limits,
             env=dict(spec.envs),
@@ -135,7 +149,7 @@ class LocalHost:
             skills=skill_names(spec.skills),
         )
         stack = ExitStack()
-        session_id = stack.enter_context(app.session(parse_workspace(spec.workspace)))
+        session_id = stack.enter_context(app.session(parse_workspace(spec.workspace), who))
         host = cls(app, replace(pattern, session_id=session_id), stack, tools, approver)
         try:
             await app.runtime.check(replace(pattern, session_id=session_id))
@@ -156,10 +170,14 @@ class LocalHost:
         envs: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         sink: OutputSink | None = None,
+        principal: Principal | None = None,
     ) -> Outcome:
+        """`principal`: the user of this call, whose role may have changed since the creation."""
         if not self.alive:
             raise _refuse_ended()
         pattern = self._pattern
+        if principal is not None:
+            pattern = replace(pattern, principal=principal)
         if isinstance(operation, SetDomains):
             pattern = replace(pattern, allow_domains=operation.domains)
         runs = isinstance(operation, RunCommand | RunCode)

@@ -83,9 +83,10 @@ class Vault:
         """Names, versions and grants; never a value."""
         return self._admin.list(self._principal)
 
-    def set(self, name: str, value: str | bytes | bytearray) -> int:
-        """Store or replace a value; returns its version."""
-        return self._admin.set(name, _bytes(value), self._principal)
+    def set(self, name: str, value: str | bytes | bytearray, *, project: str | None = None) -> int:
+        """Store or replace a value; returns its version. With `project`, only sandboxes that work
+        on this folder can use the secret."""
+        return self._admin.set(name, _bytes(value), self._principal, project=project)
 
     def rotate(self, name: str, value: str | bytes | bytearray) -> int:
         """Replace the value of an existing secret; the old value is kept until the next one."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
@@ -110,6 +111,7 @@ async def run_request(
     async with cache.lease(options.config, options.profile, message["shaping"]) as app:
         action = options.action(app, operation, stdin=stdin)
         await _run(client, app, action, as_json=options.as_json)
+        _note_latency(app, "run", message)
 
 
 async def _run(client: Conversation, app: App, action: Action, *, as_json: bool) -> None:
@@ -151,12 +153,31 @@ async def hook_request(
     of the output, the output and the errors, ready to be written."""
     mark_agent(client.pid)  # before the answer: every process that the agent starts later is marked
 
+    used: list[App] = []
+
     @asynccontextmanager
     async def lease(options: HookOptions) -> AsyncIterator[App]:
         async with cache.lease(options.config, options.profile, message["shaping"]) as app:
+            used.append(app)
             yield app
 
     shaping = {str(name): str(value) for name, value in message["shaping"].items()}
     reply = await reply_to(question, HookOptions.of(message["options"], shaping), lease)
     size = len(reply.stdout).to_bytes(4, "big")
     await client.send({"hook": True}, bytes([reply.exit_code]) + size + reply.stdout + reply.stderr)
+    for app in used:
+        _note_latency(app, "hook", message)
+
+
+_MAX_LATENCY_NS = 3600 * 10**9
+
+
+def _note_latency(app: App, kind: str, message: Mapping[str, Any]) -> None:
+    """The time since the client's process began, by the clock that all processes of a host share.
+
+    A short process cannot be scraped, so the supervisor measures for it. Another time namespace has
+    another clock: such a value is dropped.
+    """
+    began_ns = message.get("began_ns")
+    if type(began_ns) is int and 0 <= time.monotonic_ns() - began_ns <= _MAX_LATENCY_NS:
+        app.telemetry.note_request(kind, (time.monotonic_ns() - began_ns) / 1e9)

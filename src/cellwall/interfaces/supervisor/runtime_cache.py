@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 
+from cellwall.core.telemetry import Lifetime
 from cellwall.runtime.wiring import App, open_app, settings_files
 
 _MAX_RUNTIMES = 8
@@ -61,7 +62,14 @@ class RuntimeCache:
         with self._lock:
             entry = self._by_key.pop(key, None)
             if entry is None:
-                entry = _CachedRuntime(open_app(config=config, profile=profile, environ=shaping))
+                entry = _CachedRuntime(
+                    open_app(
+                        config=config,
+                        profile=profile,
+                        environ=shaping,
+                        lifetime=Lifetime.SERVICE,
+                    )
+                )
                 entry.app.warm_up()
                 self._by_app[id(entry.app)] = entry
                 while len(self._by_key) >= _MAX_RUNTIMES:

@@ -20,8 +20,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from logging.handlers import RotatingFileHandler
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
@@ -30,11 +29,13 @@ import cellwall
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, error_kind
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.outcomes import ErrorInfo
+from cellwall.core.types import Json
 from cellwall.interfaces.supervisor.codec import UNKNOWN_REQUEST
 from cellwall.interfaces.supervisor.conversation import Conversation, hook_request, run_request
 from cellwall.interfaces.supervisor.live_sandboxes import LiveSandboxes
 from cellwall.interfaces.supervisor.runtime_cache import RuntimeCache
 from cellwall.runtime.home import state_home
+from cellwall.runtime.observing import log_to_file, metrics_text
 
 _IDLE_S = 900.0
 _LOOK_EVERY_S = 1.0
@@ -44,18 +45,39 @@ _log = logging.getLogger("cellwall.supervisor")
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Supervisor:
-    """Serves until it is stopped, or idle for 15 minutes."""
+class HostedService(Protocol):
+    """The service in the supervisor's process: its sandboxes, as the operator sees them."""
 
-    def __init__(self, home: str) -> None:
+    @property
+    def address(self) -> str: ...
+
+    async def describe(self) -> list[Json]:
+        """As `LiveSandboxes.describe`, with the name of the owner of each sandbox."""
+
+    def has(self, sandbox_id: str) -> bool: ...
+
+    def log(self, sandbox_id: str) -> bytes:
+        """The last output of a sandbox."""
+
+    async def kill(self, sandbox_id: str) -> None: ...
+
+
+class Supervisor:
+    """Serves until it is stopped, or idle for 15 minutes; inside a service, as long as that."""
+
+    def __init__(self, home: str, *, service: HostedService | None = None) -> None:
         self._home = home
         self._home_status = os.stat(home)
-        self._cache = RuntimeCache()
-        self._sandboxes = LiveSandboxes(self._cache)
+        self._service = service
+        self.cache = RuntimeCache()
+        self._sandboxes = LiveSandboxes(self.cache)
         self._used_at = time.monotonic()
         self._busy = 0
         self._is_leaving = False
         self._scope: anyio.CancelScope | None = None
+        self._accepting: anyio.CancelScope | None = None
+        self.drained = anyio.Event()
+        """Set when no client is accepted any more, and the requests of all have ended."""
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept clients until `stop`, a signal, or the idle time."""
@@ -64,23 +86,45 @@ class Supervisor:
             async with anyio.create_task_group() as tasks:
                 self._scope = tasks.cancel_scope
                 tasks.start_soon(self._watch)
-                tasks.start_soon(self._warm_up)
-                while True:
-                    await anyio.wait_readable(listener)
-                    try:
-                        line, _address = listener.accept()
-                    except BlockingIOError:
-                        continue
-                    except OSError as error:
-                        # Most likely no descriptor is left; the live sandboxes go on.
-                        _log.warning("accept failed: %s", error)
-                        await anyio.sleep(_RETRY_S)
-                        continue
-                    tasks.start_soon(self._accept, line)
+                if self._service is None:  # a service warms up its own runtime
+                    tasks.start_soon(self._warm_up)
+                with anyio.CancelScope() as self._accepting:
+                    await self._accept_all(listener, tasks)
+                # Clients that come now find no supervisor and act by themselves.
+                listener.close()
+                self._note_drained()
+                await self.drained.wait()
+                if self._service is not None:
+                    await anyio.sleep_forever()  # its requests need the runtimes until `stop`
+                tasks.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
                 await self._sandboxes.close()
-                await anyio.to_thread.run_sync(self._cache.close)
+                await anyio.to_thread.run_sync(self.cache.close)
+
+    async def _accept_all(self, listener: socket.socket, tasks: anyio.abc.TaskGroup) -> None:
+        while True:
+            await anyio.wait_readable(listener)
+            try:
+                line, _address = listener.accept()
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                # Most likely no descriptor is left; the live sandboxes go on.
+                _log.warning("accept failed: %s", error)
+                await anyio.sleep(_RETRY_S)
+                continue
+            tasks.start_soon(self._accept, line)
+
+    def drain(self) -> None:
+        """Accept no more clients; `serve` returns when the requests under way have ended, or
+        inside a service when `stop` is called."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+
+    def _note_drained(self) -> None:
+        if self._accepting is not None and self._accepting.cancel_called and not self._busy:
+            self.drained.set()
 
     async def _watch(self) -> None:
         while True:
@@ -92,6 +136,7 @@ class Supervisor:
             idle_s = time.monotonic() - self._used_at
             is_needed = self._busy or self._sandboxes.count
             is_idle = not is_needed and (self._is_leaving or idle_s > _IDLE_S)
+            is_idle = is_idle and self._service is None
             if is_idle or not self._owns_home():
                 self.stop()
 
@@ -105,7 +150,7 @@ class Supervisor:
     async def _warm_up(self) -> None:
         """Open the default runtime ahead; an error is reported to the client that needs it."""
         with suppress(CellwallError):
-            self._cache.give_back(await self._cache.take(None, None, shaping(os.environ)))
+            self.cache.give_back(await self.cache.take(None, None, shaping(os.environ)))
 
     def stop(self) -> None:
         if self._scope is not None:
@@ -126,6 +171,7 @@ class Supervisor:
         finally:
             self._busy -= 1
             self._used_at = time.monotonic()
+            self._note_drained()
 
     async def _answer(self, client: Conversation) -> None:
         request = await client.read()
@@ -141,7 +187,7 @@ class Supervisor:
                 # the action itself.
                 self._is_leaving = True
                 await client.send({"stale": cellwall.__version__})
-                if self._busy == 1 and not self._sandboxes.count:
+                if self._busy == 1 and not self._sandboxes.count and self._service is None:
                     self.stop()
                 return
             await self._dispatch(client, message, blob)
@@ -166,22 +212,61 @@ class Supervisor:
     ) -> None:
         match message.get("do"):
             case "run":
-                await run_request(client, self._cache, message, blob)
+                await run_request(client, self.cache, message, blob)
             case "hook":
-                await hook_request(client, self._cache, message, blob)
+                await hook_request(client, self.cache, message, blob)
             case "status":
-                await client.send(
-                    {
-                        "pid": os.getpid(),
-                        "sandboxes": self._sandboxes.describe(),
-                        "home": self._home,
-                    }
-                )
+                await client.send(await self._status())
+            case "metrics":
+                text, _kind = await anyio.to_thread.run_sync(metrics_text)
+                await client.send({"metrics": True}, text)
             case "stop":
-                await client.send({"stopped": True})
-                self.stop()
+                await self._stop(client, is_only_idle=message.get("only_idle") is True)
+            case "logs" | "kill" if self._service is not None and self._service.has(
+                str(message.get("id"))
+            ):
+                await _operate(client, self._service, message)
             case _:
                 await self._sandboxes.dispatch(client, message, blob)
+
+    async def _status(self) -> dict[str, Json]:
+        service = self._service
+        hosted = [] if service is None else await service.describe()
+        return {
+            "pid": os.getpid(),
+            "sandboxes": [*self._sandboxes.describe(), *hosted],
+            "home": self._home,
+            "service": None if service is None else service.address,
+        }
+
+    async def _stop(self, client: Conversation, *, is_only_idle: bool) -> None:
+        """End the supervisor; for a service that starts, only one without work."""
+        if self._service is not None:
+            raise BadInput(
+                f"the supervisor is part of the service in process {os.getpid()}",
+                hint="Stop the service instead: send SIGTERM to that process, or use systemctl.",
+                code="CW-SUPERVISOR-SERVES",
+            )
+        # No await between this check and `stop`, so no client can begin in between.
+        if is_only_idle and (self._busy > 1 or self._sandboxes.count):
+            await client.send({"stopped": False})
+            return
+        self.stop()
+        with anyio.CancelScope(shield=True):
+            await client.send({"stopped": True})
+
+
+async def _operate(
+    client: Conversation, service: HostedService, message: Mapping[str, Any]
+) -> None:
+    """The operator's view of the service's sandboxes: the account that runs the service can read
+    and end them all, as it could by reading the process."""
+    name = str(message["id"])
+    if message["do"] == "logs":
+        await client.send({"log": True}, service.log(name))
+        return
+    await service.kill(name)
+    await client.send({"killed": name})
 
 
 def _error_json(error: CellwallError) -> dict[str, Any]:
@@ -234,14 +319,7 @@ def main() -> int:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    logging.basicConfig(
-        handlers=[
-            RotatingFileHandler(
-                os.path.join(home, "supervisor.log"), maxBytes=1 << 20, backupCount=1
-            )
-        ],
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
+    log_to_file(os.path.join(home, "supervisor.log"), os.environ)
     listening = listen(home)
     if listening is None:
         return 0  # another supervisor serves this folder

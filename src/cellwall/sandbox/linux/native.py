@@ -205,6 +205,7 @@ class NativeSandbox:
         self._warm = WarmPath(settings, pool)
         self._sessions = LiveSessions(settings, layers, ledger, pool)
         self.views = self._sessions.views
+        self._under_way: set[int] = set()
 
     async def run(
         self,
@@ -226,7 +227,11 @@ class NativeSandbox:
             skills=skills,
             network=network,
         )
-        result = await self._run(request)
+        self._under_way.add(id(request))
+        try:
+            result = await self._run(request)
+        finally:
+            self._under_way.discard(id(request))
         return replace(result, findings=(*result.findings, *self._weakened))
 
     async def _run(self, request: RunRequest) -> RunResult:
@@ -243,6 +248,16 @@ class NativeSandbox:
 
     def end_session(self, session_id: str) -> None:
         self._sessions.end(session_id)
+
+    @property
+    def running_count(self) -> int:
+        """Runs under way."""
+        return len(self._under_way)
+
+    @property
+    def live_count(self) -> int:
+        """Live sandboxes."""
+        return self._sessions.count
 
     def tidy_up(self) -> None:
         self._pool.tidy_up()

@@ -277,6 +277,13 @@ class Pool:
         while ready_cells.cells:
             self._discard(slot, ready_cells.cells.popleft())
 
+    def counts(self) -> tuple[int, int]:
+        """Running templates, and cells that are ready."""
+        with self._lock:
+            slots = list(self._slots.values())
+            ready = sum(len(each.cells) for slot in slots for each in slot.ready.values())
+        return sum(slot.template is not None for slot in slots), ready
+
     # --- upkeep
 
     def on_tick(self, work: Callable[[], None]) -> None:

@@ -75,6 +75,11 @@ class LiveSessions:
         self._reader = OutputReader()
         pool.on_tick(self._check_idle_cells)
 
+    @property
+    def count(self) -> int:
+        """Live sandboxes that have not ended."""
+        return len(self._sessions)
+
     # --- running
 
     async def run(self, request: RunRequest) -> RunResult:

@@ -3,6 +3,8 @@
 $CELLWALL_HOME/workspaces/ID, mode 0700:
   files/        a private workspace          layers/upper, layers/work   copy-on-write layers
   quarantine/   files moved out of it        session.json                mode and directory
+  sealed        the layers between runs, encrypted under the key of the session (FS-5)
+  opened.NAME/  the layers decrypted for one reader, which has it locked
 
 $CELLWALL_HOME/unchecked/DEVICE-INODE.RUN.json, locked by its owner: a run whose directory has not
 been checked yet (FS-4, FS-8). The record is written before code can write to a user's directory,
@@ -16,11 +18,12 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
 from cellwall.core.errors import CellwallError, WorkspaceError
+from cellwall.core.ports import SessionKeysPort
 from cellwall.core.protected_names import Treatment
 from cellwall.core.types import WorkspaceMode, WorkspaceRequest, check_id
 from cellwall.sandbox.files.descriptors import (
@@ -30,14 +33,17 @@ from cellwall.sandbox.files.descriptors import (
     remove_tree,
     write_all,
 )
+from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.protection.host_directory import open_host_directory
 from cellwall.sandbox.protection.placeholders import Placeholders
 from cellwall.sandbox.protection.post_run_check import Baseline
 from cellwall.sandbox.protection.protected_paths import KnownLinks, ProtectedPath
 from cellwall.sandbox.workspace.placement import spread_directories
+from cellwall.sandbox.workspace.sealed_layers import SealedLayers, is_sealed
 
 _MAX_ENTRIES_TO_REMOVE = 10_000_000
 _DAY_S = 86_400
+_TIDY_AFTER_NS = 3600 * 1_000_000_000
 COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the clock of file times; `time` has no name for it
 
 
@@ -72,8 +78,9 @@ class StoredWorkspace:
 class WorkspaceStore:
     """Creates, finds and removes the folders of workspaces."""
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, keys: SessionKeysPort | None = None) -> None:
         self.home = home
+        self._sealing = SealedLayers(keys)
         self._folder = os.path.join(home, "workspaces")
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         spread_directories(self._folder)
@@ -169,16 +176,45 @@ class WorkspaceStore:
             case WorkspaceMode.PRIVATE:
                 holds_files = False
             case WorkspaceMode.COPY_ON_WRITE:
-                holds_files = _holds_something(session.upper_path)
+                holds_files = is_sealed(session.folder) or _holds_something(session.upper_path)
             case _:
                 holds_files = _holds_something(session.quarantine_path)
         if not holds_files:
             self.remove(session.id)
+        elif session.request.mode is WorkspaceMode.COPY_ON_WRITE:
+            self._sealing.seal(session.id, session.folder)
 
-    def sweep(self, *, dead: Collection[str], live: Collection[str], keep_days: int) -> None:
+    @contextmanager
+    def open_upper(self, session: StoredWorkspace) -> Iterator[str]:
+        """The path of the upper layer, decrypted if its session has ended."""
+        with self._sealing.opened(session.id, session.folder) as folder:
+            yield f"{folder}/layers/upper"
+
+    def oldest_beyond(self, max_bytes: int, live: Collection[str]) -> list[str]:
+        """The ids of the oldest workspaces without which all ended ones have at most this size."""
+        sizes = [
+            (each.id, _size_of(each.folder)) for each in self.sessions() if each.id not in live
+        ]
+        total, beyond = sum(size_bytes for _, size_bytes in sizes), []
+        for session_id, size_bytes in sizes:
+            if total <= max_bytes:
+                break
+            beyond.append(session_id)
+            total -= size_bytes
+        return beyond
+
+    def sweep(
+        self,
+        *,
+        dead: Collection[str],
+        live: Collection[str],
+        keep_days: int,
+        hold_ended: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
         """Remove the folders of killed runs, and changes that were not applied in time.
 
-        A live sandbox may be older than that: its layers are mounted, and stay.
+        A live sandbox may be older than that: its layers are mounted, and stay. `hold_ended` raises
+        for a session that lives.
         """
         for session in self.sessions():
             if session.id in live:
@@ -190,6 +226,19 @@ class WorkspaceStore:
                     self.remove(session.id)
                 elif session.id in dead:
                     self.retire(session)
+                elif time.time_ns() - session.made_ns > _TIDY_AFTER_NS:
+                    # A kill, a full disk or a locked folder may have left files in clear. A run
+                    # that is being started has a folder before it is in the ledger.
+                    with hold_ended(session.id):
+                        self._sealing.tidy(session.id, session.folder)
+
+
+def _size_of(folder: str) -> int:
+    try:
+        with Root.open(folder) as root:
+            return root.usage(max_entries=_MAX_ENTRIES_TO_REMOVE)[0]
+    except (OSError, CellwallError):
+        return 0
 
 
 def _holds_something(folder: str) -> bool:

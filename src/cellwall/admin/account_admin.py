@@ -1,0 +1,201 @@
+"""Accounts of the service, for the person who runs it, on the machine of the service.
+
+Each change is one transaction of the database that a running service reads, so that it holds for
+the service's next request; revocations as well. An agent outside of a sandbox must not give itself
+an account, a role or a token: whatever grants something refuses an agent's shell (POL-13).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Self, TypeVar
+
+import anyio
+
+from cellwall.admin.accounts import Accounts, open_accounts
+from cellwall.admin.database import DatabaseAdmin, storage_settings
+from cellwall.config.load import load_settings
+from cellwall.config.models import Settings
+from cellwall.core.accounts import ServiceToken, User
+from cellwall.core.types import Permission, Principal
+from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.home import state_home
+from cellwall.runtime.judging import require
+from cellwall.runtime.recording import open_record
+from cellwall.storage.schema import SchemaState, state_of
+
+__all__ = ["AccountAdmin", "ServiceToken", "User"]
+
+_PAGE = 1000
+_ISSUER = "cellwall"
+"""Access tokens are issued by the service alone; the commands here issue none."""
+Result = TypeVar("Result")
+
+
+class AccountAdmin:
+    """The accounts of one state folder; every method is a command of its own."""
+
+    def __init__(self, home: str, settings: Settings, principal: Principal) -> None:
+        self._home, self._settings, self._who = home, settings, principal
+
+    @classmethod
+    def configured(
+        cls, principal: Principal, *, config: str | None = None, profile: str | None = None
+    ) -> Self:
+        """The accounts of the configuration and the environment."""
+        settings = load_settings(file=config, profile=profile, environ=os.environ)
+        return cls(state_home(os.environ), settings, principal)
+
+    @property
+    def has_database(self) -> bool:
+        """Whether the database exists with the current schema."""
+        return state_of(storage_settings(self._home, self._settings)) is SchemaState.CURRENT
+
+    def add_user(self, name: str, role: str, password: str | None) -> tuple[User, str | None]:
+        """The user and, without a password, the secret of a one-time link that sets it."""
+        refuse_agents("a new account")
+
+        async def add(accounts: Accounts) -> tuple[User, str | None]:
+            if password is not None:
+                accounts.directory.check_password(password, name=name)
+            user = await accounts.directory.add_user(name, role=role, by=self._who)
+            if password is None:
+                return user, await accounts.sign_in.make_link(user.id, by=self._who)
+            await accounts.directory.set_password(user, password, by=self._who)
+            return user, None
+
+        return self._run(add)
+
+    def list_users(self) -> tuple[User, ...]:
+        """All users, by name."""
+        return self._run(self._collect_users)
+
+    async def _collect_users(self, accounts: Accounts) -> tuple[User, ...]:
+        users: list[User] = []
+        while True:
+            after = users[-1].name if users else ""
+            page = await accounts.directory.list_users(by=self._who, after=after, limit=_PAGE)
+            users += page
+            if len(page) < _PAGE:
+                return tuple(users)
+
+    def remove_user(self, name: str) -> None:
+        refuse_agents("the removal of an account")
+
+        async def remove(accounts: Accounts, user: User) -> None:
+            await accounts.directory.remove_user(user.id, by=self._who)
+
+        self._run_for(name, remove)
+
+    def set_role(self, name: str, role: str) -> None:
+        refuse_agents("a role")
+
+        async def change(accounts: Accounts, user: User) -> None:
+            await accounts.directory.set_role(user.id, role, by=self._who)
+
+        self._run_for(name, change)
+
+    def set_disabled(self, name: str, *, is_disabled: bool) -> None:
+        refuse_agents("a change of an account")
+
+        async def change(accounts: Accounts, user: User) -> None:
+            await accounts.directory.set_disabled(user.id, is_disabled=is_disabled, by=self._who)
+
+        self._run_for(name, change)
+
+    def require_user(self, name: str) -> None:
+        """Raise unless there is this user; before a person types a password."""
+        refuse_agents("a password")
+
+        async def look(_accounts: Accounts, _user: User) -> None:
+            return None
+
+        self._run_for(name, look)
+
+    def set_password(self, name: str, password: str) -> None:
+        """A new password; every token of the user ends."""
+        refuse_agents("a password")
+
+        async def change(accounts: Accounts, user: User) -> None:
+            await accounts.directory.set_password(user, password, by=self._who)
+
+        self._run_for(name, change)
+
+    def make_link(self, name: str) -> str:
+        """The secret of a new one-time link with which the user sets a password."""
+        refuse_agents("a sign-in link")
+        require(self._settings, self._who, Permission.USERS_MANAGE)
+
+        async def make(accounts: Accounts, user: User) -> str:
+            return await accounts.sign_in.make_link(user.id, by=self._who)
+
+        return self._run_for(name, make)
+
+    def create_token(
+        self, user_name: str, *, name: str, scopes: Sequence[str], lives_s: float
+    ) -> tuple[str, ServiceToken]:
+        """The token itself, which is not kept, and its record."""
+        refuse_agents("a token")
+
+        async def create(accounts: Accounts, user: User) -> tuple[str, ServiceToken]:
+            return await accounts.directory.create_token(
+                user.id, name=name, scopes=scopes, lives_s=lives_s, by=self._who
+            )
+
+        return self._run_for(user_name, create)
+
+    def list_tokens(self, user_name: str | None) -> tuple[tuple[User, ServiceToken], ...]:
+        """The service tokens of one user or of all, with their users."""
+
+        async def collect(accounts: Accounts) -> tuple[tuple[User, ServiceToken], ...]:
+            directory = accounts.directory
+            if user_name is None:
+                users = await self._collect_users(accounts)
+            else:
+                users = (await directory.find_user(user_name, by=self._who),)
+            found: list[tuple[User, ServiceToken]] = []
+            for user in users:
+                tokens = await directory.list_tokens(user.id, by=self._who)
+                found += [(user, token) for token in tokens]
+            return tuple(found)
+
+        return self._run(collect)
+
+    def revoke_token(self, token_id: str) -> None:
+        """End a service token of any user, at once."""
+        self._run(lambda accounts: accounts.directory.revoke_token(token_id, by=self._who))
+
+    def revoke_user(self, name: str) -> None:
+        """End every token and sign-in of a user, at once."""
+
+        async def revoke(accounts: Accounts, user: User) -> None:
+            await accounts.directory.revoke_user(user.id, by=self._who)
+
+        self._run_for(name, revoke)
+
+    def _run_for(self, name: str, work: Callable[[Accounts, User], Awaitable[Result]]) -> Result:
+        async def found(accounts: Accounts) -> Result:
+            return await work(accounts, await accounts.directory.find_user(name, by=self._who))
+
+        return self._run(found)
+
+    def _run(self, work: Callable[[Accounts], Awaitable[Result]]) -> Result:
+        require(self._settings, self._who, Permission.USERS_MANAGE)
+        DatabaseAdmin(self._home, self._settings).prepare(self._who)
+
+        async def run() -> Result:
+            async with self._open() as accounts:
+                return await work(accounts)
+
+        return anyio.run(run)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Accounts]:
+        with open_record(self._home, self._settings) as audit:
+            async with open_accounts(self._home, self._settings, issuer=_ISSUER, audit=audit) as (
+                accounts,
+                _store,
+            ):
+                yield accounts

@@ -1,0 +1,219 @@
+"""Messages that a bridge relays from a chat or mail channel, and the answers that it may send.
+
+   (1) the bridge may relay          (4) the message is new, and within the rate of its sender
+   (2) sizes and names               (5) an action of that user: judged, guarded, recorded
+   (3) the sender is a known user    (6) handled once and for all, or free to be sent again
+
+The bridge is trusted to report the sender as the channel has authenticated it, and nothing more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import anyio
+
+from cellwall.accounts.pairing import Pairings, Sender
+from cellwall.accounts.signing_keys import Clock
+from cellwall.config.models import Settings
+from cellwall.core.accounts import User
+from cellwall.core.errors import BadInput
+from cellwall.core.messages import Admission, MessageEntry, MessagesPort, Pairing
+from cellwall.core.outcomes import Outcome, Status
+from cellwall.core.types import (
+    CHANNEL_NAMES,
+    Action,
+    Channel,
+    Json,
+    Permission,
+    Principal,
+    ReceiveMessage,
+    SendReply,
+)
+from cellwall.runtime.bounds import MAX_MESSAGE_BYTES
+from cellwall.runtime.judging import roles_of
+from cellwall.runtime.pipeline import Runtime
+
+PAIRING_HINT = (
+    "This account is not connected to Cellwall. Get a pairing code from Cellwall, and send it here."
+)
+_PAIRED = "This account is connected to Cellwall now."
+_BUSY = "There were too many messages. Wait a minute, then send it again."
+_REFUSED = "Cellwall refused this message."
+_MAX_NAME = 256
+_ABANDONED_S = 120.0
+"""A process that admitted a message and did not answer it for so long has ended."""
+_DAY_S = 86_400.0
+
+ReceptionStatus = Literal["accepted", "denied", "failed", "repeated", "busy", "paired", "unpaired"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboundMessage:
+    """What a channel received."""
+
+    channel: str
+    sender: str
+    """As the channel authenticates it: the id of a chat account, the address of a verified mail."""
+    message: str
+    """The channel's id of the message, unique for its sender."""
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reception:
+    """What came of a message."""
+
+    status: ReceptionStatus
+    user: str = ""
+    text: str = ""
+    """For the agent, if the status is `accepted`."""
+    reply: str = ""
+    """For the sender, from Cellwall itself."""
+    outcome: Outcome | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        outcome = self.outcome
+        return {
+            "status": self.status,
+            "user": self.user,
+            "text": self.text,
+            "reply": self.reply,
+            "findings": [] if outcome is None else [each.to_json() for each in outcome.findings],
+            "error": None if outcome is None or outcome.error is None else outcome.error.to_json(),
+            "audit_id": "" if outcome is None else outcome.audit_id,
+        }
+
+
+class Inbox:
+    """The inbound messages of one service."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: MessagesPort,
+        pairings: Pairings,
+        settings: Settings,
+        *,
+        clock: Clock = time.time,
+    ) -> None:
+        self._runtime, self._store, self._pairings = runtime, store, pairings
+        self._roles, self._clock = roles_of(settings), clock
+        self._per_minute = settings.messages.per_minute
+        self._remember_s = settings.messages.remember_days * _DAY_S
+
+    async def receive(self, message: InboundMessage, *, by: Principal) -> Reception:
+        """Handle one message, once."""
+        # (1)
+        self._roles.require(by, Permission.CHANNELS_RELAY)
+        # (2)
+        channel = _check(message)
+        # (3)
+        sender = self._pairings.sender(channel, message.sender)
+        found = await self._pairings.find(sender)
+        if found is None:
+            return await self._greet(message, sender)
+        pairing, user = found
+        # (4)
+        now_s = self._clock()
+        own = self._pairings.digest("message", channel, message.sender, message.message)
+        entry = MessageEntry(
+            message_hash=own,
+            pairing_id=pairing.id,
+            received_s=now_s,
+            forget_after_s=now_s + self._remember_s,
+        )
+        admission = await self._store.admit_message(
+            entry, per_minute=self._per_minute, abandoned_s=_ABANDONED_S
+        )
+        match admission:
+            case Admission.REPEATED:
+                return Reception(status="repeated", user=user.name)
+            case Admission.TOO_MANY:
+                return Reception(status="busy", user=user.name, reply=_BUSY)
+            case Admission.UNPAIRED:
+                return Reception(status="unpaired", reply=PAIRING_HINT)
+            case Admission.NEW:
+                return await self._handle(message, channel, pairing, user, own)
+
+    async def reply(self, message: InboundMessage, *, by: Principal) -> Outcome:
+        """Prepare an agent's answer to a paired sender; `content` is the answer as plain text."""
+        self._roles.require(by, Permission.CHANNELS_RELAY)
+        channel = _check(message)
+        found = await self._pairings.find(self._pairings.sender(channel, message.sender))
+        if found is None:
+            raise BadInput(PAIRING_HINT, code="CW-UNPAIRED")
+        pairing, user = found
+        operation = SendReply(channel, message.content, pairing.id)
+        return await self._runtime.perform(
+            Action(principal=_principal_of(user), operation=operation)
+        )
+
+    async def _handle(
+        self, message: InboundMessage, channel: Channel, pairing: Pairing, user: User, own: bytes
+    ) -> Reception:
+        operation = ReceiveMessage(channel, message.content, pairing.id)
+        is_final = False
+        try:
+            # (5)
+            outcome = await self._runtime.perform(
+                Action(principal=_principal_of(user), operation=operation)
+            )
+            is_final = outcome.status is not Status.ERROR
+        finally:
+            # (6) A denial is an answer. After a failure the bridge may send the message again.
+            with anyio.CancelScope(shield=True):
+                if is_final:
+                    await self._store.finish_message(own, now_s=self._clock())
+                else:
+                    await self._store.drop_message(own)
+        if outcome.status is Status.OK:
+            text = outcome.text or ""
+            return Reception(status="accepted", user=user.name, text=text, outcome=outcome)
+        status: ReceptionStatus = "denied" if outcome.status is Status.DENIED else "failed"
+        return Reception(status=status, user=user.name, reply=_REFUSED, outcome=outcome)
+
+    async def _greet(self, message: InboundMessage, sender: Sender) -> Reception:
+        texts = await anyio.to_thread.run_sync(
+            lambda: list(_visible_texts(message.channel, message.content))
+        )
+        if await self._pairings.pair(sender, texts):
+            return Reception(status="paired", reply=_PAIRED)
+        return Reception(status="unpaired", reply=PAIRING_HINT)
+
+
+def _visible_texts(channel: str, content: str) -> Iterator[str]:
+    from cellwall.guard.channel_formats import read  # noqa: PLC0415  # the parsers load slowly
+
+    return (piece.text for piece in read(channel, content).pieces if not piece.is_hidden)
+
+
+def _check(message: InboundMessage) -> Channel:
+    for name in (message.sender, message.message):
+        if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
+            raise BadInput(
+                "the sender and the id of a message have 1 to 256 printable characters",
+                code="CW-BAD-MESSAGE",
+            )
+    if len(message.content.encode("utf-8", "surrogatepass")) > MAX_MESSAGE_BYTES:
+        raise BadInput(
+            f"the message is larger than the {MAX_MESSAGE_BYTES} bytes allowed",
+            hint="Send it without attachments.",
+            code="CW-MESSAGE-TOO-LARGE",
+        )
+    for channel in CHANNEL_NAMES:
+        if channel == message.channel:
+            return channel
+    raise BadInput(
+        "there is no such channel",
+        hint=f"Use one of: {', '.join(CHANNEL_NAMES)}.",
+        code="CW-BAD-CHANNEL",
+    )
+
+
+def _principal_of(user: User) -> Principal:
+    """The user, with no other permission than this one, whatever the role is."""
+    return Principal(user.name, "http", user.role, frozenset({Permission.CHAT_SEND}))

@@ -1,0 +1,121 @@
+"""A person erases all data of a session, now (FS-5).
+
+  (1) the role permits it, and a person asks; (2) no hold is in force, and the session has ended;
+  (3) write the intent; a failed write refuses (AUD-1);
+  (4) destroy the keys, flushed: from here on nothing can read the data, also after a crash;
+  (5) remove the workspace and quarantined files; (6) write the outcome.
+
+The records of the session stay, sealed for ever: the log verifies, and shows that they were erased.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+
+from cellwall.audit.records import SEALED_VERSION
+from cellwall.audit.retention import holds
+from cellwall.audit.sealed_bodies import CLEAR_KINDS
+from cellwall.audit.search import Query, search
+from cellwall.core.errors import BadInput, Denied
+from cellwall.core.outcomes import Event, EventKind
+from cellwall.core.types import Json, Permission, Principal, check_id, new_id
+from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.judging import require
+from cellwall.runtime.recording import audit_directory
+from cellwall.runtime.wiring import App
+from cellwall.sandbox.files.descriptors import closing_fd, remove_tree
+
+__all__ = ["ErasedSession", "erase"]
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedSession:
+    """What is gone, and what is not."""
+
+    id: str
+    keys: int
+    records: int
+    """Records that can no longer be read."""
+    records_in_clear: int
+    """Records from before bodies were encrypted: they stay until retention deletes their file."""
+    had_workspace: bool
+
+
+def erase(app: App, subject_id: str, *, principal: Principal) -> ErasedSession:
+    """Erase a session (sbx_...), or a run that belongs to none (act_...)."""
+    require(app.settings, principal, Permission.FILES_WRITE)  # (1)
+    refuse_agents("erasing a session")
+    check_id(subject_id)
+    _refuse_held(app)  # (2)
+    with app.ledger.hold_ended(subject_id):
+        names, sealed, clear = _keys_in_log(app, subject_id)
+        had_workspace = os.path.isdir(os.path.join(app.store.home, "workspaces", subject_id))
+        if not sealed and not clear and not had_workspace:
+            raise BadInput(
+                f"there is no data of {subject_id}",
+                hint="Ids of sandboxes and runs are in `cellwall audit tail`.",
+                code="CW-NO-RECORD",
+            )
+        action_id = new_id("act")
+        _write(app, principal, action_id, {"step": "intent", "session": subject_id})  # (3)
+        keys = app.keys.destroy(subject_id, names)  # (4)
+        app.store.remove(subject_id)  # (5)
+        _remove_quarantine(app, subject_id)
+        erased = ErasedSession(subject_id, keys, sealed, clear, had_workspace)
+        body: dict[str, Json] = {
+            "step": "outcome",
+            "session": subject_id,
+            "keys": keys,
+            "records": sealed,
+            "records_in_clear": clear,
+        }
+        _write(app, principal, action_id, body)  # (6)
+    return erased
+
+
+def _refuse_held(app: App) -> None:
+    active = holds(audit_directory(app.store.home))
+    if active:
+        raise Denied(
+            "a hold on the audit log is in force, and nothing may be erased",
+            hint="`cellwall audit hold` lists the holds.",
+            code="CW-SESSION-HELD",
+        )
+
+
+def _keys_in_log(app: App, subject_id: str) -> tuple[set[str], int, int]:
+    """The keys of its records, and how many records are sealed and in clear."""
+    directory = audit_directory(app.store.home)
+    names: set[str] = set()
+    sealed = clear = 0
+    field = "action_id" if subject_id.startswith("act_") else "session_id"
+    for found in search(directory, Query(**{field: subject_id})):  # type: ignore[arg-type]  # both fields are texts
+        record = found.record
+        if record["kind"] in CLEAR_KINDS:
+            continue
+        if record["session_id"] not in ("", subject_id):
+            raise BadInput(
+                f"{subject_id} is part of the session {record['session_id']}",
+                hint="Records of one session share a key: erase the whole session.",
+                code="CW-SESSION-PART",
+            )
+        if record["v"] == SEALED_VERSION:
+            names.add(record["body"]["key"])
+            sealed += 1
+        else:
+            clear += 1
+    return names, sealed, clear
+
+
+def _remove_quarantine(app: App, subject_id: str) -> None:
+    folder = os.path.join(app.store.home, "quarantine")
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(FileNotFoundError), closing_fd(os.open(folder, flags)) as parent:
+        remove_tree(parent, subject_id)
+
+
+def _write(app: App, who: Principal, action_id: str, body: dict[str, Json]) -> None:
+    # The subject is in the body: the record of an erasure is not part of what is erased.
+    app.audit.write(Event(EventKind.ERASURE, action_id, who.name, who.interface, body))

@@ -1,0 +1,104 @@
+"""Bodies sealed under the key of their session (FS-5).
+
+    {"key":"0000002a-…","sealed":"BASE64","status":"denied","verdict":"deny"}
+
+Everything that comes from an agent, a user or the network is in `sealed`. In clear stay the names
+beside the body (ids, time, kind, principal, interface), and of the body a verdict, a status, an
+error code and a limit, where each is one short word: searches, alerts and severities need them
+without a key, also after the session was erased. The associated data binds the ciphertext to the
+id and kind of its record, its action and session, and these words; the chain binds the id to its
+number.
+
+The log's own records stay in clear: the verifier and retention read them, without any key.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from binascii import b2a_base64
+from typing import Any, Final
+
+from cellwall.audit.records import record_line
+from cellwall.core.errors import SEALED_CODES, AuditFailed, VaultError
+from cellwall.core.outcomes import Event, EventKind
+from cellwall.core.ports import SessionKeysPort
+
+CLEAR_KINDS: Final = frozenset(
+    kind.value
+    for kind in (
+        EventKind.BEGIN,
+        EventKind.KEY,
+        EventKind.RECOVERY,
+        EventKind.SEAL,
+        EventKind.RETENTION,
+        EventKind.HOLD,
+        EventKind.WITNESS,
+        EventKind.ERASURE,
+    )
+)
+_WORDS = ("error_code", "limit", "status")
+_SHARED = "log"
+"""Names the key of records that belong to no session and no action, such as the configuration."""
+_is_word = re.compile(r"[A-Za-z][0-9A-Za-z-]{0,39}").fullmatch
+_quote = json.encoder.encode_basestring_ascii
+
+
+def seal_body(keys: SessionKeysPort, event: Event, names: str, body: str) -> str:
+    """The sealed body, encoded. `names` are the quoted names that identify the record."""
+    words = _clear_words(event.body)
+    clear = "".join([f',"{name}":"{word}"' for name, word in words])
+    subject = event.session_id or event.action_id or _SHARED
+    try:
+        key, sealed = keys.seal(subject, body.encode("ascii"), _aad(names, clear))
+    except VaultError as error:  # nothing is written in clear instead: the action is refused
+        raise AuditFailed(
+            error.message, hint=error.hint, code=error.code, detail=error.detail
+        ) from None
+    text = b2a_base64(sealed, newline=False).decode("ascii")
+    fields = {"key": key, "sealed": text, **dict(words)}
+    return "{" + ",".join([f'"{name}":"{fields[name]}"' for name in sorted(fields)]) + "}"
+
+
+def open_record(keys: SessionKeysPort, record: dict[str, Any]) -> dict[str, Any]:
+    """The record with its body decrypted. A body that cannot be read becomes
+    `{"sealed": "erased"}`, or `locked` or `damaged`, beside the words in clear."""
+    body = record["body"]
+    words = [(name, str(body[name])) for name in sorted(body) if name not in ("key", "sealed")]
+    clear = "".join([f',"{name}":"{word}"' for name, word in words])
+    names = ",".join(_quote(record[name]) for name in ("id", "kind", "action_id", "session_id"))
+    try:
+        sealed = base64.b64decode(body["sealed"], validate=True)
+        plain = json.loads(keys.unseal(body["key"], sealed, _aad(names, clear)))
+    except VaultError as error:
+        return record | {"body": {"sealed": SEALED_CODES.get(error.code, "locked"), **dict(words)}}
+    except (ValueError, RecursionError):
+        return record | {"body": {"sealed": "damaged", **dict(words)}}
+    return record | {"body": plain}
+
+
+def opened_line(record: dict[str, Any]) -> bytes:
+    """The line of a record as it would be with its decrypted body; its hash is not in the chain."""
+    body = json.dumps(record["body"], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return record_line(
+        record,
+        body=body,
+        seq=record["seq"],
+        time=record["time"],
+        prev=record["prev"],
+        version=record["v"],
+    )
+
+
+def _clear_words(body: dict[str, Any]) -> list[tuple[str, str]]:
+    """Sorted by name."""
+    decision = body.get("decision")
+    verdict = decision.get("verdict") if isinstance(decision, dict) else body.get("verdict")
+    found = [(name, body.get(name)) for name in _WORDS]
+    found.append(("verdict", verdict))
+    return [(name, word) for name, word in found if type(word) is str and _is_word(word)]
+
+
+def _aad(names: str, clear: str) -> bytes:
+    return f"cellwall.audit/3 {names}{clear}".encode("ascii")

@@ -1,0 +1,1 @@
+"""The HTTP API: each request becomes an `Action`, and its `Outcome` is rendered as JSON."""

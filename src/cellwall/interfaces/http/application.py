@@ -1,0 +1,129 @@
+"""The ASGI application of the service: its routes, checks and the lifetime of its sandboxes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+from fastapi import APIRouter, FastAPI
+
+import cellwall
+from cellwall.admin.accounts import Accounts
+from cellwall.admin.owned_secrets import OwnedSecrets
+from cellwall.core.accounts import SessionsPort
+from cellwall.interfaces.http import (
+    account_routes,
+    approval_routes,
+    auth_routes,
+    budget_routes,
+    file_routes,
+    health_routes,
+    lookup_routes,
+    metrics_routes,
+    oidc_routes,
+    passkey_routes,
+    secret_routes,
+    session_routes,
+    terminal,
+)
+from cellwall.interfaces.http.gate import Gate
+from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
+from cellwall.interfaces.http.problems import install_handlers
+from cellwall.interfaces.http.readiness import ReadinessProbe
+from cellwall.interfaces.http.rendering import HostPaths
+from cellwall.interfaces.http.sandboxes import OwnedSandboxes
+from cellwall.interfaces.http.service import Service, ServiceSettings
+from cellwall.runtime.wiring import App
+
+__all__ = ["API", "Service", "ServiceSettings", "make_application"]
+
+API = "/v1"
+_DESCRIPTION = "Runs commands and code of AI agents in sandboxes, judged, limited and recorded."
+_log = logging.getLogger("cellwall.http")
+
+
+def routers() -> tuple[tuple[str, APIRouter], ...]:
+    """All routes, each router with its prefix. What is new is added here and nowhere else."""
+    return (
+        (API, auth_routes.routes),
+        (API, oidc_routes.routes),
+        (API, passkey_routes.routes),
+        (API, account_routes.routes),
+        (API, budget_routes.routes),
+        (API, session_routes.routes),
+        (API, file_routes.routes),
+        (API, terminal.routes),
+        (API, approval_routes.routes),
+        (API, secret_routes.routes),
+        (API, lookup_routes.routes),
+        (API, health_routes.routes),
+        ("", health_routes.routes),
+        (API, metrics_routes.routes),
+        ("", metrics_routes.routes),
+    )
+
+
+def make_application(
+    app: App, accounts: Accounts, settings: ServiceSettings, *, store: SessionsPort
+) -> FastAPI:
+    """The application for one runtime. `accounts` and `store` are those of `open_accounts`."""
+    app = app.metered(accounts.quotas)
+    mcp = mcp_endpoint(app, accounts, settings, store)
+
+    @asynccontextmanager
+    async def lifespan(api: FastAPI) -> AsyncIterator[None]:
+        app.warm_up()
+        # No session outlives the process that ran it.
+        await store.end_all_sessions(now_s=time.time())
+        async with anyio.create_task_group() as tasks:
+            sandboxes = OwnedSandboxes(
+                app, store, max_per_owner=settings.max_sessions_per_user, tasks=tasks
+            )
+            api.state.service = Service(
+                app=app,
+                accounts=accounts,
+                store=store,
+                settings=settings,
+                sandboxes=sandboxes,
+                readiness=ReadinessProbe(app, store, sandboxes),
+                paths=HostPaths.of(app),
+                secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
+            )
+            tasks.start_soon(sandboxes.watch)
+            try:
+                with api.state.service.board.served():
+                    async with mcp.running():
+                        yield
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await sandboxes.close()
+                tasks.cancel_scope.cancel()
+
+    api = FastAPI(
+        title="Cellwall",
+        version=cellwall.__version__,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        redirect_slashes=False,  # a redirect would drop the body and repeat the Host header
+    )
+    install_handlers(api)
+    for prefix, router in routers():
+        api.include_router(router, prefix=prefix, include_in_schema=bool(prefix))
+    api.router.routes.extend(mcp_routes(mcp))
+    api.add_middleware(
+        Gate,
+        hosts=settings.hosts,
+        origins=settings.origins,
+        max_body_bytes=settings.max_body_bytes,
+        max_file_bytes=settings.max_file_bytes,
+        count_request=accounts.count_request,
+    )
+    # Added last: the outermost.
+    api.add_middleware(metrics_routes.ObservedRequests, telemetry=app.telemetry)
+    return api

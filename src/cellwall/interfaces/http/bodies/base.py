@@ -1,0 +1,52 @@
+"""What all bodies share, and the form of every error."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Seconds = Annotated[float, Field(description="seconds since 1970, UTC")]
+
+
+def examples(*found: dict[str, Any]) -> ConfigDict:
+    """The configuration of a model with examples."""
+    return ConfigDict(json_schema_extra={"examples": list(found)})
+
+
+class RequestBody(BaseModel):
+    """An unknown field is an error: a misspelled limit must not be ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ErrorBody(BaseModel):
+    """The content of every error."""
+
+    code: str = Field(examples=["CW-NOT-FOUND"])
+    message: str = Field(examples=["there is no such session"])
+    hint: str = Field(examples=["Check the id, and who owns it."])
+    audit_id: str = Field(description="the record of a refusal; empty where there is none")
+
+
+class ErrorResponse(BaseModel):
+    """The form of every error."""
+
+    error: ErrorBody
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorResponse, "description": text}
+    for status, text in {
+        400: "The request is malformed.",
+        401: "No valid access token came with the request.",
+        403: "A rule, a role or a person refused the action.",
+        404: "The caller has nothing of this name.",
+        409: "The state of the resource does not permit it.",
+        413: "The body is too large.",
+        421: "The service does not go by this name.",
+        422: "The Idempotency-Key was used for another request.",
+        429: "Too many requests, failed sign-ins or live sandboxes.",
+        503: "The host has no capacity, or the service is stopping.",
+    }.items()
+}

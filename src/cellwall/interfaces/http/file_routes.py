@@ -1,0 +1,162 @@
+"""`/v1/sessions/{id}/files/{path}`: the workspace of a sandbox (FS-7).
+
+The path is the rest of the address, decoded once. It is judged and resolved by the runtime, below
+the workspace and without following links out of it (FS-1).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from cellwall.core.errors import BadInput
+from cellwall.core.outcomes import Outcome
+from cellwall.core.text import plain
+from cellwall.core.types import FileEntry, FileOperation
+from cellwall.interfaces.http.bodies import ERRORS, ErrorResponse
+from cellwall.interfaces.http.bodies.sessions import Entry, Listing
+from cellwall.interfaces.http.callers import Caller, CurrentCaller
+from cellwall.interfaces.http.problems import RefusedOutcome, raise_for_refusal
+from cellwall.interfaces.http.sandboxes import OwnedSandbox
+from cellwall.interfaces.http.service import CurrentService
+
+routes = APIRouter(tags=["files"], responses=ERRORS)
+_BINARY = "application/octet-stream"
+_PATH = "/sessions/{session_id}/files/{path:path}"
+_BYTES = {"schema": {"type": "string", "format": "binary"}, "example": "a,b\n1,2\n"}
+_TAG = {"ETag": {"schema": {"type": "string"}, "description": "of the content"}}
+_FAILED: dict[int | str, dict[str, Any]] = {
+    412: {"model": ErrorResponse, "description": "The file is not the expected one."}
+}
+_WRITTEN: dict[int | str, dict[str, Any]] = {204: {"headers": _TAG}, **_FAILED}
+_READ: dict[int | str, dict[str, Any]] = {
+    200: {
+        "model": Listing,
+        "description": "The bytes of a file, or the listing of a directory.",
+        "headers": _TAG,
+        "content": {_BINARY: _BYTES},
+    },
+    304: {"description": "The file is the one that `If-None-Match` names."},
+}
+_BODY = {"requestBody": {"required": True, "content": {_BINARY: _BYTES}}}
+Tags = Annotated[str | None, Header(max_length=1000)]
+
+
+@routes.get(_PATH, response_class=Response, responses=_READ)
+async def read_file(
+    service: CurrentService,
+    caller: CurrentCaller,
+    session_id: str,
+    path: str,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    after: Annotated[str, Query(max_length=255)] = "",
+    if_none_match: Tags = None,
+) -> Response:
+    """The bytes of a file; a path with a slash at its end, or none, lists a directory."""
+    sandbox = service.sandboxes.find(caller.identity, session_id)
+    if not path or path.endswith("/"):
+        found = await _perform(sandbox, caller, FileOperation("list", path or "."))
+        listing = _listing(found.payload, limit, after)
+        return Response(listing.model_dump_json(), media_type="application/json")
+    content = await _read(sandbox, caller, path)
+    tag = _tag(content)
+    headers = {"ETag": tag, "Content-Disposition": "attachment"}
+    if if_none_match is not None and _names(if_none_match, tag):
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=_BINARY, headers=headers)
+
+
+@routes.put(_PATH, status_code=204, responses=_WRITTEN, openapi_extra=_BODY)
+async def write_file(
+    request: Request,
+    service: CurrentService,
+    caller: CurrentCaller,
+    session_id: str,
+    path: str,
+    if_match: Tags = None,
+    if_none_match: Tags = None,
+) -> Response:
+    """Write the body as a file: with `If-Match` only over the content that the tag names, with
+    `If-None-Match: *` only as a new file."""
+    sandbox = service.sandboxes.find(caller.identity, session_id)
+    content = await request.body()
+    async with sandbox.writing:  # of two conditional writes the second sees the first
+        if if_match is not None or if_none_match is not None:
+            await _check_tags(sandbox, caller, path, if_match, if_none_match)
+        await _perform(sandbox, caller, FileOperation("write", path, content))
+    return Response(status_code=204, headers={"ETag": _tag(content)})
+
+
+@routes.delete(_PATH, status_code=204, responses=_FAILED)
+async def remove_file(
+    service: CurrentService,
+    caller: CurrentCaller,
+    session_id: str,
+    path: str,
+    if_match: Tags = None,
+) -> None:
+    """Remove a file, or a directory with its content."""
+    sandbox = service.sandboxes.find(caller.identity, session_id)
+    async with sandbox.writing:
+        if if_match is not None:
+            await _check_tags(sandbox, caller, path, if_match, None)
+        await _perform(sandbox, caller, FileOperation("remove", path))
+
+
+async def _perform(sandbox: OwnedSandbox, caller: Caller, operation: FileOperation) -> Outcome:
+    return raise_for_refusal(await sandbox.perform(caller.principal, operation))
+
+
+async def _read(sandbox: OwnedSandbox, caller: Caller, path: str) -> bytes:
+    return bytes((await _perform(sandbox, caller, FileOperation("read", path))).payload)
+
+
+async def _check_tags(
+    sandbox: OwnedSandbox,
+    caller: Caller,
+    path: str,
+    if_match: str | None,
+    if_none_match: str | None,
+) -> None:
+    try:
+        tag: str | None = _tag(await _read(sandbox, caller, path))
+    except RefusedOutcome as refused:
+        if refused.error.code != "CW-NOT-FOUND":
+            raise
+        tag = None
+    is_expected = if_match is None or (tag is not None and _names(if_match, tag))
+    is_excluded = if_none_match is not None and tag is not None and _names(if_none_match, tag)
+    if not is_expected or is_excluded:
+        raise BadInput(
+            "the file is not the expected one",
+            hint="Read it again, then write.",
+            code="CW-PRECONDITION",
+        )
+
+
+def _listing(entries: tuple[FileEntry, ...], limit: int, after: str) -> Listing:
+    found = sorted((each for each in entries if each.name > after), key=lambda each: each.name)
+    page = [
+        Entry(
+            name=str(plain(each.name)),
+            path=str(plain(each.path)),
+            kind=each.kind,
+            size=each.size_bytes,
+            mode=each.mode,
+            modified=each.modified_s,
+        )
+        for each in found[:limit]
+    ]
+    return Listing(entries=page, next=page[-1].name if len(found) > limit else None)
+
+
+def _tag(content: bytes) -> str:
+    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+
+def _names(header: str, tag: str) -> bool:
+    return header.strip() == "*" or tag in {
+        each.strip().removeprefix("W/") for each in header.split(",")
+    }

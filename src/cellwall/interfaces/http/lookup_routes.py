@@ -1,0 +1,163 @@
+"""`/v1/audit`, `/v1/scan`, `/v1/packages`: the record, texts and packages."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import anyio
+from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse
+
+from cellwall.admin import audit_queries
+from cellwall.admin import packages as administration
+from cellwall.core.errors import BadInput
+from cellwall.core.packages import parse_install
+from cellwall.core.text import plain
+from cellwall.core.types import REMOTE_INTERFACES, Permission
+from cellwall.interfaces.http.bodies import ERRORS
+from cellwall.interfaces.http.bodies.lookups import (
+    AuditPage,
+    AuditReport,
+    InstallRequest,
+    PackageVerdictBody,
+    PackageVerdicts,
+    ScanReport,
+    ScanRequest,
+    VerifyRequest,
+)
+from cellwall.interfaces.http.bodies.sessions import OutcomeBody
+from cellwall.interfaces.http.callers import CurrentCaller, may, require
+from cellwall.interfaces.http.rendering import outcome_json
+from cellwall.interfaces.http.service import CurrentService
+from cellwall.runtime.guarding import LazyGuard
+
+routes = APIRouter(responses=ERRORS)
+_MAX_SEEN = 100_000
+"""Records that one request looks at; a rare record needs narrower conditions."""
+
+
+@routes.get("/audit", tags=["audit"])
+async def read_audit(
+    service: CurrentService,
+    caller: CurrentCaller,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Annotated[int | None, Query(ge=1, description="a record's number")] = None,
+    action: Annotated[str | None, Query(max_length=60)] = None,
+    session: Annotated[str | None, Query(max_length=60)] = None,
+    principal: Annotated[str | None, Query(max_length=200)] = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    text: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
+) -> AuditPage:
+    """Records that match, the newest first: the caller's own, or with `audit:read` all."""
+    if any(each is not None and each.tzinfo is None for each in (since, until)):
+        raise BadInput("a time needs its zone", hint="Write 2026-01-31T12:00:00Z.")
+    sees_all = may(service, caller, Permission.AUDIT_READ)
+    name = caller.identity.name
+    query = audit_queries.Query(
+        action_id=action,
+        session_id=session,
+        principal=principal if sees_all else name,
+        since=since,
+        until=until,
+        text=text,
+    )
+    paths = service.paths
+
+    def read() -> AuditPage:
+        found: list[dict[str, Any]] = []
+        seen = audit_queries.newest(query, home=service.app.store.home, keys=service.app.keys)
+        for count, record in enumerate(seen):
+            if before is not None and record["seq"] >= before:
+                continue
+            # A user of this machine may have the name of an account.
+            if sees_all or record["interface"] in REMOTE_INTERFACES:
+                found.append(record)
+            if len(found) > limit or count >= _MAX_SEEN:
+                break
+        page = found[:limit]
+        return AuditPage(
+            records=[paths.hide(each) for each in page],
+            next=page[-1]["seq"] if len(found) > limit else None,
+        )
+
+    if not sees_all and principal not in {None, name}:
+        return AuditPage(records=[], next=None)  # as for a name that has no records
+    return await anyio.to_thread.run_sync(read, limiter=service.readers)
+
+
+@routes.get("/audit/verify", tags=["audit"])
+async def verify_audit(service: CurrentService, caller: CurrentCaller) -> AuditReport:
+    """Verify the whole log: hashes, signatures, and the checkpoint remembered beside its key."""
+    require(service, caller, Permission.AUDIT_READ)
+
+    def check() -> AuditReport:
+        found = audit_queries.check(home=service.app.store.home)
+        return AuditReport(
+            ok=found.ok,
+            records=found.records,
+            first_bad=found.first_bad,
+            reason=found.reason,
+            signed=found.signed,
+            checkpoints=found.checkpoints,
+            deleted=found.deleted,
+        )
+
+    return await anyio.to_thread.run_sync(check, limiter=service.readers)
+
+
+@routes.post("/scan", tags=["guard"])
+async def scan(service: CurrentService, _: CurrentCaller, body: ScanRequest) -> ScanReport:
+    """Find attacks on a model in a text."""
+    guard = service.app.runtime.guard
+    assert isinstance(guard, LazyGuard)  # noqa: S101  # by `open_app`
+
+    def look() -> dict[str, Any]:
+        text = str(plain(body.text))
+        return guard.guard.scanner.scan(text, kind=body.kind, channel=body.channel).to_json()
+
+    found: Any = plain(await anyio.to_thread.run_sync(look, limiter=service.readers))
+    return ScanReport(**found)
+
+
+@routes.post("/packages/verify", tags=["packages"])
+async def verify_packages(
+    service: CurrentService, caller: CurrentCaller, body: VerifyRequest
+) -> PackageVerdicts:
+    """The verdict on each name, as an installation would have it."""
+    require(service, caller, Permission.SANDBOX_EXECUTE)
+    verdicts = await administration.verify(
+        service.app,
+        administration.Ecosystem(body.ecosystem),
+        body.packages,
+        is_offline=body.offline,
+    )
+    return PackageVerdicts(
+        packages=[
+            PackageVerdictBody(
+                name=each.name,
+                verdict=each.verdict.word,
+                reasons=[reason.text for reason in each.reasons],
+                suggestion=each.suggestion,
+                version=each.version,
+            )
+            for each in verdicts
+        ]
+    )
+
+
+@routes.post(
+    "/packages/install",
+    tags=["packages"],
+    response_class=JSONResponse,
+    responses={200: {"model": OutcomeBody, "description": "The outcome."}},
+)
+async def install_packages(
+    service: CurrentService, caller: CurrentCaller, body: InstallRequest
+) -> JSONResponse:
+    """Install packages into a sandbox. A refusal is an outcome with the status `denied`."""
+    sandbox = service.sandboxes.find(caller.identity, body.session)
+    operation = parse_install(body.ecosystem, body.packages)
+    outcome = await sandbox.perform(caller.principal, operation, timeout=body.timeout)
+    return JSONResponse(outcome_json(outcome))

@@ -1,0 +1,87 @@
+"""`/v1/auth/oidc`: sign-in at an OpenID provider, in a browser (SRV-2).
+
+The browser keeps a secret in a cookie between both requests. SameSite=Lax, since it must come along
+when the provider sends the browser back; it is worth nothing without the state and the code.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+from cellwall.admin.accounts import BegunSignIn, OidcSignIn
+from cellwall.core.errors import NotFound
+from cellwall.interfaces.http.auth_routes import set_tokens
+from cellwall.interfaces.http.bodies import ERRORS
+from cellwall.interfaces.http.bodies.sign_in import ProviderAddress, SignInMethods
+from cellwall.interfaces.http.callers import CurrentCaller, address_of
+from cellwall.interfaces.http.service import CurrentService, Service
+
+routes = APIRouter(tags=["accounts"], responses=ERRORS)
+_COOKIE = "cellwall_oidc"
+_PATH = "/v1/auth/oidc"
+_LIVES_S = 600
+_HOME = "/"
+_MAX_QUERY = 8192
+
+
+@routes.get("/auth/methods")
+async def sign_in_methods(service: CurrentService) -> SignInMethods:
+    """How people can sign in here; without a token."""
+    return SignInMethods(password=True, passkey=True, oidc=service.accounts.oidc is not None)
+
+
+@routes.get("/auth/oidc/start", status_code=303, response_class=RedirectResponse)
+async def start(service: CurrentService) -> RedirectResponse:
+    """Send the browser to the provider."""
+    begun = await _provider(service).begin(audience=service.settings.audience)
+    response = RedirectResponse(begun.url, status_code=303)
+    _keep(service, response, begun)
+    return response
+
+
+@routes.post("/auth/oidc/link")
+async def link(
+    response: Response, service: CurrentService, caller: CurrentCaller
+) -> ProviderAddress:
+    """Add an identity at the provider to the caller's account: the browser goes to the address."""
+    begun = await _provider(service).begin(
+        audience=service.settings.audience, link_to=caller.identity
+    )
+    _keep(service, response, begun)
+    return ProviderAddress(url=begun.url)
+
+
+@routes.get("/auth/oidc/callback", status_code=303, response_class=RedirectResponse)
+async def callback(request: Request, service: CurrentService) -> RedirectResponse:
+    """Where the provider sends the browser back; the tokens are then in cookies."""
+    # A parameter that comes twice would be read differently by us and by others.
+    query = request.query_params.multi_items()
+    answer = dict(query) if len(request.url.query) <= _MAX_QUERY else {}
+    pair = await _provider(service).finish(
+        answer if len(answer) == len(query) else {},
+        browser_secret=request.cookies.get(_COOKIE, ""),
+        address=address_of(request),
+    )
+    response = RedirectResponse(_HOME, status_code=303)
+    response.delete_cookie(_COOKIE, path=_PATH)
+    set_tokens(service, response, pair, in_cookies=True)
+    return response
+
+
+def _provider(service: Service) -> OidcSignIn:
+    if service.accounts.oidc is None:
+        raise NotFound("this service knows no OpenID provider", hint="See [oidc] in the settings.")
+    return service.accounts.oidc
+
+
+def _keep(service: Service, response: Response, begun: BegunSignIn) -> None:
+    response.set_cookie(
+        _COOKIE,
+        begun.browser_secret,
+        path=_PATH,
+        max_age=_LIVES_S,
+        httponly=True,
+        samesite="lax",
+        secure=service.settings.is_https,
+    )

@@ -1,0 +1,283 @@
+"""The live sandboxes of the service, each with its owner (RBAC-3), and their metadata.
+
+A sandbox of another user is as absent as an unknown one: `require_own` decides both by the same
+comparison and raises the same error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib import resources
+
+import anyio
+import anyio.abc
+
+from cellwall.admin.accounts import Identity, require_own
+from cellwall.core.accounts import SessionRecord, SessionsPort
+from cellwall.core.errors import Busy, CellwallError, StorageError
+from cellwall.core.limits import Limits
+from cellwall.core.outcomes import Outcome
+from cellwall.core.types import Json, OutputSink, Principal
+from cellwall.interfaces.http.runs import Runs
+from cellwall.interfaces.sandbox_options import with_limits
+from cellwall.interfaces.sdk.hosts import LocalHost, SandboxSpec
+from cellwall.interfaces.supervisor.codec import Operation
+from cellwall.runtime.policy_places import is_there, user_policy
+from cellwall.runtime.wiring import App
+
+MAX_KEEP_ALIVE_S = 7 * 86_400.0
+INTERFACE = "http"
+_LOOK_EVERY_S = 1.0
+_log = logging.getLogger("cellwall.http")
+
+
+@dataclass(slots=True)
+class OwnedSandbox:
+    """A live sandbox of one user, which a team may share."""
+
+    host: LocalHost
+    owner_id: str
+    team_id: str | None
+    template: str
+    limits: Limits
+    keep_alive_s: float
+    runs: Runs
+    made_s: float = field(default_factory=time.time)
+    used_at: float = field(default_factory=time.monotonic)
+    busy: int = 0
+    writing: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while a file is written over the API."""
+
+    @property
+    def id(self) -> str:
+        return self.host.id
+
+    @property
+    def ends_in_s(self) -> float:
+        return max(0.0, self.keep_alive_s - (time.monotonic() - self.used_at))
+
+    @property
+    def is_overdue(self) -> bool:
+        return not self.busy and self.ends_in_s <= 0
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """The sandbox is not overdue while the block lasts, and its time begins anew behind it."""
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+            self.used_at = time.monotonic()
+
+    async def perform(
+        self,
+        principal: Principal,
+        operation: Operation,
+        *,
+        timeout: float | None = None,
+        envs: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        sink: OutputSink | None = None,
+    ) -> Outcome:
+        """One action of this principal. A call can only lower the limit of time (POL-11)."""
+        if timeout is not None:
+            timeout = min(timeout, self.limits.wall_s)
+        with self.in_use():
+            return await self.host.perform(
+                operation, timeout=timeout, envs=envs, stdin=stdin, sink=sink, principal=principal
+            )
+
+
+class OwnedSandboxes:
+    """All sandboxes of the service."""
+
+    def __init__(
+        self,
+        app: App,
+        store: SessionsPort,
+        *,
+        max_per_owner: int,
+        tasks: anyio.abc.TaskGroup,
+    ) -> None:
+        self._app = app
+        self._store = store
+        self._max_per_owner = max_per_owner
+        self._tasks = tasks
+        self._live: dict[str, OwnedSandbox] = {}
+        self._making: dict[str, int] = {}
+        self._unsaved: set[str] = set()
+        self._is_closed = False
+
+    async def create(
+        self, who: Identity, spec: SandboxSpec, *, keep_alive_s: float, team_id: str | None = None
+    ) -> OwnedSandbox:
+        """A new sandbox; raises `Busy` beyond the number that one user may have."""
+        spec, limits = self._bounded(spec)
+        with self._counted(who.user_id):
+            host = await LocalHost.create(self._app, spec, principal=who.principal(INTERFACE))
+            made = OwnedSandbox(
+                host, who.user_id, team_id, spec.template, limits, keep_alive_s, Runs(self._tasks)
+            )
+            try:
+                await self._store_record(made)
+            except BaseException:
+                await host.end()
+                raise
+            self._live[host.id] = made
+        if self._is_closed:
+            await self.end(made)
+            raise _stopping()
+        return made
+
+    def _bounded(self, spec: SandboxSpec) -> tuple[SandboxSpec, Limits]:
+        """The specification with the limits of the profile at most, and the policy of the host."""
+        most = self._app.limits
+        wanted = with_limits(most, timeout=spec.timeout, memory=spec.memory, **dict(spec.limits))
+        names = [name for name in most.__slots__ if getattr(wanted, name) != getattr(most, name)]
+        lowered = {name: min(getattr(wanted, name), getattr(most, name)) for name in names}
+        bounded = replace(
+            spec, timeout=None, memory=None, limits=lowered, policy=default_policy(self._app)
+        )
+        return bounded, with_limits(most, **lowered)
+
+    async def _store_record(self, made: OwnedSandbox) -> None:
+        record = SessionRecord(
+            id=made.id,
+            owner_id=made.owner_id,
+            team_id=made.team_id,
+            created_s=made.made_s,
+            ended_s=None,
+            about=about(made),
+        )
+        if not await self._store.add_session(record, max_live=self._max_per_owner):
+            raise self._too_many()
+
+    def find(self, who: Identity, name: str) -> OwnedSandbox:
+        """The caller's sandbox; raises the same error for an unknown, ended or foreign id."""
+        found = self.look(who, name)
+        found.used_at = time.monotonic()
+        return found
+
+    def look(self, who: Identity, name: str) -> OwnedSandbox:
+        """`find` without using it: its time goes on."""
+        return require_own(self._live.get(name), who, what="session")
+
+    def is_shared(self, who: Identity, name: str) -> bool:
+        """Whether this sandbox is live, and shared with a team of the user."""
+        found = self._live.get(name)
+        return found is not None and found.team_id is not None and found.team_id in who.teams
+
+    def of(self, who: Identity) -> list[OwnedSandbox]:
+        """The live sandboxes of the caller and of the caller's teams, by id."""
+        found = [
+            each
+            for each in self._live.values()
+            if each.owner_id == who.user_id or each.team_id in who.teams
+        ]
+        return sorted(found, key=lambda each: each.id)
+
+    def all(self) -> tuple[OwnedSandbox, ...]:
+        """Of all users: for the operator alone, never for a request."""
+        return tuple(self._live.values())
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the service is stopping."""
+        return self._is_closed
+
+    @property
+    def count(self) -> int:
+        return len(self._live)
+
+    async def end(self, sandbox: OwnedSandbox) -> None:
+        """End a sandbox with its runs; a second call has no effect."""
+        if self._live.pop(sandbox.id, None) is None:
+            return
+        self._unsaved.add(sandbox.id)
+        with anyio.CancelScope(shield=True):
+            try:
+                await sandbox.host.end()
+            finally:
+                await self._save_ends()
+
+    async def _save_ends(self) -> None:
+        """A session whose end is not stored would count against its owner, so `watch` retries."""
+        try:
+            for name in list(self._unsaved):
+                await self._store.end_session(name, now_s=time.time())
+                self._unsaved.discard(name)
+        except StorageError as error:
+            _log.warning("the end of a session was not stored: %s", error.code)
+
+    async def watch(self) -> None:
+        """End the sandboxes that were unused for their time."""
+        while True:
+            await anyio.sleep(_LOOK_EVERY_S)
+            for each in [each for each in self._live.values() if each.is_overdue]:
+                await self._end_quietly(each)
+            if self._unsaved:
+                await self._save_ends()
+
+    async def close(self) -> None:
+        """End all sandboxes; none is created any more."""
+        self._is_closed = True
+        async with anyio.create_task_group() as tasks:
+            for each in list(self._live.values()):
+                tasks.start_soon(self._end_quietly, each)
+
+    async def _end_quietly(self, sandbox: OwnedSandbox) -> None:
+        try:
+            await self.end(sandbox)
+        except Exception:  # noqa: BLE001  # the other sandboxes must end as well
+            _log.error("a sandbox did not end cleanly")  # a trace shows host paths
+
+    @contextmanager
+    def _counted(self, owner: str) -> Iterator[None]:
+        """Counts creations under way, so that concurrent ones cannot exceed the number together."""
+        if self._is_closed:
+            raise _stopping()
+        live = sum(1 for each in self._live.values() if each.owner_id == owner)
+        if live + self._making.get(owner, 0) >= self._max_per_owner:
+            raise self._too_many()
+        self._making[owner] = self._making.get(owner, 0) + 1
+        try:
+            yield
+        finally:
+            self._making[owner] -= 1
+            if not self._making[owner]:
+                del self._making[owner]
+
+    def _too_many(self) -> CellwallError:
+        return Busy(
+            f"{self._max_per_owner} sandboxes of this user are live already",
+            hint="End one: DELETE /v1/sessions/ID.",
+            code="CW-TOO-MANY-SESSIONS",
+        )
+
+
+def about(sandbox: OwnedSandbox) -> dict[str, Json]:
+    """What is kept about a sandbox after its end."""
+    return {"template": sandbox.template, "limits": limits_json(sandbox.limits)}
+
+
+def limits_json(limits: Limits) -> dict[str, Json]:
+    """The limits by name."""
+    return {name: getattr(limits, name) for name in limits.__slots__}
+
+
+def default_policy(app: App) -> str | None:
+    """The policy shipped for services without rules; None where there are rules."""
+    if app.settings.policy.files or is_there(user_policy(os.environ)):
+        return None
+    folder = resources.files("cellwall.interfaces.http").joinpath("default_policies")
+    return os.path.abspath(str(folder.joinpath("service.toml")))
+
+
+def _stopping() -> Busy:
+    return Busy("the service is stopping", hint="Try again in a moment.", code="CW-STOPPING")

@@ -1,0 +1,320 @@
+"""The process of `cellwall serve`: one event loop with the HTTP server and the supervisor.
+
+It starts in this order, and each step can refuse with a hint before a later one has an effect:
+  (1) who: not root, unless that is asked for;
+  (2) sockets: opened or inherited; beyond loopback only with TLS;
+  (3) cells: the lock of the supervisor, so that this process owns all cells of the state folder;
+  (4) database: created or migrated;
+  (5) the runtime, the accounts and the application; then it listens and says so.
+
+It stops in this order: no new connections; requests under way have `drain_s` to end; then they are
+cancelled; sandboxes end; the lock is released. A second signal ends the process at once: as after
+kill -9, every cell dies with it, and what was acknowledged is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+import os
+import resource
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import anyio
+import anyio.to_thread
+import uvicorn
+from fastapi import FastAPI
+
+from cellwall.admin.accounts import open_accounts
+from cellwall.admin.database import DatabaseAdmin
+from cellwall.config.load import load_settings
+from cellwall.config.models import Settings
+from cellwall.core.errors import CellwallError, Denied
+from cellwall.core.home import shaping
+from cellwall.interfaces.http.application import ServiceSettings, make_application
+from cellwall.interfaces.http.connections import bounded_protocol
+from cellwall.interfaces.http.housekeeping import Housekeeping
+from cellwall.interfaces.http.listening import Listening, open_listening
+from cellwall.interfaces.http.operator_view import OperatorView
+from cellwall.interfaces.http.sandboxes import OwnedSandboxes
+from cellwall.interfaces.http.service_manager import ServiceManager, inherited_sockets
+from cellwall.interfaces.standalone_proxy import first_error
+from cellwall.interfaces.supervisor.ownership import own_cells
+from cellwall.interfaces.supervisor.server import Supervisor
+from cellwall.runtime.home import state_home
+from cellwall.runtime.wiring import App, principal
+
+_log = logging.getLogger("cellwall.serve")
+_ENDING_S = 30.0
+"""Beyond the drain: sandboxes end, and the audit log is closed."""
+_LOOK_EVERY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What the command line says."""
+
+    config: str | None
+    profile: str | None
+    host: str | None
+    port: int | None
+    as_root: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """What a person needs once the service listens."""
+
+    url: str
+    sign_in_code: str | None
+    """Of the link for the first owner; None once there is a user."""
+    link_s: int
+
+
+def serve(options: ServeOptions, on_ready: Callable[[Started], None]) -> int:
+    """Serve until a signal; returns the exit code."""
+    if os.geteuid() == 0 and not options.as_root:  # (1)
+        raise Denied(
+            "the service does not run as root",
+            hint="Run it as an ordinary user (docs/guides/serve.md shows how), or accept the risk "
+            "with --dangerously-as-root.",
+            code="CW-SERVE-ROOT",
+        )
+    config = None if options.config is None else os.path.abspath(options.config)
+    settings = load_settings(file=config, profile=options.profile, environ=os.environ)
+    manager = ServiceManager(os.environ)
+    inherited = inherited_sockets(os.environ)
+    home = state_home(os.environ)
+    os.umask(0o077)
+    _raise_descriptor_limit()
+    listening = open_listening(
+        settings, host=options.host, port=options.port, inherited=inherited
+    )  # (2)
+    with _owned_cells(home) as line:  # (3)
+        DatabaseAdmin(home, settings).prepare(principal("cli"))  # (4)
+        os.environ.update(shaping(os.environ))  # absolute: the directory changes
+        os.chdir("/")
+        process = ServiceProcess(home, settings, listening, manager, on_ready)
+        return anyio.run(process.run, line, config, options.profile)  # (5)
+
+
+def _raise_descriptor_limit() -> None:
+    """Each connection and each live cell needs descriptors."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@contextmanager
+def _owned_cells(home: str) -> Iterator[socket.socket]:
+    line, lock = own_cells(home)
+    try:
+        yield line
+    finally:
+        line.close()
+        os.close(lock)
+
+
+class ServiceProcess:
+    """One service, from its start to its end."""
+
+    def __init__(
+        self,
+        home: str,
+        settings: Settings,
+        listening: Listening,
+        manager: ServiceManager,
+        on_ready: Callable[[Started], None],
+    ) -> None:
+        self._home, self._settings, self._listening = home, settings, listening
+        self._manager, self._on_ready = manager, on_ready
+        self._view = OperatorView(listening.public_url)
+        self._api: FastAPI | None = None
+        self._is_stopping = False
+        self._drain_until = -math.inf
+        """On the clock of the event loop, once a signal has come."""
+
+    async def run(self, line: socket.socket, config: str | None, profile: str | None) -> int:
+        """Serve until a signal; `line` is the socket of the supervisor."""
+        supervisor = Supervisor(self._home, service=self._view)
+        try:
+            app = await supervisor.cache.take(config, profile, shaping(os.environ))
+            return await self._serve(app, supervisor, line)
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
+        finally:
+            with anyio.CancelScope(shield=True):  # without effect where the supervisor did it
+                await anyio.to_thread.run_sync(supervisor.cache.close)
+
+    async def _serve(self, app: App, supervisor: Supervisor, line: socket.socket) -> int:
+        url = self._listening.public_url
+        async with open_accounts(self._home, self._settings, issuer=url, audit=app.audit) as (
+            accounts,
+            store,
+        ):
+            self._api = make_application(app, accounts, self._service_settings(), store=store)
+            self._view.follow(app, store, self._sandboxes)
+            timeout_s = self._settings.server.request_timeout_s
+            server = _Server(self._uvicorn_config(self._api), self._is_busy, timeout_s)
+
+            async def announce() -> None:
+                code = await accounts.sign_in.first_owner_link()
+                started = Started(
+                    url=url, sign_in_code=code, link_s=self._settings.accounts.sign_in_link_s
+                )
+                self._on_ready(started)
+                self._manager.ready(f"listens on {url}")
+
+            server.on_started = announce
+            housekeeping = Housekeeping(
+                app=app,
+                accounts=accounts,
+                tls=self._listening.tls,
+                context=self._listening.context,
+                every_s=self._settings.server.housekeeping_s,
+            )
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._watch_signals, server, supervisor)
+                tasks.start_soon(housekeeping.run)
+                tasks.start_soon(housekeeping.watch_owners, store, self._sandboxes)
+                tasks.start_soon(self._ping)
+                async with anyio.create_task_group() as serving:
+                    serving.start_soon(self._supervise, supervisor, line, server)
+                    try:
+                        await server.serve(sockets=list(self._listening.sockets))
+                    finally:
+                        # HTTP requests have ended; those of the command line have the rest of the
+                        # time, and then the runtimes are closed.
+                        with anyio.CancelScope(deadline=self._drain_until):
+                            await supervisor.drained.wait()
+                        supervisor.stop()
+                tasks.cancel_scope.cancel()
+        return 0
+
+    async def _supervise(
+        self, supervisor: Supervisor, line: socket.socket, server: _Server
+    ) -> None:
+        """The supervisor closes the runtimes at its end, so it ends after the HTTP server."""
+        await supervisor.serve(line)
+        if not self._is_stopping:
+            _log.warning("the state folder was removed or replaced: the service stops")
+        server.should_exit = True
+
+    def _sandboxes(self) -> OwnedSandboxes | None:
+        service = None if self._api is None else getattr(self._api.state, "service", None)
+        return None if service is None else service.sandboxes
+
+    def _is_busy(self) -> bool:
+        """Whether a run is under way whose client has left and may come back for its result."""
+        sandboxes = self._sandboxes()
+        return sandboxes is not None and any(each.busy for each in sandboxes.all())
+
+    def _service_settings(self) -> ServiceSettings:
+        server = self._settings.server
+        return ServiceSettings(
+            hosts=self._listening.names,
+            public_url=self._listening.public_url,
+            origins=server.origins,
+            max_sessions_per_user=server.max_sessions_per_user,
+            max_body_bytes=server.max_body_bytes,
+            max_file_bytes=server.max_file_bytes,
+        )
+
+    def _uvicorn_config(self, api: FastAPI) -> uvicorn.Config:
+        server, context = self._settings.server, self._listening.context
+        protocol = bounded_protocol(
+            max_connections=server.max_connections, timeout_s=server.request_timeout_s
+        )
+        return uvicorn.Config(
+            api,
+            http=protocol,  # type: ignore[arg-type]  # a factory serves as the class does
+            loop="asyncio",
+            lifespan="on",
+            log_config=None,
+            access_log=False,  # the audit log tells who did what
+            proxy_headers=False,  # a client could name any address
+            server_header=False,
+            timeout_graceful_shutdown=server.drain_s,  # type: ignore[arg-type]  # passed to asyncio
+            ssl_context_factory=None if context is None else lambda _config, _default: context,
+        )
+
+    async def _watch_signals(self, server: _Server, supervisor: Supervisor) -> None:
+        """The first signal drains, the second ends the process."""
+        hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hangup) as received:
+            async for number in received:
+                if self._is_stopping:
+                    # As by kill -9: the shim of each cell ends the cell when this process is gone.
+                    os._exit(128 + number)
+                self._is_stopping = True
+                self._drain_until = anyio.current_time() + self._settings.server.drain_s
+                self._manager.stopping(within_s=self._settings.server.drain_s + _ENDING_S)
+                server.should_exit = True
+                supervisor.drain()
+
+    async def _ping(self) -> None:
+        """Tell systemd's watchdog that the event loop runs."""
+        while self._manager.ping_every_s is not None:
+            self._manager.ping()
+            await anyio.sleep(self._manager.ping_every_s)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers, and with an end of its start."""
+
+    def __init__(
+        self, config: uvicorn.Config, is_busy: Callable[[], bool], handshake_s: float
+    ) -> None:
+        super().__init__(config)
+        self._is_busy, self._handshake_s = is_busy, handshake_s
+        self.on_started: Callable[[], Awaitable[None]] | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        """As uvicorn's, but a failed start is an error of ours, and a TLS handshake has a deadline:
+        such a connection is not counted yet."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise _not_started()
+        config, context = self.config, self.config.ssl
+        protocol: Callable[..., asyncio.Protocol] = config.http_protocol_class
+        make = functools.partial(
+            protocol,
+            config=config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        self.servers = []
+        for each in sockets or ():
+            server = await asyncio.get_running_loop().create_server(
+                make,
+                sock=each,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else self._handshake_s,
+                backlog=config.backlog,
+            )
+            self.servers.append(server)
+        self.started = True
+        if self.on_started is not None:
+            await self.on_started()
+
+    async def _wait_tasks_to_complete(self) -> None:
+        await super()._wait_tasks_to_complete()
+        while self._is_busy():  # noqa: ASYNC110  # as uvicorn waits for connections
+            await anyio.sleep(_LOOK_EVERY_S)
+
+
+def _not_started() -> CellwallError:
+    return CellwallError(
+        "the application of the service did not start",
+        hint="See the lines before this one, and `cellwall doctor --service`.",
+        code="CW-SERVE-START",
+    )

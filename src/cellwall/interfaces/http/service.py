@@ -1,0 +1,89 @@
+"""What the routes share: one runtime, its accounts, and the live sandboxes of all users."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import anyio
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from cellwall.admin.accounts import Accounts
+from cellwall.admin.owned_secrets import OwnedSecrets
+from cellwall.core.accounts import SessionsPort
+from cellwall.interfaces.http.readiness import ReadinessProbe
+from cellwall.interfaces.http.rendering import HostPaths
+from cellwall.interfaces.http.sandboxes import OwnedSandboxes
+from cellwall.runtime.approval_board import ApprovalBoard
+from cellwall.runtime.approvals import ApprovalBroker
+from cellwall.runtime.wiring import App
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """What the service allows its clients."""
+
+    hosts: tuple[str, ...]
+    """Names under which requests may come, without ports."""
+    public_url: str = "http://127.0.0.1"
+    """The address that clients use, without a slash at its end; the issuer of tokens."""
+    origins: tuple[str, ...] = ()
+    """Pages of these origins may use the service as well."""
+    max_sessions_per_user: int = 20
+    max_body_bytes: int = 16 * _MIB
+    max_file_bytes: int = 64 * _MIB
+    """The body of a written file."""
+
+    @property
+    def audience(self) -> str:
+        """Of the access tokens for this API."""
+        return f"{self.public_url}/v1"
+
+    @property
+    def mcp_url(self) -> str:
+        """The address of MCP over HTTP, and the audience of its access tokens."""
+        return f"{self.public_url}/mcp"
+
+    @property
+    def is_https(self) -> bool:
+        return self.public_url.startswith("https://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """The state of one running service. Routes get it as `CurrentService`."""
+
+    app: App
+    accounts: Accounts
+    store: SessionsPort
+    settings: ServiceSettings
+    sandboxes: OwnedSandboxes
+    readiness: ReadinessProbe
+    secrets: OwnedSecrets
+    paths: HostPaths
+    readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
+    """Threads for reading the record and for scans; more would starve the runs."""
+
+    @property
+    def board(self) -> ApprovalBoard:
+        """The open questions of this process."""
+        broker = self.app.runtime.approvals
+        assert isinstance(broker, ApprovalBroker)  # noqa: S101  # by `open_app`
+        return broker.board
+
+
+def service_of(connection: HTTPConnection) -> Service:
+    """The service of a request or a WebSocket; set while the application runs."""
+    found: Service = connection.app.state.service
+    return found
+
+
+async def _current_service(connection: HTTPConnection) -> Service:
+    """A coroutine: FastAPI would call a plain function in a thread, for each request."""
+    return service_of(connection)
+
+
+CurrentService = Annotated[Service, Depends(_current_service)]

@@ -1,0 +1,300 @@
+"""`/v1/sessions`: sandboxes of the caller, and runs in them as JSON or as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+import anyio
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from cellwall.admin.accounts import Identity
+from cellwall.core.accounts import SessionRecord
+from cellwall.core.errors import BadInput, NotFound
+from cellwall.core.languages import canonical
+from cellwall.core.outcomes import Outcome
+from cellwall.core.text import to_bytes
+from cellwall.core.types import OutputSink, Permission, RunCode, RunCommand
+from cellwall.interfaces.http.bodies import ERRORS
+from cellwall.interfaces.http.bodies.sessions import (
+    CodeRequest,
+    CommandRequest,
+    NewSession,
+    OutcomeBody,
+    Session,
+    SessionPage,
+)
+from cellwall.interfaces.http.callers import Caller, CurrentCaller, require
+from cellwall.interfaces.http.rendering import outcome_json
+from cellwall.interfaces.http.runs import Run
+from cellwall.interfaces.http.sandboxes import OwnedSandbox, about
+from cellwall.interfaces.http.service import CurrentService, Service
+from cellwall.interfaces.sdk.commands import argv_of
+from cellwall.interfaces.sdk.hosts import SandboxSpec
+
+EVENTS = "text/event-stream"
+_EVENT_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+routes = APIRouter(tags=["sessions"], responses=ERRORS)
+_ONE = "/sessions/{session_id}"
+
+
+@routes.post("/sessions", status_code=201)
+async def create_session(
+    service: CurrentService, response: Response, caller: CurrentCaller, body: NewSession
+) -> Session:
+    """Create a sandbox. Limits above those of the service are lowered to them."""
+    require(service, caller, Permission.SANDBOX_EXECUTE)
+    if body.team is not None and body.team not in caller.identity.teams:
+        raise NotFound("there is no such team", hint="Check the id, and who owns it.")
+    if body.team is not None and body.secrets:
+        raise BadInput(
+            "a shared sandbox has no secrets",
+            hint="Code of every member could use them: create it without a team.",
+        )
+    spec = SandboxSpec(
+        workspace=None,  # a directory of the host is never a client's choice
+        policy=None,  # nor is the policy
+        allow_domains=body.allow_domains,
+        registries=body.packages,
+        secrets=body.secrets,
+        envs=body.envs,
+        timeout=body.timeout,
+        memory=body.memory,
+        limits=body.limits,
+        template=body.template,
+        skills=body.skills,
+    )
+    made = await service.sandboxes.create(
+        caller.identity, spec, keep_alive_s=body.keep_alive, team_id=body.team
+    )
+    response.headers["Location"] = f"/v1/sessions/{made.id}"
+    return _live(made)
+
+
+@routes.get("/sessions")
+async def list_sessions(
+    service: CurrentService,
+    caller: CurrentCaller,
+    state: Literal["live", "all"] = "live",
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    after: Annotated[str, Query(max_length=60)] = "",
+) -> SessionPage:
+    """The sandboxes of the caller and of the caller's teams, by id; ended ones with `state=all`."""
+    if state == "live":
+        live = [each for each in service.sandboxes.of(caller.identity) if each.id > after]
+        found = [_live(each) for each in live[: limit + 1]]
+    else:
+        who = caller.identity
+        records = await service.store.list_sessions(
+            user_id=who.user_id, teams=who.teams, after=after, limit=limit + 1
+        )
+        found = [_describe(service, who, record) for record in records]
+    page = found[:limit]
+    return SessionPage(sessions=page, next=page[-1].id if len(found) > limit else None)
+
+
+@routes.get(_ONE)
+async def get_session(service: CurrentService, caller: CurrentCaller, session_id: str) -> Session:
+    """One sandbox, also after its end."""
+    who = caller.identity
+    record = await service.store.find_session(session_id, user_id=who.user_id, teams=who.teams)
+    if record is None:
+        raise NotFound("there is no such session", hint="Check the id, and who owns it.")
+    return _describe(service, who, record)
+
+
+@routes.delete(_ONE, status_code=204)
+async def end_session(service: CurrentService, caller: CurrentCaller, session_id: str) -> None:
+    """End a sandbox with everything in it."""
+    sandbox = service.sandboxes.find(caller.identity, session_id)
+    if sandbox.owner_id != caller.id:  # shared by a team
+        require(service, caller, Permission.SANDBOX_EXECUTE)
+    await service.sandboxes.end(sandbox)
+
+
+Accept = Annotated[str, Header(max_length=1000)]
+Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
+_RUN: dict[str, Any] = {
+    "responses": {
+        200: {
+            "model": OutcomeBody,
+            "description": "The outcome; with `Accept: text/event-stream` the events `stdout`, "
+            "`stderr`, `result` and, as the last, `outcome`, or `error` for a run without one.",
+            "headers": {"Cellwall-Run": {"schema": {"type": "string"}}},
+            "content": {
+                EVENTS: {
+                    "schema": {"type": "string"},
+                    "example": 'id: 1\nevent: stdout\ndata: {"text":"42\\n"}\n\n',
+                }
+            },
+        }
+    },
+    "response_class": JSONResponse,
+}
+
+
+@routes.post(f"{_ONE}/code", **_RUN)
+async def run_code(
+    request: Request,
+    service: CurrentService,
+    caller: CurrentCaller,
+    session_id: str,
+    body: CodeRequest,
+    accept: Accept = "*/*",
+    key: Key = None,
+) -> Response:
+    """Run code in the live interpreter. A refusal is an outcome with the status `denied`."""
+    sandbox = service.sandboxes.find(caller.identity, session_id)
+    operation = RunCode(canonical(body.language), to_bytes(body.code, what="the code"))
+    return await _run(request, caller, sandbox, operation, body, accept=accept, key=key)
+
+
+@routes.post(f"{_ONE}/commands", **_RUN)
+async def run_command(
+    request: Request,
+    service: CurrentService,
+    caller: CurrentCaller,
+    session_id: str,
+    body: CommandRequest,
+    accept: Accept = "*/*",
+    key: Key = None,
+) -> Response:
+    """Run a program. A refusal is an outcome with the status `denied`."""
+    sandbox = service.sandboxes.find(caller.identity, session_id)
+    operation = RunCommand(argv_of(body.command), cwd=body.cwd)
+    return await _run(request, caller, sandbox, operation, body, accept=accept, key=key)
+
+
+@routes.get(
+    f"{_ONE}/runs/{{run_id}}/events",
+    response_class=StreamingResponse,
+    responses={200: {"content": {EVENTS: {"schema": {"type": "string"}}}}},
+)
+async def follow_run(
+    service: CurrentService,
+    caller: CurrentCaller,
+    session_id: str,
+    run_id: str,
+    last: Annotated[int, Header(alias="Last-Event-ID", ge=0)] = 0,
+) -> Response:
+    """The events of a run behind `Last-Event-ID`, after a lost connection."""
+    run = service.sandboxes.find(caller.identity, session_id).runs.find(run_id)
+    return _stream(run, last)
+
+
+@routes.delete(f"{_ONE}/runs/{{run_id}}", status_code=204)
+async def cancel_run(
+    service: CurrentService, caller: CurrentCaller, session_id: str, run_id: str
+) -> None:
+    """End a run; its sandbox lives on."""
+    require(service, caller, Permission.SANDBOX_EXECUTE)
+    service.sandboxes.find(caller.identity, session_id).runs.find(run_id).scope.cancel()
+
+
+async def _run(
+    request: Request,
+    caller: Caller,
+    sandbox: OwnedSandbox,
+    operation: RunCode | RunCommand,
+    body: CodeRequest | CommandRequest,
+    *,
+    accept: str,
+    key: str | None,
+) -> Response:
+    stdin = None if body.stdin is None else to_bytes(body.stdin, what="standard input")
+
+    # Without events or a key no client learns the id of the run before its end, so no client can
+    # follow its output: streaming it would cost each run a third more.
+    is_followed = _wants_events(accept) or key is not None
+
+    async def work(sink: OutputSink) -> Outcome:
+        return await sandbox.perform(
+            caller.principal,
+            operation,
+            timeout=body.timeout,
+            envs=body.envs,
+            stdin=stdin,
+            sink=sink if is_followed else None,
+        )
+
+    path = request.url.path.encode("utf-8", "replace")
+    own_key = None if key is None else f"{caller.id} {key}"
+    run = sandbox.runs.begin(work, key=own_key, request=path + b"\0" + await request.body())
+    if _wants_events(accept):
+        return _stream(run, 0)
+    outcome = await _outcome(request, run, is_joined_by_key=key is not None)
+    return JSONResponse(outcome_json(outcome), headers={"Cellwall-Run": run.id})
+
+
+async def _outcome(request: Request, run: Run, *, is_joined_by_key: bool) -> Outcome:
+    """Wait for the end of the run. A client that is gone cancels it, unless a key can join it."""
+    outcomes: list[Outcome] = []
+    failures: list[Exception] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            if not is_joined_by_key:
+                run.scope.cancel()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(watch)
+        try:
+            outcomes.append(await run.wait())
+        except Exception as error:  # noqa: BLE001  # raised below, not as a group
+            failures.append(error)
+        tasks.cancel_scope.cancel()
+    if outcomes:
+        return outcomes[0]
+    raise failures[0] if failures else BadInput("the client is gone", code="CW-CANCELLED")
+
+
+def _wants_events(accept: str) -> bool:
+    return any(part.partition(";")[0].strip().lower() == EVENTS for part in accept.split(","))
+
+
+def _stream(run: Run, after: int) -> StreamingResponse:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield f": run {run.id}\nretry: 1000\n\n".encode()
+        async for event in run.stream(after):
+            yield event
+
+    headers = {**_EVENT_HEADERS, "Cellwall-Run": run.id}
+    return StreamingResponse(chunks(), media_type=EVENTS, headers=headers)
+
+
+def _live(sandbox: OwnedSandbox) -> Session:
+    known: Any = about(sandbox)
+    return Session(
+        id=sandbox.id,
+        state="live",
+        template=known["template"],
+        limits=known["limits"],
+        team=sandbox.team_id,
+        created=sandbox.made_s,
+        ended=None,
+        ends_in=round(sandbox.ends_in_s, 1),
+        is_busy=sandbox.busy > 0,
+    )
+
+
+def _describe(service: Service, who: Identity, record: SessionRecord) -> Session:
+    try:
+        return _live(service.sandboxes.look(who, record.id))
+    except NotFound:
+        pass
+    known: Any = record.about
+    return Session(
+        id=record.id,
+        state="ended",
+        template=str(known.get("template", "")),
+        limits=known.get("limits", {}),
+        team=record.team_id,
+        created=record.created_s,
+        ended=record.ended_s,
+        ends_in=None,
+        is_busy=False,
+    )

@@ -1,0 +1,131 @@
+"""Data of sessions at rest (FS-5): keys with the vault behind them, and retention.
+
+Retention by age destroys keys, so that records and kept workspaces under them can no longer be
+read; retention by size removes kept workspaces, the oldest first. A hold on the log suspends both.
+"""
+
+# ruff: noqa: PLC0415  # late imports: most runs read no session data
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cellwall.audit.log import AuditLog
+from cellwall.audit.retention import holds
+from cellwall.config.models import Settings
+from cellwall.core.errors import CellwallError
+from cellwall.core.outcomes import Event, EventKind
+from cellwall.core.types import Json
+from cellwall.runtime.recording import audit_directory
+from cellwall.sandbox.workspace.store import WorkspaceStore
+from cellwall.secrets import failures
+from cellwall.secrets.session_keys import SessionKeys
+
+if TYPE_CHECKING:
+    from cellwall.runtime.vault import AskPassphrase, AuditedVault
+
+
+class _VaultOnDemand:
+    """Opens the vault when the first private key is needed from it."""
+
+    def __init__(
+        self,
+        home: str,
+        settings: Callable[[], Settings],
+        ask: AskPassphrase | None,
+    ) -> None:
+        self._home, self._settings, self._ask = home, settings, ask
+        self._vault: AuditedVault | None = None
+        self._problem: CellwallError | None = None
+
+    def __call__(self, vault: str) -> bytearray:
+        from cellwall.runtime.vault import AuditedVault, unlocked_vault
+
+        opened = unlocked_vault(self._home)
+        if opened is not None:
+            return opened.session_key(vault)
+        if self._problem is not None:  # a person is asked once, not for every record
+            raise self._problem
+        try:
+            if self._vault is None:
+                self._vault = AuditedVault(self._home, self._settings(), ask=self._ask)
+            return self._vault.session_key(vault)
+        except CellwallError as error:
+            self._problem = failures.session_locked(error.code)
+            raise self._problem from None
+
+
+def readable_keys(
+    home: str,
+    settings: Callable[[], Settings],
+    ask: AskPassphrase | None = None,
+) -> SessionKeys:
+    """Keys that can also read: the vault opens for them when needed, and `ask` may ask a person."""
+    return SessionKeys(home, _VaultOnDemand(home, settings, ask))
+
+
+_ENFORCE_EVERY_S = 3600.0
+_ENFORCED = "retention-enforced"
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What retention has erased."""
+
+    keys: int = 0
+    workspaces: tuple[str, ...] = ()
+
+
+def enforce_retention(
+    settings: Settings,
+    audit: AuditLog,
+    store: WorkspaceStore,
+    live: Collection[str],
+    keys: SessionKeys,
+    *,
+    is_forced: bool = False,
+) -> Expired:
+    """Erase what is past its time or over its size; at most once an hour, unless forced."""
+    marker = os.path.join(store.home, _ENFORCED)
+    if not is_forced and not _is_due(marker):
+        return Expired()
+    retention = settings.retention
+    directory = audit_directory(store.home)
+    expired = Expired()
+    before_s = None if retention.session_days is None else retention.session_days * _DAY_S
+    too_large = store.oldest_beyond(retention.workspaces_bytes, live)
+    if (before_s is not None or too_large) and not holds(directory, is_sure=is_forced):
+        destroyed = 0 if before_s is None else _expire_keys(audit, keys, time.time() - before_s)
+        for each in too_large:
+            _record(audit, {"reason": "size", "session": each})
+            store.remove(each)
+        expired = Expired(destroyed, tuple(too_large))
+    with suppress(OSError), open(marker, "w", encoding="ascii"):
+        os.utime(marker)
+    return expired
+
+
+def _is_due(marker: str) -> bool:
+    try:
+        return not 0 <= time.time() - os.stat(marker).st_mtime < _ENFORCE_EVERY_S
+    except OSError:
+        return True
+
+
+def _expire_keys(audit: AuditLog, keys: SessionKeys, before_s: float) -> int:
+    count = keys.count_expired(before_s)
+    if count:
+        # Before the keys: a record of an erasure that a crash prevented is harmless.
+        _record(audit, {"reason": "age", "keys": count})
+        keys.expire(before_s)
+    return count
+
+
+def _record(audit: AuditLog, body: dict[str, Json]) -> None:
+    audit.write(Event(EventKind.ERASURE, "", "cellwall", "audit", body))

@@ -1,0 +1,136 @@
+"""Seals the layers of an ended copy-on-write session, and opens them for a reader (FS-5).
+
+  seal:   (1) write the archive under a temporary name; flush it; rename it; flush the folder;
+          (2) remove the layers in clear.
+  open:   (1) extract into a directory of its own, locked; (2) read; (3) remove the directory.
+
+A kill in seal (1) leaves the layers, in (2) the archive and what is left of the layers, which are
+then removed: there is always one complete copy. An archive is never changed. A directory of a
+killed reader is found by its lock and removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from cellwall.core.errors import CellwallError
+from cellwall.core.ports import SessionKeysPort
+from cellwall.sandbox.files.descriptors import closing_fd, remove_tree, unlock_root
+from cellwall.sandbox.files.root import Root
+from cellwall.sandbox.workspace.sealed_files import (
+    MAX_ENTRIES,
+    extract,
+    read_key_name,
+    write_archive,
+)
+
+_SEALED = "sealed"
+_DRAFT = "sealed.draft"
+_LAYERS = "layers"
+_OPENED = "opened."
+_LOCK_TIMEOUT_S = 10.0
+_PAUSE_S = 0.01
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def is_sealed(folder: str) -> bool:
+    """Whether this workspace has an archive."""
+    return os.path.lexists(os.path.join(folder, _SEALED))
+
+
+class SealedLayers:
+    """Without keys, layers stay in clear: for tests of the sandbox alone."""
+
+    def __init__(self, keys: SessionKeysPort | None) -> None:
+        self._keys = keys
+
+    def seal(self, session: str, folder: str) -> None:
+        """Encrypt the layers and remove them. A failure leaves them as they are; `tidy` tries
+        again."""
+        if self._keys is None:
+            return
+        with suppress(OSError, CellwallError), closing_fd(os.open(folder, _FOLDER)) as fd:
+            if not _try_lock(fd, fcntl.LOCK_EX):
+                return
+            if not is_sealed(folder):
+                self._write(session, folder, fd)
+            remove_tree(fd, _LAYERS, max_entries=MAX_ENTRIES)
+
+    def _write(self, session: str, folder: str, fd: int) -> None:
+        assert self._keys is not None  # noqa: S101  # by `seal`
+        key_name, key = self._keys.new_key(session)
+        try:
+            with (
+                closing_fd(os.open(_DRAFT, _NEW, 0o600, dir_fd=fd)) as file,
+                Root.open(os.path.join(folder, _LAYERS, "upper")) as upper,
+            ):
+                unlock_root(upper.fd)
+                write_archive({"upper": upper}, file, session=session, key_name=key_name, key=key)
+                os.fsync(file)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(_DRAFT, dir_fd=fd)
+            raise
+        os.rename(_DRAFT, _SEALED, src_dir_fd=fd, dst_dir_fd=fd)
+        os.fsync(fd)
+
+    @contextmanager
+    def opened(self, session: str, folder: str) -> Iterator[str]:
+        """The folder that has the layers in clear: the workspace's own while its session lives."""
+        with closing_fd(os.open(folder, _FOLDER)) as fd:
+            fcntl.flock(fd, fcntl.LOCK_SH)  # sealing removes no layers that are being read
+            if not is_sealed(folder) or self._keys is None:
+                yield folder
+                return
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            name = _OPENED + secrets.token_hex(8)
+            os.mkdir(name, 0o700, dir_fd=fd)
+            with closing_fd(os.open(name, _FOLDER, dir_fd=fd)) as own:
+                try:
+                    fcntl.flock(own, fcntl.LOCK_EX)
+                    os.mkdir(_LAYERS, 0o700, dir_fd=own)
+                    self._extract(session, folder, own)
+                    yield os.path.join(folder, name)
+                finally:
+                    remove_tree(fd, name, max_entries=MAX_ENTRIES)
+
+    def _extract(self, session: str, folder: str, own: int) -> None:
+        assert self._keys is not None  # noqa: S101  # by `opened`
+        with (
+            open(os.path.join(folder, _SEALED), "rb") as file,
+            closing_fd(os.open(_LAYERS, _FOLDER, dir_fd=own)) as layers,
+        ):
+            key_name = read_key_name(file)
+            key = self._keys.key_bytes(key_name)
+            extract(file, layers, session=session, key_name=key_name, key=key)
+
+    def tidy(self, session: str, folder: str) -> None:
+        """Seal what is still in clear, and remove what killed readers left."""
+        if os.path.isdir(os.path.join(folder, _LAYERS)):
+            self.seal(session, folder)
+        with closing_fd(os.open(folder, _FOLDER)) as fd:
+            for name in os.listdir(fd):
+                if not name.startswith(_OPENED):
+                    continue
+                with suppress(OSError), closing_fd(os.open(name, _FOLDER, dir_fd=fd)) as left:
+                    fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove_tree(fd, name, max_entries=MAX_ENTRIES)
+
+
+def _try_lock(fd: int, kind: int) -> bool:
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_PAUSE_S)
+        else:
+            return True

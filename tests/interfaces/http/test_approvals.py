@@ -1,0 +1,156 @@
+"""Approvals over HTTP: one more channel to a person (POL-8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from interfaces.http.running_service import DEADLINE_S, RunningService, new_session, running_service
+from interfaces.test_cli_process import until
+
+pytestmark = pytest.mark.slow
+POLICY = """
+[permissions]
+allow = ["Bash", "Code", "Read", "Write"]
+ask = ["Bash(touch *)"]
+"""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    home = tmp_path_factory.mktemp("cellwall-asking")
+    policy = home / "policy.toml"
+    policy.write_text(POLICY)
+    config = f'[policy]\nfiles = ["{policy}"]\n[approvals]\ntimeout_s = 60.0\n'
+    with running_service(home, config=config) as found:
+        yield found
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as found:
+        yield found
+
+
+def question(client: httpx.Client) -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
+
+    def has_come() -> bool:
+        found[:] = client.get("/v1/approvals").json()["approvals"]
+        return bool(found)
+
+    until(has_come)
+    return found[0]
+
+
+def ask(client: httpx.Client, session: str, name: str = "a") -> httpx.Response:
+    return client.post(f"/v1/sessions/{session}/commands", json={"command": f"touch {name}"})
+
+
+@pytest.mark.requirement("POL-8")
+def test_a_run_waits_and_a_yes_over_http_lets_it_go_on(
+    service: RunningService, threads: ThreadPoolExecutor
+) -> None:
+    with service.client("user") as user, service.client("administrator") as admin:
+        run = threads.submit(ask, user, new_session(user))
+        found = question(admin)
+        assert found["by"] == "user"
+        assert "touch a" in found["shown"]
+        assert str(service.home) not in str(found)
+        with service.client("user") as same:
+            assert same.get("/v1/approvals").json()["approvals"] == [found]
+        answer = admin.post(f"/v1/approvals/{found['id']}", json={"answer": "once"})
+        assert answer.status_code == 200, answer.text
+        assert (answer.json()["answer"], answer.json()["by"]) == ("once", "administrator")
+        assert run.result(DEADLINE_S).json()["status"] == "ok"
+        again = admin.post(f"/v1/approvals/{found['id']}", json={"answer": "once"})
+        assert again.status_code == 404
+        assert admin.get("/v1/approvals").json() == {"approvals": []}
+
+
+@pytest.mark.requirement("POL-8", "RBAC-2")
+def test_the_asker_allows_nothing_that_the_role_does_not_permit(
+    service: RunningService, threads: ThreadPoolExecutor
+) -> None:
+    with service.client("user") as user, service.client("user") as same:
+        run = threads.submit(ask, user, new_session(user))
+        found = question(same)
+        address = f"/v1/approvals/{found['id']}"
+        for answer in ("once", "session", "rule"):
+            refused = same.post(address, json={"answer": answer, "rule": "1"})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "CW-ROLE")
+        assert same.post(address, json={"answer": "deny"}).status_code == 200
+        assert run.result(DEADLINE_S).json()["status"] == "denied"
+    # Positive control: a role that may answer also answers its own questions.
+    with service.client("power-user") as power, service.client("power-user") as same:
+        run = threads.submit(ask, power, new_session(power))
+        address = f"/v1/approvals/{question(same)['id']}"
+        rule = same.post(address, json={"answer": "rule", "rule": "1"})
+        assert rule.status_code == 403
+        assert same.post(address, json={"answer": "once"}).status_code == 200
+        assert run.result(DEADLINE_S).json()["status"] == "ok"
+
+
+@pytest.mark.requirement("POL-8", "RBAC-3")
+def test_a_foreign_question_answers_like_an_unknown_one(
+    service: RunningService, threads: ThreadPoolExecutor
+) -> None:
+    with service.client("user") as user, service.client("power-user") as other:
+        run = threads.submit(ask, user, new_session(user))
+        with service.client("owner") as owner:
+            found = question(owner)
+            unknown = "ask_" + "0" * 26
+            for method, body in (("GET", None), ("POST", {"answer": "once"})):
+                foreign = other.request(method, f"/v1/approvals/{found['id']}", json=body)
+                absent = other.request(method, f"/v1/approvals/{unknown}", json=body)
+                assert foreign.status_code == absent.status_code == 404
+                assert foreign.content == absent.content
+            assert other.get("/v1/approvals").json() == {"approvals": []}
+            owner.post(f"/v1/approvals/{found['id']}", json={"answer": "deny"})
+        assert run.result(DEADLINE_S).json()["status"] == "denied"
+
+
+@pytest.mark.requirement("POL-8")
+def test_of_two_answers_at_once_one_counts(
+    service: RunningService, threads: ThreadPoolExecutor
+) -> None:
+    with service.client("user") as user:
+        run = threads.submit(ask, user, new_session(user))
+        names = ["administrator", "owner"]
+        clients = [service.client(name) for name in names]
+        found = question(clients[0])
+        answers = [
+            threads.submit(
+                clients[at % 2].post, f"/v1/approvals/{found['id']}", json={"answer": kind}
+            )
+            for at, kind in enumerate(["once", "deny", "once", "deny"])
+        ]
+        done = [each.result(DEADLINE_S) for each in answers]
+        counted = [each for each in done if each.status_code == 200]
+        assert len(counted) == 1, [each.text for each in done]
+        assert {each.status_code for each in done} <= {200, 404, 409}
+        is_allowed = counted[0].json()["answer"] == "once"
+        assert run.result(DEADLINE_S).json()["status"] == ("ok" if is_allowed else "denied")
+        for each in clients:
+            each.close()
+
+
+def test_an_answer_to_another_text_or_of_another_kind_is_refused(
+    service: RunningService, threads: ThreadPoolExecutor
+) -> None:
+    with service.client("owner") as owner, service.client("owner") as same:
+        run = threads.submit(ask, owner, new_session(owner))
+        found = question(same)
+        address = f"/v1/approvals/{found['id']}"
+        stale = same.post(address, json={"answer": "once", "shown_sha256": "0" * 64})
+        assert stale.status_code == 412
+        assert same.post(address, json={"answer": "yes"}).status_code == 400
+        assert same.post(address, json={"answer": "rule", "rule": "Bash"}).status_code == 400
+        assert same.post(address, json={"answer": "once", "rule": "Bash"}).status_code == 400
+        right = {"answer": "session", "shown_sha256": found["shown_sha256"]}
+        assert same.post(address, json=right).status_code == 200
+        assert run.result(DEADLINE_S).json()["status"] == "ok"

@@ -1,0 +1,195 @@
+"""`cellwall user` and `cellwall token`: what they change, print, record and refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+
+import terminals
+from cellwall.core.outcomes import EventKind
+from cellwall.storage.engine import StorageSettings
+from conftest import audit_records
+from databases import in_store
+from interfaces.test_cli_help import completed
+from interfaces.test_cli_process import error_code, in_process
+
+pytestmark = pytest.mark.requirement("SRV-2")
+
+
+def done(*words: str, stdin: bytes = b"") -> bytes:
+    ran = in_process(*words, stdin=stdin)
+    assert (ran.returncode, ran.stderr) == (0, b""), ran
+    return ran.stdout
+
+
+def told(*words: str, stdin: bytes = b"") -> dict:
+    return json.loads(done(*words, "--json", stdin=stdin))
+
+
+def refused(*words: str, stdin: bytes = b"") -> str:
+    ran = in_process(*words, stdin=stdin)
+    assert (ran.returncode, ran.stdout) == (125, b""), ran
+    return error_code(ran)
+
+
+def test_a_user_is_added_listed_changed_and_removed(state_home):
+    added = told("user", "add", "Ann", "--role", "owner")
+    assert (added["name"], added["role"], added["disabled"]) == ("ann", "owner", False)
+    assert added["sign_in_code"].startswith("cwl_")
+    told("user", "add", "bob", "--role", "user")
+    assert told("user", "role", "bob", "power-user") == {"name": "bob", "role": "power-user"}
+    told("user", "disable", "bob")
+    users = told("user", "list")["users"]
+    assert [(each["name"], each["role"], each["disabled"]) for each in users] == [
+        ("ann", "owner", False),
+        ("bob", "power-user", True),
+    ]
+    assert done("user", "list").decode().splitlines()[1].split() == [
+        "bob",
+        "power-user",
+        "disabled",
+    ]
+    told("user", "enable", "bob")
+    assert told("user", "remove", "bob") == {"removed": "bob"}
+    assert [each["name"] for each in told("user", "list")["users"]] == ["ann"]
+    changes = [record["body"]["change"] for record in audit_records(kind=EventKind.ACCOUNT)]
+    assert changes == [
+        *("add user", "sign-in link", "add user", "sign-in link", "set role", "disable user"),
+        *("enable user", "remove user"),
+    ]
+
+
+def test_the_token_alone_is_printed_once_and_only_its_hash_is_kept(state_home):
+    done("user", "add", "ann", "--role", "user")
+    shown = done("token", "create", "--user", "ann", "--ttl", "2h", "--scope", "files:read")
+    assert re.fullmatch(rb"cws_[\w-]{43}\n", shown)
+    listed = told("token", "list", "--user", "ann")["tokens"]
+    assert [(each["user"], each["name"], each["scopes"]) for each in listed] == [
+        ("ann", "cli", ["files:read"])
+    ]
+    secret = shown.strip()
+    for folder, _, files in os.walk(state_home):
+        for name in files:
+            with open(os.path.join(folder, name), "rb") as file:
+                assert secret not in file.read(), name
+    assert secret not in done("token", "list")
+    assert told("token", "revoke", listed[0]["id"])["revoked"] == listed[0]["id"]
+    assert told("token", "list")["tokens"][0]["revoked"]
+    assert refused("token", "revoke", listed[0]["id"]) == "CW-NOT-FOUND"
+
+
+def test_without_scopes_a_token_has_all_permissions_of_the_role(state_home):
+    done("user", "add", "ann", "--role", "user")
+    scopes = told("token", "create", "--user", "ann")["scopes"]
+    assert set(scopes) == {
+        *("files:read", "files:write", "sandbox:execute", "skills:use", "tools:call")
+    }
+    assert refused("token", "create", "--user", "ann", "--scope", "users:manage") == (
+        "CW-ACCOUNT-SCOPE"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["user", "add", "ann", "--role", "user"], "CW-ACCOUNT-NAME-TAKEN"),
+        (["user", "add", "a b", "--role", "user"], "CW-ACCOUNT-NAME"),
+        (["user", "add", "", "--role", "user"], "CW-ACCOUNT-NAME"),
+        (["user", "add", "x" * 1000, "--role", "user"], "CW-ACCOUNT-NAME"),
+        (["user", "add", "eve\x1b[2J", "--role", "user"], "CW-ACCOUNT-NAME"),
+        (["user", "add", "eve", "--role", "king"], "CW-USAGE"),
+        (["user", "add", "eve"], "CW-USAGE"),
+        (["user", "remove", "ann"], "CW-ACCOUNT-LAST-OWNER"),
+        (["user", "role", "ann", "user"], "CW-ACCOUNT-LAST-OWNER"),
+        (["user", "disable", "ann"], "CW-ACCOUNT-LAST-OWNER"),
+        (["user", "remove", "nobody"], "CW-NOT-FOUND"),
+        (["user", "link", "nobody"], "CW-NOT-FOUND"),
+        (["user", "password", "nobody"], "CW-NOT-FOUND"),
+        (["token", "create", "--user", "nobody"], "CW-NOT-FOUND"),
+        (["token", "create", "--user", "ann", "--ttl", "soon"], "CW-USAGE"),
+        (["token", "create", "--user", "ann", "--ttl", "0"], "CW-ACCOUNT-LIFETIME"),
+        (["token", "create", "--user", "ann", "--ttl", "999999999d"], "CW-ACCOUNT-LIFETIME"),
+        (["token", "create", "--user", "ann", "--scope", "everything"], "CW-USAGE"),
+        (["token", "revoke", "tok_missing"], "CW-NOT-FOUND"),
+        (["token", "revoke"], "CW-USAGE"),
+        (["token", "revoke", "tok_x", "--user", "ann"], "CW-USAGE"),
+        (["token", "list", "--user", "nobody"], "CW-NOT-FOUND"),
+    ],
+)
+def test_refusals_change_nothing(state_home, words, code):
+    done("user", "add", "ann", "--role", "owner")
+    before = told("user", "list"), told("token", "list")
+    assert refused(*words) == code
+    assert (told("user", "list"), told("token", "list")) == before
+
+
+def test_a_password_comes_from_standard_input_or_a_prompt_and_never_an_argument(state_home):
+    password = b"correct horse battery\n"
+    done("user", "add", "ann", "--role", "owner", "--password-stdin", stdin=password)
+    assert told("user", "password", "ann", stdin=password) == {"name": "ann", "password": "set"}
+    ann = in_store(StorageSettings(home=state_home), lambda store: store.find_user_named("ann"))
+    assert ann.password_hash.startswith("$argon2id$")
+    assert refused("user", "password", "ann", stdin=b"short") == "CW-ACCOUNT-PASSWORD"
+    assert refused("user", "password", "ann", stdin=b"\xff" * 20) == "CW-ACCOUNT-PASSWORD"
+    assert refused("user", "add", "eve", "--role", "user", "--password-stdin", stdin=b"short") == (
+        "CW-ACCOUNT-PASSWORD"
+    )
+    assert [each["name"] for each in told("user", "list")["users"]] == ["ann"]
+
+
+def test_a_password_is_typed_twice_without_an_echo(state_home):
+    done("user", "add", "ann", "--role", "owner")
+    with terminals.cellwall_on_terminal(
+        ["user", "password", "ann"], terminals.Screen, on_terminal=True
+    ) as screen:
+        screen.until(r"Password: $")
+        screen.type("correct horse battery\n")
+        screen.until(r"again: $")
+        screen.type("correct horse battery\n")
+        screen.until(r"is set")
+        assert "correct horse" not in screen.seen
+
+
+@pytest.mark.requirement("POL-13")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["user", "add", "eve", "--role", "owner"],
+        ["user", "role", "ann", "owner"],
+        ["user", "password", "ann"],
+        ["user", "link", "ann"],
+        ["user", "enable", "ann"],
+        ["user", "remove", "ann"],
+        ["token", "create", "--user", "ann"],
+    ],
+)
+def test_an_agent_gives_itself_no_account_and_no_token(state_home, monkeypatch, words):
+    done("user", "add", "ann", "--role", "user")
+    monkeypatch.setenv("CLAUDECODE", "1")
+    assert refused(*words) == "CW-AGENT-SHELL"
+
+
+@pytest.mark.requirement("RBAC-1")
+def test_a_role_below_owner_manages_no_accounts(state_home, tmp_path, monkeypatch):
+    config = tmp_path / "cellwall.toml"
+    config.write_text('[roles]\ndefault = "administrator"\n')
+    config.chmod(0o600)
+    for words in (["user", "list"], ["user", "add", "a", "--role", "user"], ["token", "list"]):
+        assert refused(*words, "--config", str(config)) == "CW-ROLE"
+    assert not os.path.exists(f"{state_home}/cellwall.db")
+
+
+def test_names_and_ids_are_completed_and_no_database_is_made_for_that(state_home):
+    assert completed("user", "remove", "a") - {""} == set()
+    assert not os.path.exists(f"{state_home}/cellwall.db")
+    done("user", "add", "ann", "--role", "user")
+    done("user", "add", "bob", "--role", "user")
+    made = told("token", "create", "--user", "ann")["id"]
+    assert completed("user", "remove", "a") == {"ann"}
+    assert completed("token", "create", "--user", "") == {"ann", "bob"}
+    assert completed("token", "revoke", "tok_") == {made}
+    assert completed("user", "add", "eve", "--role", "power") == {"power-user"}
+    assert completed("token", "create", "--scope", "sandbox") == {"sandbox:execute"}

@@ -1,0 +1,237 @@
+"""A running service with its neighbours: the operator's commands, other supervisors, slow clients,
+housekeeping. Real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+
+import httpx2 as httpx
+import pytest
+
+from interfaces.served import DEADLINE_S, Place, Served, new_place, until
+from interfaces.test_cli_process import error_code
+from interfaces.test_serve import new_session, refusal, run
+
+pytestmark = pytest.mark.requirement("SRV-1")
+QUICK = "[server]\nrequest_timeout_s = 1.0\nmax_connections = 8\nhousekeeping_s = 1.0\n"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """One for all tests, which leave it as it was."""
+    with new_place(QUICK + "[accounts]\nsigning_key_days = 0.01\n") as place:
+        place.environment["TOKEN"] = place.token()
+        place.environment["CELLWALL_SUPERVISOR"] = "on"
+        with place.serving() as found:
+            yield found
+
+
+@pytest.fixture
+def ann(served: Served) -> Iterator[httpx.Client]:
+    with served.client(served.place.environment["TOKEN"]) as client:
+        yield client
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with new_place() as found:
+        found.environment["CELLWALL_SUPERVISOR"] = "on"
+        yield found
+
+
+def address(served: Served) -> tuple[str, int]:
+    return "127.0.0.1", int(served.url.rpartition(":")[2])
+
+
+# The operator
+
+
+def test_the_operator_sees_reads_and_ends_sessions_of_users_and_it_is_recorded(served, ann):
+    session = new_session(ann)
+    assert run(ann, session, "echo", "told by a user").json()["status"] == "ok"
+    listed = json.loads(served.place.done("ps", "--json"))
+    assert listed["supervisor"] == served.process.pid
+    shown = [each for each in listed["sandboxes"] if each["id"] == session]
+    assert [(each["owner"], each["calls"], each["is_busy"]) for each in shown] == [
+        ("ann", 1, False)
+    ]
+    assert f"{session} " in served.place.done("ps").decode()
+    assert served.place.done("logs", session) == b"told by a user\n"
+    served.place.done("kill", session)
+    assert ann.get(f"/v1/sessions/{session}").json().get("state") != "live"
+    assert run(ann, session, "true").status_code in {404, 409, 410}
+    found = served.place.done("audit", "search", "--session", session, "--json")
+    ended = [row["body"] for row in json.loads(found)["records"] if row["kind"] == "session"]
+    assert "ended by the operator" in [body["status"] for body in ended]
+    again = served.place.cellwall("kill", session)
+    assert error_code(again) == "CW-NO-SANDBOX"
+
+
+def test_commands_of_the_same_account_run_in_the_service(served):
+    made = served.place.done("create").decode().strip()
+    try:
+        assert served.place.done("exec", made, "--", "echo", "inside") == b"inside\n"
+        assert made in served.place.done("ps").decode()
+        status = json.loads(served.place.done("supervisor", "status", "--json"))
+        assert status["pid"] == served.process.pid
+    finally:
+        served.place.done("kill", made)
+
+
+def test_the_supervisor_of_a_service_is_not_stopped_alone(served):
+    done = served.place.cellwall("supervisor", "stop")
+    assert (done.returncode, error_code(done)) == (125, "CW-SUPERVISOR-SERVES")
+    assert served.process.poll() is None
+
+
+def test_no_user_can_name_the_sandbox_of_the_operator(served, ann):
+    made = served.place.done("create").decode().strip()
+    try:
+        foreign, missing = (ann.get(f"/v1/sessions/{name}") for name in (made, "sbx_" + "0" * 26))
+        assert (foreign.status_code, foreign.json()) == (missing.status_code, missing.json())
+    finally:
+        served.place.done("kill", made)
+
+
+# Who owns cells
+
+
+def test_a_second_service_of_the_same_folder_is_refused(served):
+    assert refusal(served.place, "--port", "0") == (125, "CW-SERVE-RUNNING")
+
+
+def test_an_idle_supervisor_gives_way_and_one_with_a_sandbox_does_not(place):
+    made = place.done("create").decode().strip()  # starts a supervisor
+    before = json.loads(place.done("ps", "--json"))["supervisor"]
+    try:
+        assert refusal(place, "--port", "0") == (125, "CW-SERVE-SUPERVISOR")
+        assert made in place.done("ps").decode()  # untouched
+        place.done("kill", made)
+        with place.serving() as served:
+            assert json.loads(place.done("ps", "--json"))["supervisor"] == served.process.pid
+            until(lambda: not os.path.exists(f"/proc/{before}"))
+    finally:
+        place.cellwall("supervisor", "stop")
+
+
+# Accounts change under a running service
+
+
+@pytest.mark.requirement("SRV-2")
+def test_a_token_a_role_and_a_user_that_the_operator_ends_have_ended_at_once(served):
+    place = served.place
+    place.done("user", "add", "bob", "--role", "user")
+    made = json.loads(place.done("token", "create", "--user", "bob", "--json"))
+    with served.client(made["token"]) as bob:
+        assert bob.get("/v1/sessions").status_code == 200
+        place.done("token", "revoke", made["id"])
+        assert bob.get("/v1/sessions").status_code == 401
+    token = place.done("token", "create", "--user", "bob").decode().strip()
+    with served.client(token) as bob:
+        assert bob.post("/v1/sessions", json={}).status_code == 201
+        place.done("user", "role", "bob", "guest")
+        assert bob.post("/v1/sessions", json={}).status_code == 403
+        place.done("user", "remove", "bob")
+        assert bob.get("/v1/sessions").status_code == 401
+    until(lambda: b" bob\n" not in place.done("ps"))  # his sandbox as well
+
+
+# Slow and greedy clients
+
+
+def read_to_end(line: socket.socket) -> bytes:
+    line.settimeout(DEADLINE_S)
+    data = b""
+    try:
+        while chunk := line.recv(65_536):
+            data += chunk
+    except ConnectionResetError:
+        pass
+    return data
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /v1/healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n",
+        b"POST /v1/scan HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{",
+    ],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_a_client_that_stops_sending_is_disconnected(served, sent):
+    with socket.create_connection(address(served)) as line:
+        line.sendall(sent)
+        assert b" 200 " not in read_to_end(line)
+
+
+def test_an_endless_head_is_cut_off(served):
+    with socket.create_connection(address(served)) as line:
+        line.settimeout(DEADLINE_S)
+        sent = 0
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
+            line.sendall(b"GET /v1/healthz HTTP/1.1\r\n")
+            while sent < 1 << 28:
+                line.sendall(b"X-Filler: " + b"x" * 8000 + b"\r\n")
+                sent += 8000
+        assert sent < 16 << 20  # what the kernel's buffers hold
+
+
+def test_idle_connections_do_not_take_all_places_for_long(served, ann):
+    lines = [socket.create_connection(address(served)) for _ in range(20)]
+    try:
+        for line in lines:
+            assert read_to_end(line) == b""
+        assert ann.get("/v1/healthz").status_code == 200
+    finally:
+        for line in lines:
+            line.close()
+
+
+# Housekeeping
+
+
+@pytest.mark.requirement("SRV-2")
+def test_expired_tokens_are_deleted_now_and_then(served):
+    place = served.place
+    made = json.loads(place.done("token", "create", "--user", "ann", "--ttl", "1s", "--json"))
+
+    def listed() -> list[str]:
+        found = json.loads(place.done("token", "list", "--json"))
+        return [each["id"] for each in found["tokens"]]
+
+    until(lambda: made["id"] not in listed())
+    assert listed()  # the others stay
+
+
+# doctor
+
+
+def test_doctor_finds_the_running_service_and_a_certificate_that_is_none(served, place):
+    found = json.loads(served.place.cellwall("doctor", "--service", "--json").stdout)
+    checks = {check["name"]: check for check in found["checks"]}
+    assert checks["port"]["found"] == "the service is running"
+    assert checks["database"]["status"] == checks["state folder"]["status"] == "ok"
+    assert checks["service account"]["status"] == ("ok" if served.place.user else "weak")
+    place.configure('[server]\ntls_certificate = "/dev/null"\ntls_key = "/dev/null"\n')
+    found = json.loads(place.cellwall("doctor", "--service", "--json").stdout)
+    assert not found["usable"]
+    checks = {check["name"]: check for check in found["checks"]}
+    assert checks["TLS"]["status"] == "missing"
+    assert checks["database"]["found"] == "created by the first start"
+
+
+def test_a_hangup_drains_as_well(place):
+    with place.serving() as served:
+        served.process.send_signal(signal.SIGHUP)
+        assert served.ended() == 0
+
+
+def test_a_removed_state_folder_ends_the_service(place):
+    with place.serving() as served:
+        place.home.rename(place.folder / "moved")
+        assert served.ended() == 0
