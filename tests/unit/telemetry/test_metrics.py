@@ -195,6 +195,9 @@ def test_gauges_are_asked_at_the_scrape_and_no_more_after_the_end() -> None:
     assert value(metrics, "cellwall_actions_running") == 7
     two.close()
     assert value(metrics, "cellwall_cells", state="live") == 2
+    broken = Telemetry(metrics)
+    broken.gauge_with(lambda: Gauges(live=1 // 0))
+    assert value(metrics, "cellwall_cells", state="live") == 2
     one.close()
     assert value(metrics, "cellwall_cells", state="live") == 0
 
