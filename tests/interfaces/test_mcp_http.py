@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import anyio
 import httpx2
 import pytest
 
@@ -149,12 +148,14 @@ def test_the_question_of_another_cannot_be_answered(service: McpService) -> None
 
 @pytest.mark.requirement("POL-8")
 def test_a_question_without_an_answer_in_time_is_denied(service: McpService) -> None:
-    with service.connected(service.token("ann")[0], mode="legacy") as agent:
-        agent.person.answer = anyio.sleep_forever
-        assert agent.told("run_command", command="touch late")["status"] == "denied"
-        assert "late" not in agent.told("list_files")["output"]
-    late = RawClient(service, service.token("ann")[0])
+    silent = RawClient(service, service.token("ann")[0], "2025-11-25")
     arguments = {"command": "touch late"}
+    with silent.stream("tools/call", name="run_command", arguments=arguments) as events:
+        asked, *_, told = events
+    assert asked["method"] == "elicitation/create"
+    assert told["result"]["structuredContent"]["status"] == "denied"
+    assert "late" not in silent.call("list_files")["output"]
+    late = RawClient(service, service.token("ann")[0])
     asked = late.result("tools/call", name="run_command", arguments=arguments)
     queue = service.app.runtime.approvals.queue
     until(lambda: queue.list_waiting() == [])
@@ -181,7 +182,15 @@ def test_a_yes_of_a_role_that_may_not_answer_denies(service: McpService) -> None
 
 
 @pytest.mark.requirement("SRV-2")
-@pytest.mark.parametrize("what", ["token", "user", "everybody"])
+@pytest.mark.parametrize(
+    ("what", "version"),
+    [
+        ("token", "2026-07-28"),
+        ("token", "2025-11-25"),
+        ("user", "2026-07-28"),
+        ("everybody", "2025-11-25"),
+    ],
+)
 def test_a_revocation_ends_what_runs_and_its_sandboxes(
     service: McpService, version: str, what: str
 ) -> None:
