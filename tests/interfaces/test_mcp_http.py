@@ -231,6 +231,25 @@ def test_without_rules_a_call_stays_inside(tmp_path: Path) -> None:
         assert client.call("fetch_url", url="https://example.com/")["status"] == "denied"
 
 
+def test_a_stopping_service_ends_waiting_streams_and_lets_calls_end(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        client = RawClient(service, service.token("ann")[0], "2025-11-25")
+        client.open()
+        arguments = {"code": "import time; time.sleep(2); print(6 * 7)"}
+        with (
+            client.http.stream("GET", client.url, headers=client.headers()) as waiting,
+            client.stream("tools/call", name="run_code", arguments=arguments) as events,
+        ):
+            assert waiting.status_code == 200
+            next(events)
+            service.portal.call(service.endpoint.drain)
+            assert "data:" not in waiting.read().decode()
+            refused = client.send()
+            assert (refused.status_code, "CW-STOPPING" in refused.text) == (503, True)
+            *_, told = events
+            assert "42" in told["result"]["structuredContent"]["output"]
+
+
 @pytest.mark.requirement("SRV-1")
 def test_a_deleted_session_ends_with_its_sandboxes(service: McpService) -> None:
     client = RawClient(service, service.token("ann")[0], "2025-11-25")

@@ -74,6 +74,7 @@ class McpEndpoint:
     resource: ProtectedResource
     records_of: Callable[[Identity], SandboxRecords]
     _clients: HttpClients | None = None
+    _is_draining: bool = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -90,6 +91,12 @@ class McpEndpoint:
                     self._clients = None
                     watching.cancel_scope.cancel()
                     clients.end_all()
+
+    def drain(self) -> None:
+        """The service stops: calls under way go on, streams that wait for events end."""
+        self._is_draining = True
+        if self._clients is not None:
+            self._clients.end_streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -138,7 +145,7 @@ class McpEndpoint:
     ) -> None:
         credential = await self._authenticate(scope, headers)  # (2)
         clients = self._clients
-        if clients is None:
+        if clients is None or self._is_draining:
             raise Busy("the service is stopping", hint="Try again in a moment.", code="CW-STOPPING")
         message, again = None, receive
         if scope["method"] == "POST":
