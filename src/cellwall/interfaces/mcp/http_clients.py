@@ -132,6 +132,10 @@ class HttpClients:
         self.forget(client)
         client.end()
 
+    def end_streams(self) -> None:
+        for client in [*self._live.values(), *self._opening]:
+            client.end_streams()
+
     def end_all(self) -> None:
         for client in [*self._live.values(), *self._opening]:
             self.end(client)
