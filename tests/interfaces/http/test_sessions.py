@@ -91,6 +91,16 @@ def test_a_repeated_request_with_a_key_joins_the_first_run(user: httpx.Client) -
     assert user.post(address, json=body).json()["stdout"].strip() == "2"
 
 
+def test_of_repeated_requests_at_once_one_runs(user: httpx.Client) -> None:
+    session = new_session(user)
+    address, headers = f"/v1/sessions/{session}/commands", {"Idempotency-Key": "k"}
+    body = {"command": "echo x >> count; wc -l < count"}
+    with ThreadPoolExecutor(8) as threads:
+        done = list(threads.map(lambda _: user.post(address, json=body, headers=headers), range(8)))
+    assert {each.headers["Cellwall-Run"] for each in done} == {done[0].headers["Cellwall-Run"]}
+    assert user.get(f"/v1/sessions/{session}/files/count").content == b"x\n"
+
+
 def test_a_cancelled_run_ends_and_its_sandbox_lives_on(user: httpx.Client) -> None:
     session = new_session(user)
     address, headers = f"/v1/sessions/{session}/commands", {"Accept": "text/event-stream"}
