@@ -7,6 +7,7 @@ and hold where it errs.
 # ruff: noqa: PLC0415  # late imports: the redactor is loaded with the first text, pseudonyms where the setting is on
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,19 +16,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cellwall.core.network import Page
 from cellwall.core.outcomes import Finding, RunResult
+from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
     Action,
+    CallTool,
     Json,
     OutputSink,
     ProcessOperation,
     ReceiveMessage,
     SendReply,
     ToolResult,
+    UseTool,
 )
 from cellwall.guard.rendering import ModelRenderer, ToolResultCleaner
 from cellwall.guard.report import GuardSettings
 from cellwall.guard.scanning import Scanner
-from cellwall.guard.screening import screen_action, strings
+from cellwall.guard.screening import screen_action
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget
 from cellwall.parsing.canaries.canary_set import CanarySet, CanaryStream
 
@@ -36,6 +40,10 @@ if TYPE_CHECKING:
     from cellwall.guard.redact import RedactingStream, Redactor, SecretHit
 
 StreamName = Literal["stdout", "stderr"]
+_CANARY_REFUSED = "the call contains part of a registered text"
+_FILE_TOOLS = frozenset(
+    ("Read", "Glob", "Grep", "LS", "NotebookRead", "Write", "Edit", "MultiEdit", "NotebookEdit")
+)
 CANARY_NOTE = "[cellwall: withheld: it contains part of a registered text]\n"
 """In place of output with part of a registered text, such as a system prompt."""
 
@@ -68,10 +76,16 @@ class Guard:
         return Redactor()
 
     def screen(self, action: Action) -> Sequence[Finding]:
-        """Findings about code and texts of an action (GRD-9); a setting makes some deny."""
-        return screen_action(
-            action, self.scanner, self.settings.denied_code, self.settings.code_patterns
-        )
+        """Findings about code and texts of an action (GRD-9); a setting makes some deny. So does a
+        registered text in a call that may leave this machine."""
+        found: list[Finding] = []
+        self._has_canary(_leaving(action), "input", found, _CANARY_REFUSED)
+        return [
+            *found,
+            *screen_action(
+                action, self.scanner, self.settings.denied_code, self.settings.code_patterns
+            ),
+        ]
 
     def clean(self, action: Action, result: RunResult) -> RunResult:
         """The result without secrets, with its findings, and rendered if a model reads it."""
@@ -80,7 +94,8 @@ class Guard:
 
     def _clean(self, action: Action, result: RunResult) -> RunResult:
         result, findings = self._redact_result(action, result)
-        result = self._withhold_canaries(result, findings)
+        if not isinstance(action.operation, ToolResult):  # its host expects the same structure
+            result = self._withhold_canaries(result, findings)
         if isinstance(action.operation, ToolResult):
             operation = action.operation
             answer = ToolResultCleaner(
@@ -121,20 +136,24 @@ class Guard:
             changes["payload"] = replace(page, text=CANARY_NOTE, body=CANARY_NOTE.encode())
         return replace(result, **changes) if changes else result
 
-    def _has_canary(self, value: Json | bytes, where: str, findings: list[Finding]) -> bool:
+    def _has_canary(
+        self,
+        value: Json | bytes,
+        where: str,
+        findings: list[Finding],
+        message: str = "output with part of a registered text was withheld",
+    ) -> bool:
         canaries = self._canaries()
         if not canaries or not value:
             return False
-        # One text for all strings: a registered text may be split among them.
-        data = (
-            value
-            if isinstance(value, bytes)
-            else " ".join(strings(value)).encode("utf-8", "replace")
-        )
-        name = canaries.find(data)
+        if not isinstance(value, bytes):
+            # One text for all strings: a registered text may be split among them.
+            value = json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace")
+        name = canaries.find(value)
         if name is None:
             return False
-        findings.append(_canary_finding(name, where))
+        found = Finding("canary", "high", message, rule=f"canary.{name}", where=where)
+        findings.append(found)
         return True
 
     def redact(self, text: str) -> str:
@@ -310,9 +329,18 @@ class _ProcessStreams:
             yield from _summarise_hits(self._stderr.hits[second:], "stderr")
 
 
-def _canary_finding(name: str, where: str) -> Finding:
-    message = "output with part of a registered text was withheld"
-    return Finding("canary", "high", message, rule=f"canary.{name}", where=where)
+def _leaving(action: Action) -> Json:
+    """The arguments of a call by which a text can leave. Requests of sandboxes are searched by
+    egress; an agent's own file tools stay on this machine."""
+    match action.operation:
+        case UseTool(tool, given) if tool not in _FILE_TOOLS:
+            return given
+        case CallServerTool(arguments=given):
+            return given
+        case CallTool(args=args, kwargs=kwargs):
+            return [list(args), dict(kwargs)]
+        case _:
+            return None
 
 
 def _summarise_hits(hits: Sequence[SecretHit], where: str) -> Iterator[Finding]:

@@ -14,7 +14,9 @@ from cellwall.core.connections import ConnectedAccount
 from cellwall.core.types import REMOTE_INTERFACES, Principal
 from cellwall.runtime.state_lists import Stamp, StateList
 
-MAX_ACCOUNTS = 1000
+MAX_ACCOUNTS = 10_000
+MAX_OWN_ACCOUNTS = 50
+"""Of one owner, so that no user takes the places of others."""
 _FIELDS = frozenset(ConnectedAccount.__dataclass_fields__)
 
 
