@@ -33,11 +33,11 @@ from cellwall.guard.report import GuardSettings
 from cellwall.guard.scanning import Scanner
 from cellwall.guard.screening import screen_action
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget
-from cellwall.parsing.canaries.canary_set import CanarySet, CanaryStream
 
 if TYPE_CHECKING:
     from cellwall.guard.pii import Pseudonyms
     from cellwall.guard.redact import RedactingStream, Redactor, SecretHit
+    from cellwall.parsing.canaries.canary_set import CanarySet, CanaryStream
 
 StreamName = Literal["stdout", "stderr"]
 _CANARY_REFUSED = "the call contains part of a registered text"
@@ -57,8 +57,9 @@ class Guard:
         *,
         scanner: Scanner | None = None,
         redactor: Callable[[], Redactor] | None = None,
-        canaries: Callable[[], CanarySet] = CanarySet,
+        canaries: Callable[[], CanarySet | None] = lambda: None,
     ) -> None:
+        """`canaries` gives the registered texts; None: there are none."""
         self._canaries = canaries
         self.settings = GuardSettings() if settings is None else settings
         self.scanner = Scanner(self.settings) if scanner is None else scanner
@@ -266,13 +267,13 @@ class RedactedSink:
         self,
         sink: OutputSink,
         redactor: Callable[[], Redactor],
-        canaries: Callable[[], CanarySet] = CanarySet,
+        canaries: Callable[[], CanarySet | None] = lambda: None,
     ) -> None:
         self._sink = sink
         self._redactor = redactor
         self._canaries = canaries
         self._streams: dict[StreamName, RedactingStream] = {}
-        self._searches: dict[StreamName, CanaryStream] = {}
+        self._searches: dict[StreamName, CanaryStream | None] = {}
         self._ended: set[StreamName] = set()
         """Streams with a registered text in them: nothing more of them is forwarded."""
 
@@ -280,7 +281,7 @@ class RedactedSink:
         stream = self._streams.get(name)
         if stream is None:
             stream = self._streams[name] = self._redactor().stream()
-            self._searches[name] = self._canaries().stream()
+            self._searches[name] = _search_in(self._canaries())
         self._forward(name, stream.feed(chunk))
 
     def end(self) -> None:
@@ -290,7 +291,8 @@ class RedactedSink:
     def _forward(self, name: StreamName, cleaned: bytes) -> None:
         if not cleaned or name in self._ended:
             return
-        if self._searches[name].feed(cleaned) is not None:
+        search = self._searches[name]
+        if search is not None and search.feed(cleaned) is not None:
             self._ended.add(name)
             cleaned = CANARY_NOTE.encode()
         self._sink(name, cleaned)
@@ -299,9 +301,9 @@ class RedactedSink:
 class _ProcessStreams:
     """Both redacting streams of one background process."""
 
-    def __init__(self, redactor: Redactor, canaries: CanarySet) -> None:
+    def __init__(self, redactor: Redactor, canaries: CanarySet | None) -> None:
         self._lock = threading.Lock()
-        self._searches = (canaries.stream(), canaries.stream())
+        self._searches = (_search_in(canaries), _search_in(canaries))
         self._ended = [False, False]
         self._stdout, self._stderr = redactor.stream(), redactor.stream()
         self._seen = (0, 0)
@@ -317,7 +319,8 @@ class _ProcessStreams:
         """Nothing of a stream from the piece on that completes part of a registered text."""
         if self._ended[which]:
             return b""
-        self._ended[which] = self._searches[which].feed(cleaned) is not None
+        search = self._searches[which]
+        self._ended[which] = search is not None and search.feed(cleaned) is not None
         return CANARY_NOTE.encode() if self._ended[which] else cleaned
 
     def new_findings(self) -> Iterator[Finding]:
@@ -327,6 +330,10 @@ class _ProcessStreams:
             self._seen = (len(self._stdout.hits), len(self._stderr.hits))
             yield from _summarise_hits(self._stdout.hits[first:], "stdout")
             yield from _summarise_hits(self._stderr.hits[second:], "stderr")
+
+
+def _search_in(canaries: CanarySet | None) -> CanaryStream | None:
+    return None if canaries is None else canaries.stream()
 
 
 def _leaving(action: Action) -> Json:

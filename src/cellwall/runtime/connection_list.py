@@ -7,6 +7,7 @@ secret, and without that vault it is nothing.
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 from cellwall.accounts.failures import not_found
@@ -68,6 +69,12 @@ class ConnectionList:
         for each in self.all():
             found.setdefault(each.owner, {}).update({each.name: each, each.id: each})
         return found
+
+
+@cache
+def connections_of(home: str) -> ConnectionList:
+    """The list of a state folder, kept in memory."""
+    return ConnectionList(home)
 
 
 def encode(account: ConnectedAccount) -> dict[str, Any]:
