@@ -312,6 +312,28 @@ def test_name_that_equals_another_with_its_servers_name_is_refused(
 
 
 @pytest.mark.requirement("SRV-7")
+def test_person_may_offer_a_tool_under_another_name(app: App) -> None:
+    review = add(app, "TOOLS[:] = [tool('read_file'), tool('fine')]")
+    for taken in ("write_file", "readFile", "a b", "x" * 65):
+        with pytest.raises(CellwallError):
+            accept(app, review, only=["read_file"], offered_as=taken)
+    with pytest.raises(BadInput):
+        accept(app, review, offered_as="note")
+    accept(app, review, only=["read_file"], offered_as="note")
+    accept(app, look(app), only=["fine"])
+    with pytest.raises(Denied):
+        accept(app, look(app), only=["fine"], offered_as="note")
+
+    async def work(client: Client) -> tuple[set[str], Outcome]:
+        offered = {tool.name for tool in client.servers.offered().tools.values()}
+        return offered, await client.call("read_file")
+
+    offered, outcome = with_client(app, work)
+    assert offered == {"raw-note", "raw-fine"}
+    assert outcome.text == "said {}"
+
+
+@pytest.mark.requirement("SRV-7")
 def test_server_with_a_schema_that_breaks_the_protocol_is_not_used(app: App) -> None:
     with pytest.raises(ServerFailed, match="broke the protocol"):
         add(app, "TOOLS.append(dict(tool('odd'), inputSchema={'type': 'object', 'properties': 1}))")
