@@ -274,7 +274,7 @@ def test_largest_set_can_be_stored_and_shown(app: App) -> None:
         app,
         """
 wide = {"type": "object", "enum": [0] * 1500}
-TOOLS += [dict(tool("t%d" % n, "d" * 3000), inputSchema=wide) for n in range(60)]
+TOOLS += [dict(tool("t%d" % n, "word " * 600), inputSchema=wide) for n in range(60)]
 """,
     )
     assert len(accept(app, review)) == 62
