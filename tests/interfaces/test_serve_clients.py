@@ -8,10 +8,13 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import httpx2 as httpx
 import pytest
 
+from interfaces.mcp_service import RawClient
 from interfaces.served import DEADLINE_S, Place, Served, new_place, until
 from interfaces.test_cli_process import error_code
 from interfaces.test_serve import new_session, refusal, run
@@ -71,6 +74,24 @@ def test_the_operator_sees_reads_and_ends_sessions_of_users_and_it_is_recorded(s
     assert error_code(again) == "CW-NO-SANDBOX"
 
 
+def test_the_operator_sees_and_ends_sandboxes_of_mcp_clients_as_well(served):
+    token = served.place.environment["TOKEN"]
+    service: Any = SimpleNamespace(http=served.client, url=f"{served.url}/mcp")
+    agent = RawClient(service, token)
+    before = {each["id"] for each in json.loads(served.place.done("ps", "--json"))["sandboxes"]}
+    ran = agent.ask("tools/call", name="run_code", arguments={"code": "6 * 7"})
+    assert "42" in ran.text
+    listed = json.loads(served.place.done("ps", "--json"))["sandboxes"]
+    (made,) = [each for each in listed if each["id"] not in before]
+    assert made["owner"] == "ann"
+    assert served.place.done("logs", made["id"]) == b""
+    served.place.done("kill", made["id"])
+    assert made["id"] not in served.place.done("ps").decode()
+    again = agent.ask("tools/call", name="run_code", arguments={"code": "6 * 7"})
+    assert "42" in again.text  # in a new sandbox
+    agent.http.close()
+
+
 def test_commands_of_the_same_account_run_in_the_service(served):
     made = served.place.done("create").decode().strip()
     try:
@@ -80,6 +101,25 @@ def test_commands_of_the_same_account_run_in_the_service(served):
         assert status["pid"] == served.process.pid
     finally:
         served.place.done("kill", made)
+
+
+def test_agents_reach_the_tools_over_mcp(served, ann):
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    params = {"name": "run_code", "arguments": {"code": "6 * 7"}, "_meta": meta}
+    told = ann.post(
+        "/mcp",
+        json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params},
+        headers={
+            "accept": "application/json, text/event-stream",
+            "mcp-protocol-version": "2026-07-28",
+            "mcp-method": "tools/call",
+            "mcp-name": "run_code",
+        },
+    )
+    assert "42" in told.json()["result"]["structuredContent"]["output"], told.text
 
 
 def test_the_supervisor_of_a_service_is_not_stopped_alone(served):

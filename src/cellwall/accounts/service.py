@@ -77,7 +77,7 @@ class Accounts:
             clock=clock,
             code_s=settings.pairing_code_s,
         )
-        flows = Flows(store, sealer, clock)
+        flows = Flows(store, sealer, self.rates, clock)
         self.oidc: OidcSignIn | None = None
         """None: no provider is configured."""
         if settings.provider is not None and settings.oidc is not None:

@@ -101,7 +101,7 @@ class Inbox:
         policy: str | None = None,
         clock: Clock = time.time,
     ) -> None:
-        """`policy` is the file to go by where nobody has written rules."""
+        """`policy` is the file to go by where there are no rules."""
         self._policy = () if policy is None else (policy,)
         self._runtime, self._store, self._pairings = runtime, store, pairings
         self._roles, self._clock = roles_of(settings), clock

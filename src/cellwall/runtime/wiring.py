@@ -247,7 +247,7 @@ def open_app(
     )
     audit = open_record(home, settings, keys)
     note_configuration(home, settings, audit, principal("cellwall"))
-    enforce_retention(settings, audit, store, ledger.live(), keys)
+    enforce_retention(settings, audit, store, ledger, keys)
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
     if layers.cgroup.way == "none" and native.path == "auto":
         # Without cgroups usage is measured per keeper, and the cells of a template share one.
@@ -343,7 +343,7 @@ def sweep_state(app: App) -> None:
     ledger = RunLedger(os.path.join(app.store.home, _RUNS))
     try:
         _sweep(app.store, ledger, app.settings)
-        enforce_retention(app.settings, app.audit, app.store, ledger.live(), app.keys)
+        enforce_retention(app.settings, app.audit, app.store, ledger, app.keys)
     finally:
         ledger.close()
 

@@ -29,6 +29,7 @@ from cellwall.interfaces.http import (
     metrics_routes,
     oidc_routes,
     passkey_routes,
+    policy_routes,
     secret_routes,
     session_routes,
     terminal,
@@ -65,6 +66,7 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, message_routes.routes),
         (API, connection_routes.routes),
         (API, lookup_routes.routes),
+        (API, policy_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),
         (API, metrics_routes.routes),
@@ -126,10 +128,12 @@ def make_application(
         openapi_url="/openapi.json",
         redirect_slashes=False,  # a redirect would drop the body and repeat the Host header
     )
+    api.state.mcp = mcp
     install_handlers(api)
     for prefix, router in routers():
         api.include_router(router, prefix=prefix, include_in_schema=bool(prefix))
     api.router.routes.extend(mcp_routes(mcp))
+    api.state.drain = mcp.drain
     api.add_middleware(
         Gate,
         hosts=settings.hosts,

@@ -158,7 +158,7 @@ class ServiceProcess:
             store,
         ):
             self._api = make_application(app, accounts, self._service_settings(), store=store)
-            self._view.follow(app, store, self._sandboxes)
+            self._view.follow(app, store, self._api)
             timeout_s = self._settings.server.request_timeout_s
             server = _Server(self._uvicorn_config(self._api), self._is_busy, timeout_s)
 
@@ -256,6 +256,8 @@ class ServiceProcess:
                 self._manager.stopping(within_s=self._settings.server.drain_s + _ENDING_S)
                 server.should_exit = True
                 supervisor.drain()
+                if self._api is not None:
+                    self._api.state.drain()
 
     async def _ping(self) -> None:
         """Tell systemd's watchdog that the event loop runs."""

@@ -65,6 +65,7 @@ class HttpClient:
         """Of the newest request: the same user and sign-in as all before."""
         self.session_id = ""
         self._max_body_bytes = max_body_bytes
+        self.sandboxes = sandboxes
         self._session = ClientSession(sandboxes)
         self._manager: StreamableHTTPSessionManager
         self._requests: set[_InFlight] = set()
@@ -139,6 +140,12 @@ class HttpClient:
             self.end()
         for request in self._requests:
             if request.credential.identity.credential == name:
+                request.scope.cancel()
+
+    def end_streams(self) -> None:
+        """End the streams that wait for events; calls go on."""
+        for request in self._requests:
+            if request.method == "GET":
                 request.scope.cancel()
 
     async def handle(

@@ -132,9 +132,17 @@ class HttpClients:
         self.forget(client)
         client.end()
 
+    def end_streams(self) -> None:
+        for client in [*self._live.values(), *self._opening]:
+            client.end_streams()
+
     def end_all(self) -> None:
         for client in [*self._live.values(), *self._opening]:
             self.end(client)
+
+    def all(self) -> tuple[HttpClient, ...]:
+        """Of all users: for the operator of the service alone, never for a request."""
+        return (*self._live.values(), *self._opening)
 
     @property
     def count(self) -> int:

@@ -24,7 +24,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from cellwall.core.errors import Busy, CellwallError, SignInRefused
 from cellwall.interfaces.mcp.client_session import silence_sdk
-from cellwall.interfaces.mcp.http_client import Credential
+from cellwall.interfaces.mcp.http_client import Credential, HttpClient
 from cellwall.interfaces.mcp.http_clients import CredentialChecks, HttpClients
 from cellwall.interfaces.mcp.http_responses import NO_SESSION, Response, refuse
 from cellwall.interfaces.mcp.messages import max_message_bytes
@@ -75,6 +75,7 @@ class McpEndpoint:
     resource: ProtectedResource
     records_of: Callable[[Identity], SandboxRecords]
     _clients: HttpClients | None = None
+    _is_draining: bool = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -91,6 +92,16 @@ class McpEndpoint:
                     self._clients = None
                     watching.cancel_scope.cancel()
                     clients.end_all()
+
+    def all_clients(self) -> tuple[HttpClient, ...]:
+        """Of all users: for the operator of the service alone, never for a request."""
+        return () if self._clients is None else self._clients.all()
+
+    def drain(self) -> None:
+        """The service stops: calls under way go on, streams that wait for events end."""
+        self._is_draining = True
+        if self._clients is not None:
+            self._clients.end_streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -139,7 +150,7 @@ class McpEndpoint:
     ) -> None:
         credential = await self._authenticate(scope, headers)  # (2)
         clients = self._clients
-        if clients is None:
+        if clients is None or self._is_draining:
             raise Busy("the service is stopping", hint="Try again in a moment.", code="CW-STOPPING")
         message, again = None, receive
         if scope["method"] == "POST":

@@ -7,6 +7,7 @@ The first sandbox is created when a call needs one; calls without an id go to th
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,6 +47,7 @@ class ClientSandbox:
     id: str
     session: AbstractContextManager[str]
     calls: LiveActions = field(default_factory=LiveActions)
+    made_s: float = field(default_factory=time.time)
 
 
 class SandboxRecords(Protocol):
@@ -138,6 +140,10 @@ class ClientSandboxes:
     @property
     def is_empty(self) -> bool:
         return not self._live
+
+    def all(self) -> tuple[ClientSandbox, ...]:
+        """The live sandboxes, the oldest first."""
+        return tuple(self._live.values())
 
     async def close(self) -> None:
         """End all sandboxes; later calls get none."""

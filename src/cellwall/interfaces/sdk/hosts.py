@@ -244,6 +244,10 @@ class LiveActions:
                     del self._live[scope]
                     self._changed.notify_all()
 
+    @property
+    def count(self) -> int:
+        return len(self._live)
+
     def end(self) -> None:
         """Cancel all actions and wait for their cleanup. Must not be called on an event loop."""
         with self._changed:
