@@ -13,6 +13,7 @@ from cellwall.core.accounts import UsersPort
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json
 from cellwall.interfaces.http.sandboxes import OwnedSandbox, OwnedSandboxes
+from cellwall.interfaces.mcp.http_clients import ServedSandbox
 from cellwall.runtime.wiring import App, principal
 
 _LOG_CHARACTERS = 256 * 1024
@@ -26,12 +27,17 @@ class OperatorView:
         self._app: App | None = None
         self._users: UsersPort | None = None
         self._sandboxes: Callable[[], OwnedSandboxes | None] = lambda: None
+        self._mcp: Callable[[], list[ServedSandbox]] = list
 
     def follow(
-        self, app: App, users: UsersPort, sandboxes: Callable[[], OwnedSandboxes | None]
+        self,
+        app: App,
+        users: UsersPort,
+        sandboxes: Callable[[], OwnedSandboxes | None],
+        mcp: Callable[[], list[ServedSandbox]],
     ) -> None:
-        """Show the sandboxes of a running application."""
-        self._app, self._users, self._sandboxes = app, users, sandboxes
+        """Show the sandboxes of a running application, those of MCP clients included."""
+        self._app, self._users, self._sandboxes, self._mcp = app, users, sandboxes, mcp
 
     @property
     def address(self) -> str:
@@ -43,7 +49,20 @@ class OperatorView:
             user = None if self._users is None else await self._users.find_user(owner_id)
             names[owner_id] = owner_id if user is None else user.name
         now = time.monotonic()
-        return [
+        idle_s = 0 if self._app is None else self._app.settings.mcp.idle_s
+        of_clients: list[Json] = [
+            {
+                "id": each.id,
+                "made_s": each.made_s,
+                "idle_s": round(each.idle_s, 1),
+                "ends_in_s": round(max(0.0, idle_s - each.idle_s), 1),
+                "is_busy": each.is_busy,
+                "calls": 0,
+                "owner": each.owner.name,
+            }
+            for each in self._mcp()
+        ]
+        of_the_api: list[Json] = [
             {
                 "id": each.id,
                 "made_s": each.made_s,
@@ -55,9 +74,11 @@ class OperatorView:
             }
             for each in self._all()
         ]
+        return of_the_api + of_clients
 
     def has(self, sandbox_id: str) -> bool:
-        return any(each.id == sandbox_id for each in self._all())
+        ids = {each.id for each in self._all()} | {each.id for each in self._mcp()}
+        return sandbox_id in ids
 
     def log(self, sandbox_id: str) -> bytes:
         found = next((each for each in self._all() if each.id == sandbox_id), None)
@@ -67,13 +88,21 @@ class OperatorView:
     async def kill(self, sandbox_id: str) -> None:
         sandboxes, app = self._sandboxes(), self._app
         found = next((each for each in self._all() if each.id == sandbox_id), None)
-        if found is None or sandboxes is None or app is None:
-            return  # it ended meanwhile
+        of_client = next((each for each in self._mcp() if each.id == sandbox_id), None)
+        if app is None or sandboxes is None:
+            return
+        if found is not None:
+            await self._record(app, sandbox_id, found.owner_id)
+            await sandboxes.end(found)
+        elif of_client is not None:
+            await self._record(app, sandbox_id, of_client.owner.user_id)
+            await of_client.end()
+
+    async def _record(self, app: App, sandbox_id: str, owner_id: str) -> None:
         who = principal("cli")
-        body: dict[str, Json] = {"status": "ended by the operator", "owner": found.owner_id}
+        body: dict[str, Json] = {"status": "ended by the operator", "owner": owner_id}
         event = Event(EventKind.SESSION, "", who.name, who.interface, body, sandbox_id)
         await app.audit.record(event)
-        await sandboxes.end(found)
 
     def _all(self) -> tuple[OwnedSandbox, ...]:
         sandboxes = self._sandboxes()

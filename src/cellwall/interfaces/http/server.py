@@ -156,7 +156,7 @@ class ServiceProcess:
             store,
         ):
             self._api = make_application(app, accounts, self._service_settings(), store=store)
-            view.follow(app, store, self._sandboxes)
+            view.follow(app, store, self._sandboxes, self._api.state.mcp.sandboxes)
             server = _Server(self._uvicorn_config(self._api), self._is_busy)
 
             async def announce() -> None:
@@ -255,7 +255,7 @@ class ServiceProcess:
                 server.should_exit = True
                 supervisor.drain()
                 if self._api is not None:
-                    self._api.state.drain()
+                    self._api.state.mcp.drain()
 
     async def _ping(self) -> None:
         """Tell systemd's watchdog that the event loop runs."""

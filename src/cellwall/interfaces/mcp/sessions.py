@@ -7,6 +7,7 @@ The first sandbox is created when a call needs one; calls without an id go to th
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,6 +47,7 @@ class ClientSandbox:
     id: str
     session: AbstractContextManager[str]
     calls: LiveActions = field(default_factory=LiveActions)
+    made_s: float = field(default_factory=time.time)
 
 
 class SandboxRecords(Protocol):
@@ -134,6 +136,9 @@ class ClientSandboxes:
             finally:
                 if self._records is not None:
                     await self._records.remove(sandbox.id)
+
+    def all(self) -> tuple[ClientSandbox, ...]:
+        return tuple(self._live.values())
 
     @property
     def is_empty(self) -> bool:
