@@ -155,6 +155,9 @@ class HttpClient:
         self, scope: Scope, receive: Receive, response: Response, credential: Credential
     ) -> None:
         """Answer one request; the response is ended early with the client or the credential."""
+        if self.is_ended:  # the transport is gone
+            await response.end_early()
+            return
         self.credential = credential
         # The same user; a role or scope that has changed counts from now on (RBAC-2).
         self._session.sandboxes.act_as(self.identity.principal(INTERFACE))
@@ -173,8 +176,6 @@ class HttpClient:
             )
         request = _InFlight(credential, method)
         self._requests.add(request)
-        if self.is_ended:
-            request.scope.cancel()
         try:
             with request.scope:
                 yield request
