@@ -133,7 +133,7 @@ def make_application(
     for prefix, router in routers():
         api.include_router(router, prefix=prefix, include_in_schema=bool(prefix))
     api.router.routes.extend(mcp_routes(mcp))
-    api.state.drain = mcp.drain
+    api.state.mcp = mcp
     api.add_middleware(
         Gate,
         hosts=settings.hosts,

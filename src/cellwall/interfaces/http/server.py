@@ -180,7 +180,7 @@ class ServiceProcess:
                 server.should_exit = True
                 supervisor.drain()
                 if self._api is not None:
-                    self._api.state.drain()
+                    self._api.state.mcp.drain()
 
     async def _ping(self) -> None:
         """Tell systemd's watchdog that the event loop runs."""
