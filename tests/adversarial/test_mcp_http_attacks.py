@@ -35,12 +35,17 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[McpService]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def other_token(service: McpService) -> str:
+    return service.token("other")[0]
+
+
 @pytest.fixture(autouse=True)
-def still_serves(service: McpService) -> Iterator[None]:
+def still_serves(service: McpService, other_token: str) -> Iterator[None]:
     """Whatever was sent: other users notice nothing."""
     yield
     service.disconnect()
-    assert RawClient(service, service.token("other")[0]).ask("tools/list").status_code == 200
+    assert RawClient(service, other_token).ask("tools/list").status_code == 200
     service.disconnect()
 
 
@@ -224,7 +229,7 @@ def test_guesses_are_slowed_down_and_known_tokens_go_on(tmp_path_factory: Any) -
 def test_hundreds_of_sessions_take_the_room_of_a_few(service: McpService) -> None:
     """Unused ones make room; those with sandboxes are kept, and more are refused."""
     token = service.token("flooder")[0]
-    opened = [RawClient(service, token, HANDSHAKE) for _ in range(200)]
+    opened = [RawClient(service, token, HANDSHAKE) for _ in range(100)]
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda each: each.open(), opened))
     alive = [each for each in opened if each.send().status_code == 200]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -30,8 +29,7 @@ class Person:
 
     async def ask(self, _: object, params: ElicitRequestFormParams) -> Any:
         self.asked.append(params)
-        answer = self.answer()
-        return await answer if inspect.isawaitable(answer) else answer
+        return self.answer()
 
     def says(self, action: str, **content: object) -> None:
         self.asked.clear()

@@ -211,7 +211,7 @@ def test_only_a_person_at_a_terminal_accepts(home: Path) -> None:
         (["x", "--url", "https://a.example/mcp", "--", "true"], "CW-USAGE"),
         (["x", "--url", "https://a.example/mcp", "--header", "Host: b"], "CW-MCP-HEADER"),
         (["x", "--url", "https://a.example/mcp", "--header", "A: b\nC: d"], "CW-MCP-HEADER"),
-        (["x", "--url", "http://a.example/mcp", "--secret", "TOKEN"], "CW-USAGE"),
+        (["x", "--url", "http://a.example/mcp"], "CW-BAD-URL"),
         (["x", "--url", "ftp://a.example"], "CW-BAD-URL"),
         (["x-y", "--", "true"], "CW-MCP-NAME"),
         (["x", "--", "no-such-program"], "CW-COMMAND-NOT-FOUND"),

@@ -8,10 +8,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import anyio
 import httpx2
 import pytest
 
+from cellwall.core.accounts import Meter
 from conftest import need
 from interfaces.mcp_agent import DEADLINE_S, until
 from interfaces.mcp_service import BOSS, McpService, RawClient, serving
@@ -85,6 +85,21 @@ def test_a_token_for_another_audience_is_refused(service: McpService) -> None:
     )
 
 
+@pytest.mark.requirement("RBAC-4")
+def test_the_budget_of_the_user_binds_the_client(service: McpService) -> None:
+    token, _ = service.token("thrifty")
+    runs = Meter("user", service.user("thrifty"), "runs")
+    set_budget = service.accounts.directory.set_budget
+    service.run(lambda: set_budget(runs, limit=1.0, period_s=366 * 86_400.0, by=BOSS))
+    client = RawClient(service, token)
+    assert client.call("run_code", code="1")["status"] == "ok"
+    refused = client.call("run_code", code="1")
+    assert (refused["status"], refused["error"]["code"]) == ("denied", "CW-BUDGET")
+    assert client.call("list_files")["status"] == "ok"  # which is no run
+    other, _ = service.token("other-user")
+    assert RawClient(service, other).call("run_code", code="1")["status"] == "ok"
+
+
 @pytest.mark.requirement("RBAC-1")
 def test_a_scope_and_a_lowered_role_bound_what_a_client_may_do(
     service: McpService, version: str
@@ -149,12 +164,14 @@ def test_the_question_of_another_cannot_be_answered(service: McpService) -> None
 
 @pytest.mark.requirement("POL-8")
 def test_a_question_without_an_answer_in_time_is_denied(service: McpService) -> None:
-    with service.connected(service.token("ann")[0], mode="legacy") as agent:
-        agent.person.answer = anyio.sleep_forever
-        assert agent.told("run_command", command="touch late")["status"] == "denied"
-        assert "late" not in agent.told("list_files")["output"]
-    late = RawClient(service, service.token("ann")[0])
+    silent = RawClient(service, service.token("ann")[0], "2025-11-25")
     arguments = {"command": "touch late"}
+    with silent.stream("tools/call", name="run_command", arguments=arguments) as events:
+        asked, *_, told = events
+    assert asked["method"] == "elicitation/create"
+    assert told["result"]["structuredContent"]["status"] == "denied"
+    assert "late" not in silent.call("list_files")["output"]
+    late = RawClient(service, service.token("ann")[0])
     asked = late.result("tools/call", name="run_command", arguments=arguments)
     queue = service.app.runtime.approvals.queue
     until(lambda: queue.list_waiting() == [])
@@ -181,7 +198,15 @@ def test_a_yes_of_a_role_that_may_not_answer_denies(service: McpService) -> None
 
 
 @pytest.mark.requirement("SRV-2")
-@pytest.mark.parametrize("what", ["token", "user", "everybody"])
+@pytest.mark.parametrize(
+    ("what", "version"),
+    [
+        ("token", "2026-07-28"),
+        ("token", "2025-11-25"),
+        ("user", "2026-07-28"),
+        ("everybody", "2025-11-25"),
+    ],
+)
 def test_a_revocation_ends_what_runs_and_its_sandboxes(
     service: McpService, version: str, what: str
 ) -> None:
@@ -220,6 +245,25 @@ def test_without_rules_a_call_stays_inside(tmp_path: Path) -> None:
         client = RawClient(service, service.token("ann", "owner")[0])
         assert client.call("run_code", code="1")["status"] == "ok"
         assert client.call("fetch_url", url="https://example.com/")["status"] == "denied"
+
+
+def test_a_stopping_service_ends_waiting_streams_and_lets_calls_end(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        client = RawClient(service, service.token("ann")[0], "2025-11-25")
+        client.open()
+        arguments = {"code": "import time; time.sleep(2); print(6 * 7)"}
+        with (
+            client.http.stream("GET", client.url, headers=client.headers()) as waiting,
+            client.stream("tools/call", name="run_code", arguments=arguments) as events,
+        ):
+            assert waiting.status_code == 200
+            next(events)
+            service.portal.call(service.endpoint.drain)
+            assert "data:" not in waiting.read().decode()
+            refused = client.send()
+            assert (refused.status_code, "CW-STOPPING" in refused.text) == (503, True)
+            *_, told = events
+            assert "42" in told["result"]["structuredContent"]["output"]
 
 
 @pytest.mark.requirement("SRV-1")

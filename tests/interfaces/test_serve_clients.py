@@ -103,6 +103,25 @@ def test_commands_of_the_same_account_run_in_the_service(served):
         served.place.done("kill", made)
 
 
+def test_agents_reach_the_tools_over_mcp(served, ann):
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    params = {"name": "run_code", "arguments": {"code": "6 * 7"}, "_meta": meta}
+    told = ann.post(
+        "/mcp",
+        json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params},
+        headers={
+            "accept": "application/json, text/event-stream",
+            "mcp-protocol-version": "2026-07-28",
+            "mcp-method": "tools/call",
+            "mcp-name": "run_code",
+        },
+    )
+    assert "42" in told.json()["result"]["structuredContent"]["output"], told.text
+
+
 def test_the_supervisor_of_a_service_is_not_stopped_alone(served):
     done = served.place.cellwall("supervisor", "stop")
     assert (done.returncode, error_code(done)) == (125, "CW-SUPERVISOR-SERVES")

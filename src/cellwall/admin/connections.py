@@ -1,7 +1,7 @@
 """Connects accounts of other services to their owners (RBAC-3).
 
 An account names a secret of its owner: the vault gives the secrets of each user of the service
-names of their own, so that nobody can connect an account with the password of another user and
+names of their own, so that no user can connect an account with the password of another user and
 read it (confused deputy).
 """
 

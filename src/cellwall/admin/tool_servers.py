@@ -18,10 +18,11 @@ import anyio
 from cellwall.core.errors import BadInput, CellwallError, Denied
 from cellwall.core.outcomes import EventKind, Finding
 from cellwall.core.ports import ApproverPort
+from cellwall.core.tool_servers import is_tool_name
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.egress.destinations.hostnames import parse_url
 from cellwall.mcp_servers.definitions import ToolSet
-from cellwall.mcp_servers.pins import ToolChange, accept, compare, reject
+from cellwall.mcp_servers.pins import ToolChange, accept, compare, plain_name, reject
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.egress import check_domain
 from cellwall.runtime.judging import require
@@ -161,39 +162,60 @@ class ToolServerAdmin:
         *,
         only: Sequence[str] = (),
         despite_findings: bool = False,
+        offered_as: str = "",
         who: Principal,
     ) -> frozenset[str]:
         """(3) Accept the server and the tools that wait; returns their names."""
         refuse_agents("the tools of an MCP server")
         require(self._app.settings, who, Permission.CONFIG_WRITE)
-        doubtful = self.check_acceptable(review, only=only, despite_findings=despite_findings)
+        doubtful = self.check_acceptable(
+            review, only=only, despite_findings=despite_findings, offered_as=offered_as
+        )
         chosen = _chosen(review, only)
         names = frozenset(each.change.name for each in chosen)
         known: dict[str, Json] = {"server": review.entry.name, "sha256": review.seen.sha256}
         with self._recorded("accept", review.entry.name, who, known) as outcome:
             outcome |= {"tools": sorted(names), "despite_findings": sorted(doubtful)}
+            outcome["offered_as"] = offered_as
             self._decide(
                 review,
                 lambda entry: replace(
                     entry,
-                    pins=accept(entry.pins, review.seen, names, despite_findings=doubtful),
+                    pins=accept(
+                        entry.pins,
+                        review.seen,
+                        names,
+                        despite_findings=doubtful,
+                        offered_as=dict.fromkeys(names, offered_as) if offered_as else {},
+                    ),
                 ),
             )
         return names
 
     def check_acceptable(
-        self, review: ServerReview, *, only: Sequence[str] = (), despite_findings: bool = False
+        self,
+        review: ServerReview,
+        *,
+        only: Sequence[str] = (),
+        despite_findings: bool = False,
+        offered_as: str = "",
     ) -> frozenset[str]:
         """Raise for what cannot be accepted; returns the names of definitions with findings."""
-        chosen = _chosen(review, only)
-        shadowing = [each for each in chosen if each.shadows]
-        if shadowing:
-            first = shadowing[0]
-            raise Denied(
-                f"{first.shadows} has a tool named like {first.change.name}",
-                hint="Leave it out with --tool, or reject it.",
-                code="CW-MCP-SHADOWED",
+        if offered_as and (len(only) != 1 or not is_tool_name(offered_as)):
+            raise BadInput(
+                "another name is for one tool, in letters, digits, _ and -",
+                hint="Write --tool NAME --as OTHER_NAME.",
+                code="CW-USAGE",
             )
+        chosen = _chosen(review, only)
+        for each in chosen:
+            owner = self._owner_of_name(review, each, offered_as)
+            if owner:
+                raise Denied(
+                    f"{owner} has a tool named like {offered_as or each.change.name}",
+                    hint="Leave it out with --tool, or offer it under another name with --as.",
+                    code="CW-MCP-SHADOWED",
+                )
         doubtful = frozenset(
             each.change.name for each in (*chosen, review.tools[0]) if each.findings
         )
@@ -221,6 +243,22 @@ class ToolServerAdmin:
                 review, lambda entry: replace(entry, pins=reject(entry.pins, review.seen, names))
             )
         return names
+
+    def _owner_of_name(self, review: ServerReview, tool: ReviewedTool, offered_as: str) -> str:
+        accepted = review.entry.pins.tools.get(tool.change.name)
+        shown = offered_as or (accepted.offered_as if accepted is not None else "")
+        if not shown:
+            return tool.shadows
+        server = review.entry
+        entries = [each for each in self.entries() if isinstance(each, ServerEntry)]
+        others = dict.fromkeys(
+            plain_name(each.offered_as or name)
+            for name, each in server.pins.tools.items()
+            if name != tool.change.name
+        )
+        if plain_name(shown) in others:
+            return server.name
+        return owner_of(owners_of(entries, but=server.name), server.name, shown)
 
     def _decide(self, review: ServerReview, change: Callable[[ServerEntry], ServerEntry]) -> None:
         def checked(entry: ServerEntry) -> ServerEntry:
@@ -281,9 +319,11 @@ def check_settings(settings: ServerSettings) -> None:
             code="CW-USAGE",
         )
     if settings.url:
-        if parse_url(settings.url).scheme != "https" and settings.secrets:
+        if parse_url(settings.url).scheme != "https":
             raise BadInput(
-                "secrets are sent over https alone", hint="Use an https:// URL.", code="CW-USAGE"
+                "a remote server is reached over https alone",
+                hint="Use an https:// URL.",
+                code="CW-BAD-URL",
             )
         if settings.domains or settings.directory or settings.env:
             raise BadInput(

@@ -411,9 +411,9 @@ class RetentionSection(Section):
         ge=1,
         le=36_500,
     )
-    workspaces_bytes: Size = size(
-        10 * GIB,
-        "all kept workspaces together; the oldest are removed first",
+    workspaces_bytes: Size | None = size(
+        None,
+        "all kept workspaces together; the oldest are removed first; left out, no limit",
         least=MIB,
         most=100_000 * GIB,
     )

@@ -144,6 +144,11 @@ class SessionKeysPort(Protocol):
     def key_bytes(self, key: str) -> bytes:
         """The key of this name; raises like `unseal`."""
 
+    def is_destroyed(self, key: str) -> bool: ...
+
+    def destroy_key(self, key: str) -> None:
+        """Destroy one key; durable when this returns."""
+
     def close(self) -> None:
         """Forget all keys."""
 

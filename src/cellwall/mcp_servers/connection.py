@@ -40,7 +40,7 @@ from cellwall.core.errors import ServerFailed
 from cellwall.core.outcomes import RunResult
 from cellwall.core.tool_servers import Elicit, ServerPipe
 from cellwall.core.types import Json
-from cellwall.mcp_servers.definitions import BadDefinition, ToolSet, canonical, tool_set
+from cellwall.mcp_servers.definitions import MAX_TOOLS, BadDefinition, ToolSet, canonical, tool_set
 from cellwall.mcp_servers.results import error_result, result_of
 from cellwall.parsing.jsonrpc import Lines, encode_message, parse_message
 
@@ -49,6 +49,7 @@ _MAX_VALUES = 100_000
 _BURST_MESSAGES, _MESSAGES_PER_S = 1000, 200
 _BURST_BYTES, _BYTES_PER_S = 64 * 1024 * 1024, 16 * 1024 * 1024
 _MAX_PAGES = 32
+_WRITE_WITHIN_S = 30.0
 _MAX_QUESTIONS = 8
 _MAX_FORM_BYTES, _MAX_FORM_FIELDS = 16 * 1024, 16
 _FIELD_TYPES = frozenset({"string", "number", "integer", "boolean", "array"})
@@ -146,7 +147,9 @@ class ServerConnection:
                     page = await self._open().send_request(
                         ListToolsRequest(params=params), ListToolsResult
                     )
-                    listed += [_plain(tool) for tool in page.tools]
+                    listed += [_plain(tool) for tool in page.tools[: MAX_TOOLS + 1]]
+                    if len(listed) > MAX_TOOLS:
+                        break  # `tool_set` refuses them
                     cursor = page.next_cursor
                     if cursor is None:
                         break
@@ -198,11 +201,11 @@ class ServerConnection:
         try:
             async with into:
                 while chunk := await pipe.receive():
-                    for line in lines.feed(chunk):
-                        size = len(line) if isinstance(line, bytes) else MAX_LINE_BYTES
-                        if not meter.has_room(size):
-                            self._failure = self._broken("floods its output", code="CW-MCP-FLOOD")
-                            return
+                    found = lines.feed(chunk)
+                    if not meter.has_room(len(chunk), len(found)):
+                        self._failure = self._broken("floods its output", code="CW-MCP-FLOOD")
+                        return
+                    for line in found:
                         await self._receive(line, into)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # the session has ended
@@ -235,7 +238,11 @@ class ServerConnection:
         try:
             async with out_of:
                 async for message in out_of:
-                    await pipe.send(encode_message(message))
+                    with anyio.fail_after(_WRITE_WITHIN_S):
+                        await pipe.send(encode_message(message))
+        except TimeoutError:
+            self._failure = self._broken("does not read its input", code="CW-MCP-TIMEOUT")
+            self.ended.set()
         except OSError:
             self.ended.set()
 
@@ -321,10 +328,11 @@ class _Meter:
         self._messages, self._bytes = float(_BURST_MESSAGES), float(_BURST_BYTES)
         self._at_s = anyio.current_time()
 
-    def has_room(self, size: int) -> bool:
+    def has_room(self, size: int, messages: int) -> bool:
         now_s = anyio.current_time()
         passed_s, self._at_s = now_s - self._at_s, now_s
-        self._messages = min(self._messages + passed_s * _MESSAGES_PER_S, _BURST_MESSAGES) - 1
+        self._messages = min(self._messages + passed_s * _MESSAGES_PER_S, _BURST_MESSAGES)
+        self._messages -= messages
         self._bytes = min(self._bytes + passed_s * _BYTES_PER_S, _BURST_BYTES) - size
         return self._messages >= 0 and self._bytes >= 0
 

@@ -6,6 +6,7 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from cellwall.core.types import Json
@@ -21,6 +22,8 @@ class AcceptedTool:
 
     definition: Definition
     despite_findings: bool = False
+    offered_as: str = ""
+    """Another name for the model, chosen by the person; empty: its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +111,19 @@ def usable(pins: Pins, seen: ToolSet) -> frozenset[str]:
 
 
 def accept(
-    pins: Pins, seen: ToolSet, names: frozenset[str], *, despite_findings: frozenset[str]
+    pins: Pins,
+    seen: ToolSet,
+    names: frozenset[str],
+    *,
+    despite_findings: frozenset[str],
+    offered_as: Mapping[str, str] = MappingProxyType({}),
 ) -> Pins:
     """Accept these tools as they are now, and the server itself; drop those that are gone."""
     tools = {name: tool for name, tool in pins.tools.items() if name in seen.tools}
     for name in names:
-        tools[name] = AcceptedTool(seen.tools[name], name in despite_findings)
+        before = pins.tools.get(name)
+        renamed = offered_as.get(name, "" if before is None else before.offered_as)
+        tools[name] = AcceptedTool(seen.tools[name], name in despite_findings, renamed)
     rejected = {name: digest for name, digest in pins.rejected.items() if name not in names}
     return Pins(seen.identity, tools, rejected)
 

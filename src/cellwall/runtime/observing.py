@@ -21,6 +21,7 @@ from cellwall.telemetry.logs import LogRedactor, configure_logging
 from cellwall.telemetry.service import Telemetry
 
 if TYPE_CHECKING:
+    from cellwall.audit.log import AuditLog
     from cellwall.runtime.approvals import ApprovalBroker
     from cellwall.runtime.secret_leases import RecordRedactor
     from cellwall.sandbox.linux.native import NativeSandbox
@@ -51,11 +52,17 @@ def open_telemetry(settings: Settings, lifetime: Lifetime) -> Telemetry | None:
 
 
 def gauge_runtime(
-    telemetry: Telemetry, sandbox: NativeSandbox, pool: Pool, approvals: ApprovalBroker
+    telemetry: Telemetry,
+    audit: AuditLog,
+    sandbox: NativeSandbox,
+    pool: Pool,
+    approvals: ApprovalBroker,
 ) -> None:
-    """Report what the runtime holds at the moment of each scrape, until it is closed."""
+    """Count the events of the audit log, and report what the runtime holds at the moment of each
+    scrape, until it is closed."""
     if telemetry.metrics is None:
         return
+    audit.observe_with(telemetry.note_event)
     from cellwall.telemetry.metrics import Gauges
 
     def gauges() -> Gauges:

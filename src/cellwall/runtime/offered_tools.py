@@ -32,11 +32,12 @@ class OfferedTool:
     server: str
     tool: str
     definition: Definition = field(repr=False)
+    offered_as: str = ""
 
     @property
     def name(self) -> str:
         """For the client. The name of a server holds no hyphen, so it ends at the first one."""
-        return f"{self.server}-{self.tool}"
+        return f"{self.server}-{self.offered_as or self.tool}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,9 @@ def owners_of(entries: Iterable[ServerEntry], *, but: str = "") -> dict[str, str
     owners = {plain_name(name): _OURS for name in OWN_TOOLS}
     for entry in entries:
         if entry.name != but:
-            for name in entry.pins.tools:
-                for spelled in (name, entry.name + name):
+            for name, accepted in entry.pins.tools.items():
+                shown = accepted.offered_as or name
+                for spelled in (shown, entry.name + shown):
                     owners.setdefault(plain_name(spelled), entry.name)
     return owners
 
@@ -71,7 +73,8 @@ def findings_in(
     for entry in entries:
         if entry.name != server:
             foreign.update(entry.pins.tools)
-    # A name without a separator is a word of the language.
+    # Its own name is judged by `owner_of`; a name without a separator is a word of the language.
+    foreign.discard(str(definition.fields.get("name", "")))
     names = frozenset(name for name in foreign if "_" in name or "-" in name)
     found = screen_definition(scanner, texts_of(definition.fields), foreign_tools=names)
     return tuple(each for each in found if SEVERITIES.index(each.severity) >= _SERIOUS)
@@ -85,7 +88,7 @@ def offer(entries: Sequence[ServerEntry], scanner: Scanner) -> Offer:
         owners = owners_of(entries, but=entry.name)
         for name, accepted in entry.pins.tools.items():
             key = (entry.name, name)
-            owner = owner_of(owners, entry.name, name)
+            owner = owner_of(owners, entry.name, accepted.offered_as or name)
             if owner:
                 withheld[key] = f"{owner} has a tool of this name"
             elif not accepted.despite_findings and findings_in(
@@ -94,6 +97,9 @@ def offer(entries: Sequence[ServerEntry], scanner: Scanner) -> Offer:
                 withheld[key] = "the guard has found something in its definition"
             else:
                 tools[key] = OfferedTool(
-                    server=entry.name, tool=name, definition=accepted.definition
+                    server=entry.name,
+                    tool=name,
+                    definition=accepted.definition,
+                    offered_as=accepted.offered_as,
                 )
     return Offer(tools, withheld)

@@ -27,7 +27,7 @@ from cellwall.audit.files import (
     replace_file,
 )
 from cellwall.core.errors import BadInput, CellwallError, ServerFailed
-from cellwall.core.tool_servers import check_server_name
+from cellwall.core.tool_servers import check_server_name, is_tool_name
 from cellwall.core.types import Json
 from cellwall.mcp_servers.definitions import Definition, ToolSet, tool_set
 from cellwall.mcp_servers.pins import AcceptedTool, Pins, to_json
@@ -183,7 +183,11 @@ class ServerCatalog:
 def _encode(entry: ServerEntry) -> bytes:
     pins = entry.pins
     accepted: dict[str, Json] = {
-        name: {"definition": dict(each.definition.fields), "despite": each.despite_findings}
+        name: {
+            "definition": dict(each.definition.fields),
+            "despite": each.despite_findings,
+            "as": each.offered_as,
+        }
         for name, each in pins.tools.items()
     }
     whole: dict[str, Json] = {
@@ -210,7 +214,9 @@ def _decode(name: str, data: bytes) -> ServerEntry:
         if settings.name != name:
             raise ValueError("the file of another server")
         tools = {
-            tool: AcceptedTool(Definition.of(each["definition"]), each["despite"] is True)
+            tool: AcceptedTool(
+                Definition.of(each["definition"]), each["despite"] is True, _alias(each["as"])
+            )
             for tool, each in whole["accepted"].items()
         }
         if {tool: each.definition.sha256 for tool, each in tools.items()} != whole["digests"]:
@@ -223,6 +229,12 @@ def _decode(name: str, data: bytes) -> ServerEntry:
         return ServerEntry(settings=settings, pins=pins, seen=seen, seen_at=str(whole["seen_at"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(name, str(error)) from None
+
+
+def _alias(name: str) -> str:
+    if name and not is_tool_name(name):
+        raise ValueError("not a name for a tool")
+    return name
 
 
 def _seen(stored: Mapping[str, Any]) -> ToolSet:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
@@ -50,7 +50,7 @@ _REVIEW = "A person can look at it: cellwall mcp gateway review {}"
 class _LiveServer:
     """A server with its sandbox; the process in it may have ended."""
 
-    name: str
+    settings: ServerSettings
     session: AbstractContextManager[str]
     session_id: str
     lock: anyio.Lock = field(default_factory=anyio.Lock)
@@ -66,6 +66,10 @@ class _LiveServer:
     def may_use(self, tool: str) -> bool:
         """Not to be refused yet: before a comparison the call itself compares."""
         return self.usable is None or tool in self.usable
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
 
     @property
     def is_up(self) -> bool:
@@ -103,7 +107,10 @@ class ToolServers:
 
     def offered(self) -> Offer:
         """The tools that are offered now; computed again after a change of the catalog."""
-        entries = {name: self._catalog.read(name) for name in self._catalog.names()}
+        entries: dict[str, ServerEntry] = {}
+        for name in self._catalog.names():
+            with suppress(CellwallError):  # a damaged entry offers nothing, and hides no other
+                entries[name] = self._catalog.read(name)
         is_same = entries.keys() == self._entries.keys() and all(
             entry is self._entries[name] for name, entry in entries.items()
         )
@@ -123,6 +130,8 @@ class ToolServers:
             if self._catalog.read(operation.server) is not self._entries.get(operation.server):
                 self.offered()
         except CellwallError as error:
+            if operation.server in self._live:  # removed while it ran
+                self._live[operation.server].stop.set()
             return Decision.built_in(Verdict.DENY, "mcp:unknown", error.message)
         live = self._live.get(operation.server)
         if key not in self._offer.tools:
@@ -168,14 +177,19 @@ class ToolServers:
 
     async def _opened(self, server: str) -> _LiveServer:
         async with self._opening:
-            live = self._live.get(server)
+            live, settings = self._live.get(server), self._catalog.read(server).settings
+            if live is not None and live.settings != settings:
+                # Removed, and added again in another form.
+                del self._live[server]
+                with anyio.CancelScope(shield=True):
+                    await _end(live)
+                live = None
             if live is None:
-                settings = self._catalog.read(server).settings
                 request = _workspace(settings)
                 with anyio.CancelScope(shield=True):  # else an unknown sandbox would stay
                     session = self._app.session(request, self._starter)
                     session_id = await anyio.to_thread.run_sync(session.__enter__)
-                live = self._live[server] = _LiveServer(server, session, session_id)
+                live = self._live[server] = _LiveServer(settings, session, session_id)
             return live
 
     async def _current(self, live: _LiveServer) -> ServerConnection:
@@ -200,8 +214,7 @@ class ToolServers:
                 code="CW-MCP-FAILED",
             )
         live.starts_s.append(now_s)
-        entry = self._catalog.read(live.name)
-        problem = await self._tasks.start(self._hold, live, entry.settings)
+        problem = await self._tasks.start(self._hold, live)
         if problem is not None:
             problem.raise_for_status()
         if live.connection is None:
@@ -211,11 +224,10 @@ class ToolServers:
     async def _hold(
         self,
         live: _LiveServer,
-        settings: ServerSettings,
         *,
         task_status: anyio.abc.TaskStatus[Outcome | None],
     ) -> None:
-        is_started = False
+        settings, is_started = live.settings, False
         live.stop, live.finished = anyio.Event(), anyio.Event()
         connection = _new_connection(settings)
 
@@ -331,11 +343,17 @@ class ToolServers:
         for each in live:
             each.stop.set()
         for each in live:
-            if each.connection is not None:
-                with anyio.move_on_after(_END_WITHIN_S):
-                    await each.finished.wait()
-            leave = partial(each.session.__exit__, None, None, None)
-            await anyio.to_thread.run_sync(leave)
+            await _end(each)
+
+
+async def _end(live: _LiveServer) -> None:
+    """End a server and its sandbox."""
+    live.stop.set()
+    if live.connection is not None:
+        with anyio.move_on_after(_END_WITHIN_S):
+            await live.finished.wait()
+    leave = partial(live.session.__exit__, None, None, None)
+    await anyio.to_thread.run_sync(leave)
 
 
 async def _first_of(event: anyio.Event, scope: anyio.CancelScope) -> None:

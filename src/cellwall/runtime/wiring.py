@@ -247,7 +247,7 @@ def open_app(
     )
     audit = open_record(home, settings, keys)
     note_configuration(home, settings, audit, principal("cellwall"))
-    enforce_retention(settings, audit, store, ledger.live(), keys)
+    enforce_retention(settings, audit, store, ledger, keys)
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
     if layers.cgroup.way == "none" and native.path == "auto":
         # Without cgroups usage is measured per keeper, and the cells of a template share one.
@@ -263,9 +263,6 @@ def open_app(
     )
     redactor = RecordRedactor(leaser)
     audit.redact_with(redactor)
-    telemetry = open_telemetry(settings, lifetime)
-    if telemetry is not None:
-        audit.observe_with(telemetry.note_event)
     approvals = ApprovalBroker(
         audit=audit,
         roles=roles,
@@ -282,6 +279,9 @@ def open_app(
     egress = ConfiguredEgress(settings, audit, leaser, home, packages, record, checks)
     sandbox = NativeSandbox(native, layers, ledger, pool)
     workspaces = Workspaces(store, _workspace_settings(settings, protection), sandbox.views)
+    domains = domains_of(settings)
+    # Behind all that refuses a configuration: an exporter has a thread.
+    telemetry = open_telemetry(settings, lifetime)
     runtime = Runtime(
         roles=roles,
         approvals=approvals,
@@ -309,7 +309,7 @@ def open_app(
             workspaces,
             functools.partial(_open_builder, settings, home, open_judge, record, packages),
         ),
-        domains=domains_of(settings),
+        domains=domains,
         registries=settings.packages.registries,
         packages=packages,
         templates=TemplatePackages(settings, home, dict(environ)),
@@ -317,7 +317,7 @@ def open_app(
         connections=OwnedConnections(ConnectionList(home)),
     )
     if telemetry is not None:
-        gauge_runtime(telemetry, sandbox, pool, approvals)
+        gauge_runtime(telemetry, audit, sandbox, pool, approvals)
         redact_logs(telemetry, redactor)
     return App(
         runtime,
@@ -343,7 +343,7 @@ def sweep_state(app: App) -> None:
     ledger = RunLedger(os.path.join(app.store.home, _RUNS))
     try:
         _sweep(app.store, ledger, app.settings)
-        enforce_retention(app.settings, app.audit, app.store, ledger.live(), app.keys)
+        enforce_retention(app.settings, app.audit, app.store, ledger, app.keys)
     finally:
         ledger.close()
 

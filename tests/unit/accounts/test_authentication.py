@@ -360,3 +360,51 @@ def test_a_token_that_is_far_too_long_costs_nothing(state_home):
 
     anyio.run(go)
     assert StorageSettings(home=state_home).is_missing
+
+
+@pytest.mark.parametrize("how", ["token", "user", "everybody", "disabled"])
+def test_a_running_request_outlasts_its_access_token_but_no_revocation(settings, how):
+    async def go(world: World) -> None:
+        ann = await world.add("ann")
+        who = await world.who((await world.sign_in("ann")).access)
+        bob_id = await world.add("bob")
+        directory, still_counts = world.accounts.directory, world.accounts.still_counts
+        secret, _ = await directory.create_token(
+            bob_id, name="agent", scopes=(), lives_s=86_400, by=ROOT
+        )
+        bob = await world.who(secret)
+        world.clock.now_s += 3600  # the access token has expired
+        before = await world.accounts.revision()
+        assert await still_counts(who)
+        assert await still_counts(bob)
+        match how:
+            case "token":
+                await directory.revoke_access(who)
+                await directory.revoke_access(bob)
+            case "user":
+                await directory.revoke_user(ann, by=ROOT)
+                await directory.revoke_user(bob_id, by=ROOT)
+            case "everybody":
+                await directory.revoke_everybody(by=ROOT)
+            case "disabled":
+                await directory.set_disabled(ann, is_disabled=True, by=ROOT)
+                await directory.set_disabled(bob_id, is_disabled=True, by=ROOT)
+        assert await world.accounts.revision() != before
+        assert not await still_counts(who)
+        assert not await still_counts(bob)
+
+    in_world(settings, go)
+
+
+def test_a_running_request_does_not_outlast_its_service_token(settings):
+    async def go(world: World) -> None:
+        ann = await world.add("ann")
+        directory = world.accounts.directory
+        secret, _ = await directory.create_token(ann, name="agent", scopes=(), lives_s=60, by=ROOT)
+        who = await world.who(secret)
+        assert await world.accounts.still_counts(who)
+        world.clock.now_s += 61
+        assert not await world.accounts.still_counts(who)
+        assert not await world.accounts.still_counts(replace(who, user_id="usr_unknown"))
+
+    in_world(settings, go)

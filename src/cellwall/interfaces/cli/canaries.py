@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -53,7 +52,8 @@ def canary() -> None:
 @place_options
 def add_canary(name: str, *, configured: ConfigOptions, as_json: bool) -> int:
     """Register the text on standard input, in place of the one of this name."""
-    data = sys.stdin.buffer.read(_MAX_BYTES + 1)
+    with open(0, "rb", closefd=False) as stream:
+        data = stream.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
         raise BadInput("the text is too large", code="CW-BAD-CANARY")
     _admin(configured).add(name, data.decode("utf-8", "replace"), by=cli_principal())

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -249,6 +249,13 @@ def _row(entry: ServerEntry | CellwallError) -> dict[str, Json]:
     is_flag=True,
     help="Accept definitions although the guard has found something in them.",
 )
+@click.option(
+    "--as",
+    "offered_as",
+    metavar="NAME",
+    default="",
+    help="Offer the one tool that --tool names under another name.",
+)
 @click.option("--stored", is_flag=True, help="Do not start the server; show what was last seen.")
 @passphrase_option
 @json_option("Print one JSON object.")
@@ -261,6 +268,7 @@ def review(
     reject: bool,
     tools: tuple[str, ...],
     despite: bool,
+    offered_as: str,
     stored: bool,
     passphrase_fd: int | None,
     as_json: bool,
@@ -273,7 +281,7 @@ def review(
     """
     if accept and reject:
         raise BadInput("accept or reject, not both", code="CW-USAGE")
-    if not (accept or reject) and (tools or despite):
+    if (not (accept or reject) and (tools or despite)) or (offered_as and not accept):
         raise BadInput("--tool goes with --accept or --reject", code="CW-USAGE")
     starts = not (stored or reject)
     app = _open_named(configured, name, passphrase_fd, starts=starts)
@@ -288,11 +296,12 @@ def review(
         if reject:
             done = admin.reject(found, only=tools, who=who)
         else:
-            admin.check_acceptable(found, only=tools, despite_findings=despite)
-            if not _is_confirmed(found, tools):
+            chosen: Any = {"only": tools, "despite_findings": despite, "offered_as": offered_as}
+            admin.check_acceptable(found, **chosen)
+            if not _is_confirmed(found, tools, offered_as):
                 say("nothing is accepted")
                 return _WAITS
-            done = admin.accept(found, only=tools, despite_findings=despite, who=who)
+            done = admin.accept(found, **chosen, who=who)
     finally:
         app.close()
     verb = "accepted" if accept else "rejected"
@@ -302,10 +311,11 @@ def review(
     return 0
 
 
-def _is_confirmed(found: ServerReview, tools: tuple[str, ...]) -> bool:
+def _is_confirmed(found: ServerReview, tools: tuple[str, ...], offered_as: str) -> bool:
     from cellwall.interfaces.cli.terminal_input import confirm
 
     only = f"\nOnly: {', '.join(tools)}\n" if tools else "\n"
+    only += f"Offered as: {offered_as}\n" if offered_as else ""
     return confirm(review_text(found) + only, what="that agents may use these tools")
 
 

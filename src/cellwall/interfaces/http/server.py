@@ -179,6 +179,8 @@ class ServiceProcess:
                 self._manager.stopping(within_s=self._settings.server.drain_s + _ENDING_S)
                 server.should_exit = True
                 supervisor.drain()
+                if self._api is not None:
+                    self._api.state.drain()
 
     async def _ping(self) -> None:
         """Tell systemd's watchdog that the event loop runs."""

@@ -1,4 +1,4 @@
-"""The rules of an MCP server for which nobody has written rules."""
+"""The policy of an MCP server without rules of its own."""
 
 from __future__ import annotations
 

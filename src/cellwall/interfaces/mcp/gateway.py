@@ -52,6 +52,9 @@ class GatewayTools:
 
         A tool that is not offered is found as well: its call is judged, refused and recorded.
         """
+        for offered in self._servers.offered().tools.values():
+            if offered.name == name:
+                return offered.server, offered.tool
         server, hyphen, tool = name.partition("-")
         try:
             known = check_server_name(server) in self._servers.names()

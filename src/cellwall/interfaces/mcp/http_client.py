@@ -142,6 +142,12 @@ class HttpClient:
             if request.credential.identity.credential == name:
                 request.scope.cancel()
 
+    def end_streams(self) -> None:
+        """End the streams that wait for events; calls go on."""
+        for request in self._requests:
+            if request.method == "GET":
+                request.scope.cancel()
+
     async def handle(
         self, scope: Scope, receive: Receive, response: Response, credential: Credential
     ) -> None:

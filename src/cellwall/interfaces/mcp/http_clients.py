@@ -132,6 +132,10 @@ class HttpClients:
         self.forget(client)
         client.end()
 
+    def end_streams(self) -> None:
+        for client in [*self._live.values(), *self._opening]:
+            client.end_streams()
+
     def end_all(self) -> None:
         for client in [*self._live.values(), *self._opening]:
             self.end(client)
@@ -145,7 +149,7 @@ class HttpClients:
         return len(self._live) + len(self._opening)
 
     def _make_room(self, identity: Identity) -> None:
-        """Clients of the same user that nobody would miss make room, the longest unused first."""
+        """Clients of the user without sandboxes and requests make room, the oldest use first."""
         own = [each for (owner, _), each in self._live.items() if owner[0] == identity.user_id]
         opening = sum(1 for user_id in self._opening.values() if user_id == identity.user_id)
         if len(own) + opening >= self._bounds.max_sessions_per_user:

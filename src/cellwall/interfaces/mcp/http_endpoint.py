@@ -75,6 +75,7 @@ class McpEndpoint:
     resource: ProtectedResource
     records_of: Callable[[Identity], SandboxRecords]
     _clients: HttpClients | None = None
+    _is_draining: bool = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -95,6 +96,12 @@ class McpEndpoint:
     def all_clients(self) -> tuple[HttpClient, ...]:
         """Of all users: for the operator of the service alone, never for a request."""
         return () if self._clients is None else self._clients.all()
+
+    def drain(self) -> None:
+        """The service stops: calls under way go on, streams that wait for events end."""
+        self._is_draining = True
+        if self._clients is not None:
+            self._clients.end_streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -143,7 +150,7 @@ class McpEndpoint:
     ) -> None:
         credential = await self._authenticate(scope, headers)  # (2)
         clients = self._clients
-        if clients is None:
+        if clients is None or self._is_draining:
             raise Busy("the service is stopping", hint="Try again in a moment.", code="CW-STOPPING")
         message, again = None, receive
         if scope["method"] == "POST":

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import anyio
+import anyio.lowlevel
 
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import RunResult, Usage
@@ -22,6 +23,7 @@ from cellwall.sandbox.linux.run_monitor import start_failure
 
 _CHUNK_BYTES = 65_536
 _KEPT_ERROR_BYTES = 16 * 1024
+_ERROR_BYTES_PER_S = 4 * 1024 * 1024
 _END_WITHIN_S = 10.0
 
 
@@ -59,6 +61,8 @@ class CarriedProcess:
 
     async def receive(self) -> bytes:
         while True:
+            # Attack: a flood without a pause would keep the event loop from all other tasks.
+            await anyio.lowlevel.checkpoint()
             with suppress(BlockingIOError):
                 return os.read(self._task.channels.stdout, _CHUNK_BYTES)
             if self._task.is_ended:
@@ -113,6 +117,8 @@ class CarriedProcess:
                 return
             self._errors += chunk
             del self._errors[:-_KEPT_ERROR_BYTES]
+            # A flood waits in the program's own pipe and costs little here.
+            await anyio.sleep(len(chunk) / _ERROR_BYTES_PER_S)
 
     async def _end(self) -> None:
         self._ended_by_itself = self._task.is_ended
