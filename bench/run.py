@@ -8,9 +8,11 @@ import os
 import sys
 import tempfile
 
+import accounts
 import audit
 import cells
 import egress
+import gateway
 import guard
 import http_service
 import packages
@@ -18,9 +20,11 @@ import policy
 import telemetry
 
 BENCHES = {
+    "accounts": accounts.measure,
     "audit": audit.measure,
     "cells": cells.measure,
     "egress": egress.measure,
+    "gateway": gateway.measure,
     "guard": guard.measure,
     "http": http_service.measure,
     "packages": packages.measure,

@@ -13,10 +13,11 @@ import pytest
 import cellwall
 from cellwall.admin.connections import ConnectionAdmin
 from cellwall.core.connections import ConnectedAccount
-from cellwall.core.errors import BadInput, CellwallError, Denied
+from cellwall.core.errors import CellwallError, Denied
 from cellwall.core.outcomes import EventKind, Outcome, Status
 from cellwall.core.types import Action, CalendarEvent, Principal, UseAccount
 from cellwall.runtime import wiring
+from cellwall.secrets.ownership import stored_name
 from conftest import audit_records
 from outside import Outside, Seen, internet
 from radicale_server import HOST, CalendarServer, calendar_server
@@ -56,7 +57,11 @@ def config(world: Outside, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def vault(config: str, server: CalendarServer) -> Iterator[cellwall.Vault]:
     with cellwall.Vault.open("correct horse battery", create=True, config=config) as vault:
-        for name, value in (("ANN_CAL", ANN), ("BOB_CAL", BOB), ("LOCAL_CAL", ANN)):
+        for name, value in (
+            (secret_of("ann"), ANN),
+            (secret_of("bob"), BOB),
+            ("LOCAL_CAL", BOB),
+        ):
             vault.set(name, value)
             vault.grant(name, host=HOST, ports=(server.port,), place="basic", field="password",
                         tools=["account"])  # fmt: skip
@@ -73,9 +78,14 @@ def app(config: str, vault: cellwall.Vault) -> Iterator[wiring.App]:
 @pytest.fixture
 def admin(app: wiring.App, server: CalendarServer) -> ConnectionAdmin:
     admin = ConnectionAdmin(app.store.home, app.settings)
-    connect(admin, server, "work", "ann", "ANN_CAL", user="ann")
-    connect(admin, server, "work", "bob", "BOB_CAL", user="bob")
+    connect(admin, server, "work", "ann", "CAL", user="ann")
+    connect(admin, server, "work", "bob", "CAL", user="bob")
     return admin
+
+
+def secret_of(user: str, name: str = "CAL") -> str:
+    """The name in the vault of a secret of a user of the service."""
+    return stored_name(name, Principal(user, "http"))
 
 
 def connect(
@@ -124,7 +134,7 @@ def test_owner_lists_and_creates_events_and_nobody_else_does(perform, server):
 
 @pytest.mark.requirement("RBAC-3")
 def test_account_of_another_user_answers_like_one_that_does_not_exist(perform, admin, server):
-    own = connect(admin, server, "private", "ann", "ANN_CAL", user="ann")
+    own = connect(admin, server, "private", "ann", "CAL", user="ann")
     assert perform(listing("private")).status is Status.OK  # the control
     attempts = {
         "its name": ("private", "bob", "http"),
@@ -155,22 +165,31 @@ def test_caller_cannot_choose_target_domain_or_secret(perform, admin, server, wo
     outcome = perform(forged)
     assert (outcome.status, outcome.error.code) == (Status.ERROR, "CW-BAD-ACCOUNT")
     evil = world.web("evil.test.example", tls=True)
-    outcome = perform(listing(), allow_domains=(evil.rule,), secrets=("BOB_CAL",))
+    outcome = perform(listing(), allow_domains=(evil.rule,), secrets=(secret_of("bob"),))
     assert outcome.status is Status.OK
     assert evil.seen == []
     used = [each["body"] for each in audit_records(kind=EventKind.VAULT)]
-    assert {tuple(each.get("names", ())) for each in used} <= {(), ("ANN_CAL",)}
+    assert {tuple(each.get("names", ())) for each in used} <= {(), (secret_of("ann"),)}
 
 
 @pytest.mark.requirement("RBAC-3")
-def test_secret_of_another_users_account_cannot_be_connected(admin, server):
-    with pytest.raises(BadInput, match="another user"):
-        connect(admin, server, "mine", "ann", "ANN_CAL", user="mallory")
+def test_account_cannot_name_the_secret_of_another_user(perform, admin, server):
+    """A user connects the address of another, and every name under which the password may be."""
+    mallory = Principal("mallory", "http", "power-user")
+    names = {"the same name": "CAL", "its name in the vault": secret_of("ann"), "another": "X"}
+    found = {}
+    for number, (what, name) in enumerate(names.items()):
+        known = {"kind": "caldav", "url": server.url("ann"), "username": "ann", "secret": name}
+        admin.add(f"a{number}", by=mallory, **known)
+        outcome = perform(listing(f"a{number}"), who="mallory")
+        found[what] = (outcome.error.code, outcome.value)
+    assert set(found.values()) == {("CW-VAULT-UNKNOWN", None)}
     with pytest.raises(Denied, match="config:write"):
-        admin.add("mine", kind="caldav", url=server.url("ann"), username="ann", secret="OTHER",
-                  by=Principal("mallory", "http", "administrator"))  # fmt: skip
-    with pytest.raises(Denied):
-        admin.list(by=Principal("mallory", "http", "power-user"), user="ann")
+        admin.add("b", by=mallory, user="ann", **known)
+    with pytest.raises(Denied, match="config:write"):
+        admin.list(by=mallory, user="ann")
+    with pytest.raises(Denied, match="secrets:use"):
+        admin.add("c", by=Principal("gus", "http", "user"), **known)
 
 
 @pytest.mark.requirement("RBAC-2", "POL-1")
@@ -199,7 +218,7 @@ def test_account_url_is_no_way_to_inner_addresses(perform, admin, server, world)
     }
     found = {}
     for name, url in urls.items():
-        connect(admin, server, name, "ann", "ANN_CAL", user="ann", url=url)
+        connect(admin, server, name, "ann", "CAL", user="ann", url=url)
         outcome = perform(listing(name))
         found[name] = outcome.error.code if outcome.error else outcome.value
         assert ANN not in repr(outcome)
@@ -219,7 +238,7 @@ def test_account_url_has_one_reading(admin, server):
         "",
     ):
         with pytest.raises(CellwallError):
-            connect(admin, server, "odd", "ann", "ANN_CAL", user="ann", url=url)
+            connect(admin, server, "odd", "ann", "CAL", user="ann", url=url)
 
 
 @pytest.mark.requirement("GRD-1", "ERR-1")
@@ -268,8 +287,14 @@ def test_hostile_answer_is_refused_within_bounds(perform, admin, server, world, 
         tls=True,
         reply=lambda _: (207, {"Content-Type": "application/xml"}, bodies[-1]),
     )
-    vault.set("HOSTILE_CAL", "word-for-the-hostile-server")
-    vault.grant("HOSTILE_CAL", host=site.name, ports=(site.port,), place="basic", field="password")
+    vault.set(secret_of("ann", "HOSTILE_CAL"), "word-for-the-hostile-server")
+    vault.grant(
+        secret_of("ann", "HOSTILE_CAL"),
+        host=site.name,
+        ports=(site.port,),
+        place="basic",
+        field="password",
+    )
     connect(admin, server, "bad", "ann", "HOSTILE_CAL", user="ann", url=f"{site.url}/cal/")
     found = {}
     for what, body in HOSTILE.items():
@@ -301,15 +326,27 @@ def test_password_reaches_its_server_alone_and_nothing_that_is_shown(
         return 207, {"Content-Type": "text/xml"}, body
 
     site = world.web("echo.test.example", tls=True, reply=echo)
-    vault.set("ECHO_CAL", word)
+    vault.set(secret_of("ann", "ECHO_CAL"), word)
     url = f"{site.url}/cal/"
     connect(admin, server, "echo", "ann", "ECHO_CAL", user="ann", url=url)
     outcome = perform(listing("echo"))
     assert outcome.error.code == "CW-VAULT-NOT-GRANTED"
     assert site.seen == []
-    vault.grant("ECHO_CAL", host=HOST, ports=(server.port,), place="basic", field="password")
+    vault.grant(
+        secret_of("ann", "ECHO_CAL"),
+        host=HOST,
+        ports=(server.port,),
+        place="basic",
+        field="password",
+    )
     assert perform(listing("echo")).error.code == "CW-SECRET-UNFIT"  # granted for another host
-    vault.grant("ECHO_CAL", host=site.name, ports=(site.port,), place="basic", field="password")
+    vault.grant(
+        secret_of("ann", "ECHO_CAL"),
+        host=site.name,
+        ports=(site.port,),
+        place="basic",
+        field="password",
+    )
     outcome = perform(listing("echo"), audience="model")
     assert outcome.status is Status.OK, outcome.error
     assert len(site.seen) == 1
@@ -355,7 +392,6 @@ def test_malformed_use_is_refused(perform):
 @pytest.mark.requirement("INT-1", "RBAC-3")
 def test_calendar_of_the_sdk(config, vault, admin, server):
     connect(admin, server, "home", "bob", "LOCAL_CAL", username="bob")
-    vault.set("LOCAL_CAL", BOB)
     calendar = cellwall.Calendar("home", config=config)
     try:
         uid = calendar.create("Dinner", start="2026-01-10T18:00:00Z", end="2026-01-10T20:00:00Z")

@@ -29,10 +29,9 @@ from adversarial.leftovers import UID_BASE, alive, children_of, until_ended
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, Status
 from cellwall.interfaces.mcp import calls
-from cellwall.interfaces.mcp.messages import parse_message
 from cellwall.interfaces.mcp.results import refusal, result_of, session_result
-from cellwall.interfaces.mcp.stdio import Lines
 from cellwall.interfaces.mcp.tools import arguments_of
+from cellwall.parsing.jsonrpc import Lines, parse_message
 from conftest import need
 from interfaces import prepared_program
 from interfaces.mcp_agent import environment

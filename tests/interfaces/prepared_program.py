@@ -145,7 +145,7 @@ import json, os, socket, sys
 line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 line.connect({address!r})
 asked = {{"words": sys.argv[1:], "code": None, "env": dict(os.environ), "cwd": os.getcwd(),
-         "has_session": False, "on_terminal": False, "user": None}}
+         "has_session": False, "on_terminal": False, "user": {user}}}
 socket.send_fds(line, [json.dumps(asked).encode()], [0, 1, 2])
 line.recv(64)
 code = int(line.recv(64))
@@ -153,14 +153,15 @@ sys.exit(code if code >= 0 else 128 - code)
 """
 
 
-def install_launcher(folder: str | os.PathLike[str]) -> None:
-    """A program `cellwall` there, for shell lines: it passes its streams on to a fork.
+def install_launcher(folder: str | os.PathLike[str], *, user: int | None = None) -> None:
+    """A program `cellwall` there, for shell lines: it passes its streams on to a fork, which may be
+    another user's.
 
     Not for tests about the process itself: signals, parents, and descriptors behind the third.
     """
     path = os.path.join(folder, "cellwall")
     with open(path, "x", encoding="utf-8") as file:
-        file.write(_LAUNCHER.format(python=sys.executable, address=_server()))
+        file.write(_LAUNCHER.format(python=sys.executable, address=_server(), user=user))
     os.chmod(path, 0o755)
 
 

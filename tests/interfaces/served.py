@@ -83,6 +83,7 @@ class Place:
             env={**self.environment, **env},
             cwd="/",
             user=self.user.get("user"),
+            start_new_session=True,  # a signal for its whole group is for it alone
             **_STREAMS,
         )
 

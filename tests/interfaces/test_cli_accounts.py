@@ -9,6 +9,7 @@ import re
 import pytest
 
 import terminals
+from cellwall.accounts.roles import shipped_roles
 from cellwall.core.outcomes import EventKind
 from cellwall.storage.engine import StorageSettings
 from conftest import audit_records
@@ -84,9 +85,7 @@ def test_the_token_alone_is_printed_once_and_only_its_hash_is_kept(state_home):
 def test_without_scopes_a_token_has_all_permissions_of_the_role(state_home):
     done("user", "add", "ann", "--role", "user")
     scopes = told("token", "create", "--user", "ann")["scopes"]
-    assert set(scopes) == {
-        *("files:read", "files:write", "sandbox:execute", "skills:use", "tools:call")
-    }
+    assert set(scopes) == {each.value for each in shipped_roles()["user"].permissions}
     assert refused("token", "create", "--user", "ann", "--scope", "users:manage") == (
         "CW-ACCOUNT-SCOPE"
     )

@@ -19,7 +19,18 @@ COMMANDS = [
     *("run", "shell", "code", "fetch", "proxy", "scan", "redact", "changes", "diff", "apply"),
     *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill", "erase"),
     *("supervisor", "approvals", "doctor", "policy", "audit", "template", "packages"),
-    *("skills", "vault", "serve", "user", "token", "db"),
+    *(
+        "skills",
+        "vault",
+        "serve",
+        "user",
+        "token",
+        "canary",
+        "pair",
+        "connection",
+        "calendar",
+        "db",
+    ),
     *("hook", "mcp", "config", "completion"),
 ]
 INNER = [
@@ -46,6 +57,10 @@ INNER = [
     *(["user", name] for name in ("disable", "enable")),
     *(["token", name] for name in ("create", "list", "revoke")),
     *(["db", name] for name in ("migrate", "check", "backup", "restore")),
+    *(["canary", name] for name in ("add", "list", "remove")),
+    *(["pair", name] for name in ("code", "list", "remove")),
+    *(["connection", name] for name in ("add", "list", "remove")),
+    *(["calendar", name] for name in ("list", "create")),
     *(["supervisor", name] for name in ("start", "stop", "status")),
 ]
 
@@ -122,7 +137,7 @@ def completed(*words: str) -> set[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["co"], {"code", "config", "completion"}),
+        (["co"], {"code", "config", "completion", "connection"}),
         (["run", "--work"], {"--workspace"}),
         (["code", "--profile", "p"], {"production", "paranoid"}),
         (["code", "-l", "jav"], {"javascript"}),

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from cellwall.core.accounts import Meter
 from conftest import need
 from interfaces.mcp_agent import DEADLINE_S, until
 from interfaces.mcp_service import BOSS, McpService, RawClient, serving
@@ -83,6 +84,21 @@ def test_a_token_for_another_audience_is_refused(service: McpService) -> None:
         401,
         True,
     )
+
+
+@pytest.mark.requirement("RBAC-4")
+def test_the_budget_of_the_user_binds_the_client(service: McpService) -> None:
+    token, _ = service.token("thrifty")
+    runs = Meter("user", service.user("thrifty"), "runs")
+    set_budget = service.accounts.directory.set_budget
+    service.run(lambda: set_budget(runs, limit=1.0, period_s=366 * 86_400.0, by=BOSS))
+    client = RawClient(service, token)
+    assert client.call("run_code", code="1")["status"] == "ok"
+    refused = client.call("run_code", code="1")
+    assert (refused["status"], refused["error"]["code"]) == ("denied", "CW-BUDGET")
+    assert client.call("list_files")["status"] == "ok"  # which is no run
+    other, _ = service.token("other-user")
+    assert RawClient(service, other).call("run_code", code="1")["status"] == "ok"
 
 
 @pytest.mark.requirement("RBAC-1")

@@ -22,7 +22,7 @@ import pytest
 import trustme
 
 from conftest import need
-from interfaces.prepared_program import PROGRAM
+from interfaces import prepared_program
 from interfaces.served import DEADLINE_S, Place, Served, new_place, processes_with, until
 from interfaces.test_cli_process import error_code
 from newcomer import readme
@@ -96,7 +96,10 @@ def test_the_lines_of_the_readme_serve_a_team(place):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     place.configure(f"[server]\nport = {port}\n")
-    path = f"{os.path.dirname(PROGRAM)}:{place.environment['PATH']}"
+    programs = place.folder / "bin"
+    programs.mkdir()
+    prepared_program.install_launcher(programs, user=place.user.get("user"))
+    path = f"{programs}:{place.environment['PATH']}"
     lines = [
         step for step in readme.read() if re.match(r"cellwall (user|serve)|token=", step.shown_as)
     ]
@@ -108,7 +111,7 @@ def test_the_lines_of_the_readme_serve_a_team(place):
             line = step.command.replace("8750", port).replace("/tmp/readme-background.log", log)
             done = subprocess.run(
                 ["sh", "-c", line], env={**place.environment, "PATH": path}, cwd=place.home,
-                capture_output=True, text=True, timeout=DEADLINE_S, check=False, **place.user,
+                capture_output=True, text=True, timeout=DEADLINE_S, check=False,
             )  # fmt: skip
             assert step.faults(Shown(done.returncode, done.stdout.replace(port, "8750"), 0.0)) == []
             shown.append(done.stdout)
@@ -222,7 +225,7 @@ def handshake(client: ssl.SSLContext, place: Place) -> str:
 def test_tls_by_files_also_beyond_loopback_and_a_renewed_certificate_is_used(place):
     authority = trustme.CA()
     certificate(place, "cellwall.test", "127.0.0.1", authority=authority)
-    place.configure(tls_settings(place, "housekeeping_s = 1.0\n"))
+    place.configure(tls_settings(place, "housekeeping_s = 1.0\nrequest_timeout_s = 1.0\n"))
     with place.serving("--host", "0.0.0.0", "--port", "0") as served:
         port = int(served.url.rpartition(":")[2])
         assert served.url == f"https://cellwall.test:{port}"
@@ -248,6 +251,8 @@ def test_tls_by_files_also_beyond_loopback_and_a_renewed_certificate_is_used(pla
             assert client.get("/v1/healthz").status_code == 200
         with pytest.raises(httpx.HTTPError):  # the control: an unknown authority
             httpx.get(f"https://127.0.0.1:{port}/v1/healthz")
+        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as silent:
+            assert silent.recv(1) == b""  # no handshake comes, so the connection is closed
         certificate(place, "cellwall.test", authority=authority)
         until(lambda: connect(modern)[1] != first)
 
@@ -407,7 +412,8 @@ def test_the_printed_unit_is_one_that_systemd_accepts(place, name, tmp_path):
 # The end
 
 
-def test_a_request_under_way_ends_before_the_service_and_a_new_one_is_refused(place):
+@pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C"])
+def test_a_request_under_way_ends_before_the_service_and_a_new_one_is_refused(place, how):
     token, answers = place.token(), []
     with place.serving() as served, served.client(token) as client:
         session = new_session(client)
@@ -421,7 +427,10 @@ def test_a_request_under_way_ends_before_the_service_and_a_new_one_is_refused(pl
         thread = threading.Thread(target=work)
         thread.start()
         until(lambda: client.get(f"/v1/sessions/{session}").json()["is_busy"])
-        served.process.terminate()
+        if how == "Ctrl-C":  # a terminal signals the whole group
+            os.killpg(served.process.pid, signal.SIGINT)
+        else:
+            served.process.terminate()
         until(lambda: refuses(served))
         # On the host's side: nothing reaches the service any more.
         release = place.home / "workspaces" / session / "files" / "go"

@@ -8,10 +8,13 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import httpx2 as httpx
 import pytest
 
+from interfaces.mcp_service import RawClient
 from interfaces.served import DEADLINE_S, Place, Served, new_place, until
 from interfaces.test_cli_process import error_code
 from interfaces.test_serve import new_session, refusal, run
@@ -69,6 +72,24 @@ def test_the_operator_sees_reads_and_ends_sessions_of_users_and_it_is_recorded(s
     assert "ended by the operator" in [body["status"] for body in ended]
     again = served.place.cellwall("kill", session)
     assert error_code(again) == "CW-NO-SANDBOX"
+
+
+def test_the_operator_sees_and_ends_sandboxes_of_mcp_clients_as_well(served):
+    token = served.place.environment["TOKEN"]
+    service: Any = SimpleNamespace(http=served.client, url=f"{served.url}/mcp")
+    agent = RawClient(service, token)
+    before = {each["id"] for each in json.loads(served.place.done("ps", "--json"))["sandboxes"]}
+    ran = agent.ask("tools/call", name="run_code", arguments={"code": "6 * 7"})
+    assert "42" in ran.text
+    listed = json.loads(served.place.done("ps", "--json"))["sandboxes"]
+    (made,) = [each for each in listed if each["id"] not in before]
+    assert made["owner"] == "ann"
+    assert served.place.done("logs", made["id"]) == b""
+    served.place.done("kill", made["id"])
+    assert made["id"] not in served.place.done("ps").decode()
+    again = agent.ask("tools/call", name="run_code", arguments={"code": "6 * 7"})
+    assert "42" in again.text  # in a new sandbox
+    agent.http.close()
 
 
 def test_commands_of_the_same_account_run_in_the_service(served):
@@ -170,6 +191,7 @@ def test_a_token_a_role_and_a_user_that_the_operator_ends_have_ended_at_once(ser
         assert bob.post("/v1/sessions", json={}).status_code == 403
         place.done("user", "remove", "bob")
         assert bob.get("/v1/sessions").status_code == 401
+    until(lambda: b" bob\n" not in place.done("ps"))  # his sandbox as well
 
 
 # Slow and greedy clients

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 import cellwall
-from cellwall.admin import audit_queries, session_data
+from cellwall.admin import audit_queries, package_inventory, session_data
 from cellwall.admin.audit_log import AuditLogAdmin
 from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
 from cellwall.core.errors import BadInput, CellwallError, Denied, VaultError
@@ -109,6 +109,12 @@ def test_a_stolen_disk_shows_nothing_and_the_passphrase_shows_all(home, tmp_path
     assert caught.value.code == "CW-SESSION-LOCKED"
     with pytest.raises(VaultError):
         cellwall.Changes(session_id).diff()
+    for asks in (  # an answer from what can be read alone would be wrong
+        lambda: list(audit_queries.newest(audit_queries.Query(text="anything"))),
+        lambda: package_inventory.sbom_of_record(session_id),
+    ):
+        with pytest.raises(VaultError):
+            asks()
     assert audit_queries.check().ok  # needs no key
     # The control: with the passphrase, everything is there.
     text = json.dumps(audit_records(passphrase=PASSPHRASE))
@@ -224,5 +230,6 @@ def test_retention_erases_by_age_and_by_size_but_not_under_a_hold(
     intents = audit_records(kind=EventKind.INTENT)
     assert {record["body"]["sealed"] for record in intents} == {"erased"}
     reasons = [r["body"].get("reason") for r in audit_records(kind=EventKind.ERASURE)]
-    assert reasons == ["size", "age"]
+    assert reasons == ["retention", "age", "retention"]
+    assert os.listdir(Path(state_home, "workspaces")) == []  # nothing could read the other one
     assert audit_queries.check().ok

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -192,3 +193,15 @@ def test_the_host_check_says_what_is_on_and_whether_the_collector_answers(
     assert described() == ("weak", f"{on}, the collector for traces does not answer")
     monkeypatch.delenv("CELLWALL_CONFIG")
     assert described() == ("info", f"{on}, no traces")
+
+
+def test_a_refused_configuration_leaves_no_exporter_behind(
+    collector: Collector, service: App
+) -> None:
+    assert any(each.name.startswith("OtelBatch") for each in threading.enumerate())  # the control
+    service.close()
+    config = Path(os.environ["CELLWALL_CONFIG"])
+    config.write_text(config.read_text() + '[egress]\nallow_domains = ["*"]\n')
+    with pytest.raises(cellwall.ConfigError, match="allow_domains"):
+        open_app(lifetime=Lifetime.SERVICE)
+    assert [each for each in threading.enumerate() if each.name.startswith("OtelBatch")] == []

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from cellwall.accounts import failures
 from cellwall.accounts.authentication import hash_secret, new_secret
+from cellwall.accounts.rates import Rates
 from cellwall.accounts.signing_keys import Clock
 from cellwall.core.accounts import FlowsPort, KeySealer, PendingFlow
 from cellwall.core.errors import KeyFailed
@@ -18,17 +18,19 @@ from cellwall.core.errors import KeyFailed
 FLOW_PREFIX = "cwf_"
 _LIVES_S = 600.0
 _MAX_LIVE = 20_000
-"""An unauthenticated client can begin a sign-in, so the table is bounded."""
+"""An unauthenticated client can begin a sign-in, so the table is bounded. The oldest go first: a
+refusal would let a flood lock everybody out for as long as its sign-ins live."""
 
 
 class Flows:
     """The pending sign-ins of one service."""
 
-    def __init__(self, store: FlowsPort, sealer: KeySealer, clock: Clock) -> None:
-        self._store, self._sealer, self._clock = store, sealer, clock
+    def __init__(self, store: FlowsPort, sealer: KeySealer, rates: Rates, clock: Clock) -> None:
+        self._store, self._sealer, self._rates, self._clock = store, sealer, rates, clock
 
-    async def begin(self, kind: str, data: Mapping[str, str]) -> str:
-        """Keep the data; returns the secret that takes it. Raises `Busy`."""
+    async def begin(self, kind: str, data: Mapping[str, str], *, address: str) -> str:
+        """Keep the data; returns the secret that takes it. Raises `LimitExceeded`."""
+        await self._rates.count_sign_in(address)
         secret, now_s = new_secret(FLOW_PREFIX), self._clock()
         flow_hash = hash_secret(secret)
         flow = PendingFlow(
@@ -37,8 +39,7 @@ class Flows:
             sealed=self._sealer.seal(json.dumps(dict(data)).encode(), name=_name(kind, flow_hash)),
             expires_s=now_s + _LIVES_S,
         )
-        if not await self._store.add_flow(flow, max_live=_MAX_LIVE, now_s=now_s):
-            raise failures.overloaded()
+        await self._store.add_flow(flow, max_live=_MAX_LIVE, now_s=now_s)
         return secret
 
     async def take(self, kind: str, secret: str) -> dict[str, str] | None:

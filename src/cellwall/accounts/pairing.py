@@ -67,7 +67,7 @@ class Pairings:
         return self._sealer.digest(b"".join(b"%d:%s" % (len(each), each) for each in spelled))
 
     async def new_code(self, name: str, *, by: Principal) -> str:
-        """A code for one user: by the user, signed in, or by somebody who manages users."""
+        """A code for one user: by the user, signed in, or by a user who manages users."""
         user = await self._managed(name, by)
         halves = ("".join(_ALPHABET[byte & 31] for byte in os.urandom(_HALF)) for _ in range(2))
         code = "-".join(halves)
@@ -125,7 +125,7 @@ class Pairings:
 
     async def _managed(self, name: str, by: Principal) -> User:
         is_own = by.interface in REMOTE_INTERFACES and by.name == name and by.scopes is None
-        # A service token cannot pair: whoever stole one would become its user for good.
+        # A service token cannot pair: its thief would become its user for good.
         self._roles.require(by, Permission.CHAT_SEND if is_own else Permission.USERS_MANAGE)
         user = await self._store.find_user_named(canonical_name(name))
         if user is None or user.is_disabled:

@@ -122,7 +122,7 @@ class Passkeys:
             ],
         )
         data = {"challenge": _encode(options.challenge), "user_id": who.user_id}
-        flow = await self._flows.begin(_REGISTER, data)
+        flow = await self._flows.begin(_REGISTER, data, address=address)
         return Ceremony(flow, json.loads(options_to_json(options)))
 
     async def _check_password(self, user: User, password: str, address: str) -> None:
@@ -170,13 +170,14 @@ class Passkeys:
             raise failures.bad_identity("the credential is known") from None
         return passkey
 
-    async def begin_sign_in(self) -> Ceremony:
+    async def begin_sign_in(self, *, address: str) -> Ceremony:
         """Options for `navigator.credentials.get`, the same for everybody: no list of credentials
         tells who has an account."""
         options = generate_authentication_options(
             rp_id=self._party.id, user_verification=UserVerificationRequirement.REQUIRED
         )
-        flow = await self._flows.begin(_SIGN_IN, {"challenge": _encode(options.challenge)})
+        data = {"challenge": _encode(options.challenge)}
+        flow = await self._flows.begin(_SIGN_IN, data, address=address)
         return Ceremony(flow, json.loads(options_to_json(options)))
 
     async def finish_sign_in(

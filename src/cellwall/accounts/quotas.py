@@ -142,6 +142,7 @@ class Quotas:
                 period_start_s=_period_start_s(budget, now_s),
             )
             for budget in await self.budgets_of(account)
+            if self._concerns(action, budget.meter.resource)
         )
         if charges:
             exceeded = await self._store.reserve(charges)  # (2)
@@ -213,6 +214,15 @@ class Quotas:
             used = await self._store.usage(budget.meter, period_start_s=start_s)
             found.append(BudgetUse(budget=budget, used=used, resets_s=start_s + budget.period_s))
         return tuple(found)
+
+    def _concerns(self, action: Action, resource: str) -> bool:
+        """Whether the action can use the resource: to list files when all runs are used is fine."""
+        is_run = isinstance(action.operation, _STARTS_A_RUN)
+        if resource == MONEY:
+            prices = self._settings.prices
+            is_metered = bool(prices.get(CPU_PRICE) or prices.get(SENT_PRICE))
+            return (is_run and is_metered) or self._known_cost(action, resource) > 0
+        return is_run
 
     def _known_cost(self, action: Action, resource: str) -> float:
         match resource:

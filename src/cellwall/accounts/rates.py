@@ -39,6 +39,7 @@ class RateSettings:
     token_actions: int = 6000
     address_actions: int = 12_000
     address_requests: int = 30_000
+    address_sign_ins: int = 120
     window_s: int = 60
     redis_url: str = ""
     """Empty: counted in the memory of this process."""
@@ -143,6 +144,11 @@ class Rates:
         """Count one request, before anything is known about it; raises `LimitExceeded`."""
         found = (("address", address_subject(address), self._settings.address_requests),)
         await self._count(self._requests, "requests", found)
+
+    async def count_sign_in(self, address: str) -> None:
+        """Count the beginning of a sign-in that takes a row; raises `LimitExceeded`."""
+        found = (("address", address_subject(address), self._settings.address_sign_ins),)
+        await self._count(self._requests, "sign-ins", found)
 
     async def close(self) -> None:
         """Close the connections to Redis."""

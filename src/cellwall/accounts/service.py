@@ -77,7 +77,7 @@ class Accounts:
             clock=clock,
             code_s=settings.pairing_code_s,
         )
-        flows = Flows(store, sealer, clock)
+        flows = Flows(store, sealer, self.rates, clock)
         self.oidc: OidcSignIn | None = None
         """None: no provider is configured."""
         if settings.provider is not None and settings.oidc is not None:
@@ -110,7 +110,7 @@ class Accounts:
         return await self._authentication.still_counts(identity)
 
     async def count_request(self, address: str) -> None:
-        """Count a request of whoever; raises `LimitExceeded`, recorded once per window."""
+        """Count a request; raises `LimitExceeded`, which is recorded once per window."""
         try:
             await self.rates.count_request(address)
         except LimitExceeded as error:

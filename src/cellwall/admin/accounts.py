@@ -167,6 +167,7 @@ def _rates(settings: Settings) -> RateSettings:
         token_actions=rates.actions_per_minute_per_token,
         address_actions=rates.actions_per_minute_per_address,
         address_requests=rates.requests_per_minute_per_address,
+        address_sign_ins=rates.sign_ins_per_minute_per_address,
         redis_url=rates.redis_url,
         redis_password=read_private_text(rates.redis_password_file, what="[rates]"),
     )

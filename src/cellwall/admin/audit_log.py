@@ -67,8 +67,7 @@ class AuditLogAdmin:
         keys, ledger = SessionKeys(self._home), RunLedger(os.path.join(self._home, "runs"))
         try:
             store = WorkspaceStore(self._home, keys)
-            live = ledger.live()
-            enforce_retention(self._settings, audit, store, live, keys, is_forced=True)
+            enforce_retention(self._settings, audit, store, ledger, keys, is_forced=True)
         finally:
             ledger.close()
             keys.close()

@@ -20,6 +20,7 @@ from cellwall.audit.export.target import ExportTarget, parse_headers
 from cellwall.audit.files import io_failure
 from cellwall.audit.merkle import BadProof, unproven_checkpoint
 from cellwall.audit.proofs import Proof, verifier_source
+from cellwall.audit.sealed_bodies import is_locked
 from cellwall.audit.search import FoundRecord, Query
 from cellwall.audit.segments import BadSegment, open_plain
 from cellwall.audit.signers import parse_keys
@@ -75,10 +76,14 @@ def newest(
     home: str | None = None,
     ask: AskPassphrase | None = None,
     keys: SessionKeys | None = None,
+    is_strict: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """All matching records, the newest first. `keys`: those of the running service."""
+    """All matching records, the newest first. `keys`: those of the running service. `is_strict`
+    raises `VaultError` for a body that a locked vault hides: for callers that decide by bodies."""
     with _readable(ask) if keys is None else nullcontext(keys) as known:
         for found in search.search(_directory(home), query, keys=known):
+            if is_strict:
+                _refuse_locked(found)
             yield found.record
 
 
@@ -103,12 +108,18 @@ def everything(
         return
     with _readable(ask) as keys:
         for found in records_after(_directory(), query, after_seq=after, keys=keys):
-            if found.record["body"].get("sealed") == "locked":
-                raise vault_failures.session_locked()
+            _refuse_locked(found)
             yield found
 
 
-def about(subject_id: str, *, ask: AskPassphrase | None = None) -> list[dict[str, Any]]:
+def _refuse_locked(found: FoundRecord) -> None:
+    if is_locked(found.record):
+        raise vault_failures.session_locked()
+
+
+def about(
+    subject_id: str, *, ask: AskPassphrase | None = None, is_strict: bool = False
+) -> list[dict[str, Any]]:
     """All records of an action or a session, or of the action of a record."""
     query = Query(action_id=subject_id)
     if subject_id.startswith("sbx_"):
@@ -120,7 +131,7 @@ def about(subject_id: str, *, ask: AskPassphrase | None = None) -> list[dict[str
         if not found["action_id"]:
             return [found]
         query = Query(action_id=found["action_id"])
-    return list(newest(query, ask=ask))[::-1]
+    return list(newest(query, ask=ask, is_strict=is_strict))[::-1]
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""Connects accounts of other services, for the owner of this machine (RBAC-3).
+"""Connects accounts of other services to their owners (RBAC-3).
 
-Only whoever may change the vault may connect an account. Otherwise a user could connect an account
-of their own with the address and the secret of another user, and read it (confused deputy). For the
-same reason a secret belongs to the accounts of one owner.
+An account names a secret of its owner: the vault gives the secrets of each user of the service
+names of their own, so that no user can connect an account with the password of another user and
+read it (confused deputy).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cellwall.config.models import Settings
 from cellwall.core.connections import AccountKind, ConnectedAccount
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import EventKind
-from cellwall.core.types import Json, Permission, Principal, new_id
+from cellwall.core.types import REMOTE_INTERFACES, Json, Permission, Principal, new_id
 from cellwall.egress.destinations.hostnames import parse_url
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.connection_list import MAX_ACCOUNTS, ConnectionList, encode, owner_of
@@ -47,11 +47,10 @@ class ConnectionAdmin:
         user: str | None = None,
     ) -> ConnectedAccount:
         """Connect an account for `user`, an account of the service, or for `by` itself."""
-        refuse_agents("a connected account")
-        require(self._settings, by, Permission.CONFIG_WRITE)
+        owner = self._owner(by, user)
         account = ConnectedAccount(
             id=new_id("con"),
-            owner=owner_of(by) if user is None else f"user:{canonical_name(user)}",
+            owner=owner,
             name=_check_name(name),
             kind=kind,
             url=_check_url(url),
@@ -70,17 +69,12 @@ class ConnectionAdmin:
         return account
 
     def list(self, *, by: Principal, user: str | None = None) -> tuple[ConnectedAccount, ...]:
-        """The accounts of `user`, for whoever may connect them, or one's own."""
-        if user is None:
-            return self._list.list_of(owner_of(by))
-        require(self._settings, by, Permission.CONFIG_WRITE)
-        return self._list.list_of(f"user:{canonical_name(user)}")
+        """The accounts of `user`, for a user who may connect them, or one's own."""
+        return self._list.list_of(self._owner(by, user))
 
     def remove(self, name: str, *, by: Principal, user: str | None = None) -> None:
         """Forget an account; its secret stays in the vault."""
-        refuse_agents("a connected account")
-        require(self._settings, by, Permission.CONFIG_WRITE)
-        owner = owner_of(by) if user is None else f"user:{canonical_name(user)}"
+        owner = self._owner(by, user)
         change = AdminChange(EventKind.ACCOUNT, "disconnect", name[:64], {"owner": owner})
         with (
             change.recorded_in(self._home, self._settings, by),
@@ -93,6 +87,16 @@ class ConnectionAdmin:
                 raise not_found("account")
             rows[:] = kept
 
+    def _owner(self, by: Principal, user: str | None) -> str:
+        """The owner whose accounts these are, if `by` may change them."""
+        if by.interface not in REMOTE_INTERFACES:
+            refuse_agents("a connected account")
+        if user is None:
+            require(self._settings, by, Permission.SECRETS_USE)
+            return owner_of(by)
+        require(self._settings, by, Permission.CONFIG_WRITE)
+        return f"user:{canonical_name(user)}"
+
 
 def _check_free(account: ConnectedAccount, others: list[ConnectedAccount]) -> None:
     if len(others) >= MAX_ACCOUNTS:
@@ -102,12 +106,6 @@ def _check_free(account: ConnectedAccount, others: list[ConnectedAccount]) -> No
             raise BadInput(
                 "an account of this name is connected already",
                 hint="Remove it first, or choose another name.",
-                code="CW-BAD-ACCOUNT",
-            )
-        if other.secret == account.secret and other.owner != account.owner:
-            raise BadInput(
-                "this secret opens an account of another user",
-                hint="Store the password under a name of its own: cellwall vault set NAME",
                 code="CW-BAD-ACCOUNT",
             )
 

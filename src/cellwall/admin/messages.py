@@ -98,8 +98,11 @@ class Inbox:
         pairings: Pairings,
         settings: Settings,
         *,
+        policy: str | None = None,
         clock: Clock = time.time,
     ) -> None:
+        """`policy` is the file to go by where there are no rules."""
+        self._policy = () if policy is None else (policy,)
         self._runtime, self._store, self._pairings = runtime, store, pairings
         self._roles, self._clock = roles_of(settings), clock
         self._per_minute = settings.messages.per_minute
@@ -148,9 +151,7 @@ class Inbox:
             raise BadInput(PAIRING_HINT, code="CW-UNPAIRED")
         pairing, user = found
         operation = SendReply(channel, message.content, pairing.id)
-        return await self._runtime.perform(
-            Action(principal=_principal_of(user), operation=operation)
-        )
+        return await self._perform(user, operation)
 
     async def _handle(
         self, message: InboundMessage, channel: Channel, pairing: Pairing, user: User, own: bytes
@@ -159,9 +160,7 @@ class Inbox:
         is_final = False
         try:
             # (5)
-            outcome = await self._runtime.perform(
-                Action(principal=_principal_of(user), operation=operation)
-            )
+            outcome = await self._perform(user, operation)
             is_final = outcome.status is not Status.ERROR
         finally:
             # (6) A denial is an answer. After a failure the bridge may send the message again.
@@ -175,6 +174,12 @@ class Inbox:
             return Reception(status="accepted", user=user.name, text=text, outcome=outcome)
         status: ReceptionStatus = "denied" if outcome.status is Status.DENIED else "failed"
         return Reception(status=status, user=user.name, reply=_REFUSED, outcome=outcome)
+
+    async def _perform(self, user: User, operation: ReceiveMessage | SendReply) -> Outcome:
+        who = _principal_of(user)
+        return await self._runtime.perform(
+            Action(principal=who, operation=operation, policy=self._policy)
+        )
 
     async def _greet(self, message: InboundMessage, sender: Sender) -> Reception:
         texts = await anyio.to_thread.run_sync(

@@ -37,7 +37,9 @@ from cellwall.packages.verdict import PackageVerdict, Reason, Step
 from cellwall.runtime.package_judging import open_judge
 from cellwall.runtime.package_record import REFUSED, SERVED
 from cellwall.runtime.registries import RegistrySite, registry_sites
+from cellwall.runtime.vault import AskPassphrase
 from cellwall.runtime.wiring import App
+from cellwall.secrets import failures as vault_failures
 
 __all__ = [
     "KINDS",
@@ -94,9 +96,9 @@ def lock_of_template(name: str) -> Lock:
     return Lock("template", tuple(packages), has_graph=False)
 
 
-def lock_of_sandbox(session_id: str) -> Lock:
+def lock_of_sandbox(session_id: str, *, ask: AskPassphrase | None = None) -> Lock:
     """The packages that a live or ended sandbox got, by the audit log."""
-    return installed_lock(_installed(_recorded(session_id)))
+    return installed_lock(_installed(_recorded(session_id, ask)))
 
 
 def sbom_of_lock(lock: Lock, *, subject: str) -> bytes:
@@ -104,9 +106,9 @@ def sbom_of_lock(lock: Lock, *, subject: str) -> bytes:
     return render_lock_sbom(lock, subject=subject)
 
 
-def sbom_of_record(subject_id: str) -> bytes:
+def sbom_of_record(subject_id: str, *, ask: AskPassphrase | None = None) -> bytes:
     """The packages that an action or a sandbox got, with the records that say so."""
-    return render_sbom(_installed(_recorded(subject_id)), subject=subject_id)
+    return render_sbom(_installed(_recorded(subject_id, ask)), subject=subject_id)
 
 
 async def audit_lock(
@@ -210,14 +212,14 @@ async def explain(
         () if lock is None else lock.path_to(wanted),
         bool(packages),
         lock is not None and lock.has_graph,
-        tuple(islice(_events(ecosystem, wanted), MAX_EVENTS)),
+        tuple(islice(_events(app, ecosystem, wanted), MAX_EVENTS)),
         verdict,
     )
 
 
-def _events(ecosystem: Ecosystem, name: str) -> Iterator[PackageEvent]:
+def _events(app: App, ecosystem: Ecosystem, name: str) -> Iterator[PackageEvent]:
     query = Query(kind=EventKind.CONNECTION, text=name)
-    for record in audit_queries.newest(query):
+    for record in audit_queries.newest(query, keys=app.keys, is_strict=True):
         body = record["body"]
         is_refusal = body.get("event") == REFUSED
         is_about = (body.get("ecosystem"), body.get("name")) == (ecosystem.value, name)
@@ -228,17 +230,17 @@ def _events(ecosystem: Ecosystem, name: str) -> Iterator[PackageEvent]:
                 record["time"],
                 is_refusal,
                 body.get("version"),
-                _command(record["action_id"]),
+                _command(app, record["action_id"]),
                 tuple(str(each.get("text", "")) for each in body.get("reasons", ())),
                 body.get("suggestion"),
             )
 
 
-def _command(action_id: str) -> str:
+def _command(app: App, action_id: str) -> str:
     """The command, the code or the request of an action, shortened; empty where the log has no
     intent."""
     query = Query(action_id=action_id, kind=EventKind.INTENT)
-    for record in audit_queries.newest(query):
+    for record in audit_queries.newest(query, keys=app.keys):
         body = record["body"]
         command = body.get("command")
         if requirements := body.get("requirements"):  # by name, without a command
@@ -248,14 +250,16 @@ def _command(action_id: str) -> str:
     return ""
 
 
-def _recorded(subject_id: str) -> list[dict[str, Any]]:
-    records = audit_queries.about(check_id(subject_id))
+def _recorded(subject_id: str, ask: AskPassphrase | None) -> list[dict[str, Any]]:
+    records = audit_queries.about(check_id(subject_id), ask=ask, is_strict=True)
     if not records:
         raise BadInput(
             f"the audit log has no record of {subject_id}",
             hint="See `cellwall audit tail`.",
             code="CW-NO-RECORD",
         )
+    if any(each["body"].get("sealed") == "erased" for each in records):
+        raise vault_failures.session_erased()  # a list without its packages would be wrong
     return [each for each in records if each["body"].get("event") == SERVED]
 
 

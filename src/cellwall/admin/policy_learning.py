@@ -49,6 +49,7 @@ from cellwall.runtime.judging import require
 from cellwall.runtime.policies import INSIDE, call_inside, effective_policy
 from cellwall.runtime.policy_file import PolicyDraft, draft_rules, write_draft
 from cellwall.runtime.policy_places import PROJECT_FILES, is_there, project_files, user_policy
+from cellwall.runtime.vault import AskPassphrase
 
 __all__ = [
     "Lesson",
@@ -135,6 +136,7 @@ def learn(
     policies: Sequence[str],
     environ: Mapping[str, str],
     place: RuleFile = ANY_FOLDER,
+    ask: AskPassphrase | None = None,
 ) -> Lesson:
     """The narrowest rules for logged calls that the rules in force here do not allow.
 
@@ -142,7 +144,7 @@ def learn(
     """
     calls: dict[str, ToolCall] = {}
     unread: list[RefusedCall] = []
-    for record in islice(_records(session, since), _MAX_RECORDS):
+    for record in islice(_records(session, since, ask), _MAX_RECORDS):
         body = record["body"]
         try:
             _refuse_other_folder(body, place)
@@ -161,13 +163,17 @@ def learn(
     return learn_from(calls.values(), policy.rules, links=targets, unread=unread, place=place)
 
 
-def _records(session: str | None, since: datetime | None) -> Iterator[dict[str, Any]]:
+def _records(
+    session: str | None, since: datetime | None, ask: AskPassphrase | None
+) -> Iterator[dict[str, Any]]:
     """Denials, and calls that ran only in observe mode or after an answer, the oldest first."""
     is_sandbox = session is not None and session.startswith("sbx_")
     query = audit_queries.Query(session_id=session if is_sandbox else None, since=since)
-    for found in audit_queries.everything(query):
+    for found in audit_queries.everything(query, ask=ask):
         record = found.record
         body = record["body"]
+        if "sealed" in body:  # erased: nothing is known of the call
+            continue
         if session is not None and not is_sandbox and body.get("agent_session") != session:
             continue
         if record["kind"] == EventKind.DENIAL.value:

@@ -26,6 +26,7 @@ from cellwall.runtime.vault import (
     AskPassphrase,
     AuditedVault,
     adopt_session_keys,
+    note_unlocked,
     vault_settings,
 )
 from cellwall.secrets import failures
@@ -121,6 +122,7 @@ class VaultAdmin(AuditedVault):
             adopt_session_keys(self._home, store)
             outcome |= {"id": store.id, "generation": store.generation}
         self._store, self._chosen = store, settings
+        note_unlocked(self)
 
     def find_by(self, choice: VaultKeyChoice) -> None:
         """Use the key source of the caller instead of the configured one."""

@@ -20,7 +20,7 @@ import re
 from binascii import b2a_base64
 from typing import Any, Final
 
-from cellwall.audit.records import record_line
+from cellwall.audit.records import SEALED_VERSION, record_line
 from cellwall.core.errors import SEALED_CODES, AuditFailed, VaultError
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.ports import SessionKeysPort
@@ -76,6 +76,11 @@ def open_record(keys: SessionKeysPort, record: dict[str, Any]) -> dict[str, Any]
     except (ValueError, RecursionError):
         return record | {"body": {"sealed": "damaged", **dict(words)}}
     return record | {"body": plain}
+
+
+def is_locked(record: dict[str, Any]) -> bool:
+    """Whether `open_record` found the vault locked."""
+    return bool(record["v"] == SEALED_VERSION and record["body"].get("sealed") == "locked")
 
 
 def opened_line(record: dict[str, Any]) -> bytes:

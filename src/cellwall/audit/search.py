@@ -22,7 +22,7 @@ from cellwall.audit.index import (
     verdict_of,
 )
 from cellwall.audit.records import SEALED_VERSION, BadRecord, parse_record
-from cellwall.audit.sealed_bodies import open_record, opened_line
+from cellwall.audit.sealed_bodies import is_locked, open_record, opened_line
 from cellwall.audit.segments import (
     BLOCK_BYTES,
     PACKED,
@@ -37,6 +37,7 @@ from cellwall.audit.segments import (
     read_lines,
     read_seal,
 )
+from cellwall.core.errors import VaultError
 from cellwall.core.outcomes import EventKind
 from cellwall.core.ports import SessionKeysPort
 from cellwall.core.verdict import Verdict
@@ -202,6 +203,12 @@ def match_line(
         return None
     if keys is not None and record["v"] == SEALED_VERSION:
         record = open_record(keys, record)
+        if query.text is not None and is_locked(record):
+            raise VaultError(
+                "the text cannot be searched: records are encrypted, and their key is in the vault",
+                hint="Open the vault: at a terminal `cellwall` asks for its passphrase.",
+                code="CW-SESSION-LOCKED",
+            )
         line = opened_line(record)
     return FoundRecord(record, line, segment) if query.matches_text(line) else None
 

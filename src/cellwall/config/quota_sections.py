@@ -68,6 +68,12 @@ class RatesSection(Section):
         30_000, "requests from one address, also unauthenticated ones; 0: no limit",
         least=0, most=_MAX_COUNT,
     )  # fmt: skip
+    sign_ins_per_minute_per_address: int = number(
+        120,
+        "begun sign-ins at a provider or by passkey; 0: no limit",
+        least=0,
+        most=_MAX_COUNT,
+    )
     redis_url: Annotated[str, AfterValidator(_check_redis)] = Field(
         default="",
         description="count in this Redis, for several processes of one service; left out, each "

@@ -350,6 +350,11 @@ class EgressSection(Section):
     idle_timeout_s: float = number(
         120.0, "an idle connection is closed after this time", least=0.1, most=86_400.0
     )
+    personal_data: Annotated[str, one_of("off", "deny")] = word(
+        "whether requests with personal data are refused; TLS to every host is then intercepted",
+        "off",
+        "deny",
+    )
     dns_servers: tuple[Annotated[str, AfterValidator(_check_server)], ...] = listed(
         (), "DNS servers; left out, those of the system", most=8
     )
@@ -406,9 +411,9 @@ class RetentionSection(Section):
         ge=1,
         le=36_500,
     )
-    workspaces_bytes: Size = size(
-        10 * GIB,
-        "all kept workspaces together; the oldest are removed first",
+    workspaces_bytes: Size | None = size(
+        None,
+        "all kept workspaces together; the oldest are removed first; left out, no limit",
         least=MIB,
         most=100_000 * GIB,
     )

@@ -368,8 +368,8 @@ class KeysPort(Protocol):
 class FlowsPort(Protocol):
     """Sign-ins that have begun."""
 
-    async def add_flow(self, flow: PendingFlow, *, max_live: int, now_s: float) -> bool:
-        """False if so many are pending."""
+    async def add_flow(self, flow: PendingFlow, *, max_live: int, now_s: float) -> None:
+        """Where so many are pending, the oldest are deleted."""
 
     async def take_flow(self, flow_hash: bytes, *, kind: str, now_s: float) -> bytes | None:
         """What was sealed; None if it is unknown, of another kind or expired. Of two callers one

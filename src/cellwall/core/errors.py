@@ -145,6 +145,12 @@ class SignInRefused(CellwallError):
     default_code = "CW-SIGN-IN"
 
 
+class ServerFailed(CellwallError):
+    """Another MCP server could not be reached, or broke the protocol or a bound (SRV-7)."""
+
+    default_code = "CW-MCP"
+
+
 class NotFound(CellwallError):
     """There is no such resource, or it belongs to another user (RBAC-3)."""
 

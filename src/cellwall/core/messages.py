@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from cellwall.core.accounts import AccountsPort, User
+from cellwall.core.accounts import AccountsPort, SessionsPort, User
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,3 +94,7 @@ class MessagesPort(Protocol):
 
 class ServiceStore(AccountsPort, MessagesPort, Protocol):
     """All that the accounts of a service need of a database."""
+
+
+class SessionStore(SessionsPort, MessagesPort, Protocol):
+    """All that the sessions and messages of a service need of a database."""

@@ -57,6 +57,26 @@ class KnownValues(Protocol):
         """Name and value of each; empty while locked."""
 
 
+class ContentStream(Protocol):
+    """A search in one body, URL or header that comes in pieces."""
+
+    def feed(self, data: bytes) -> str | None:
+        """The name of what these bytes complete, or of what was found before."""
+
+
+class ContentCheck(Protocol):
+    """Content other than secrets that must not leave: personal data, registered texts."""
+
+    @property
+    def kind(self) -> Literal["personal", "canary"]: ...
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is anything to look for now; then TLS is intercepted."""
+
+    def stream(self) -> ContentStream: ...
+
+
 class HostService(Protocol):
     """Answers for some hosts in this process, in place of the servers of these names.
 

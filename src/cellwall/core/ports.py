@@ -18,6 +18,7 @@ from cellwall.core.network import (
 )
 from cellwall.core.outcomes import Event, Finding, Outcome, PackageUse, RunResult
 from cellwall.core.packages import InstallPackages
+from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
     Action,
     Json,
@@ -143,6 +144,11 @@ class SessionKeysPort(Protocol):
     def key_bytes(self, key: str) -> bytes:
         """The key of this name; raises like `unseal`."""
 
+    def is_destroyed(self, key: str) -> bool: ...
+
+    def destroy_key(self, key: str) -> None:
+        """Destroy one key; durable when this returns."""
+
     def close(self) -> None:
         """Forget all keys."""
 
@@ -166,6 +172,16 @@ class ToolsPort(Protocol):
 
     async def call(self, name: str, args: Sequence[Json], kwargs: Mapping[str, Json]) -> Json:
         """The result as plain data; the code sees the message of a `CellwallError`."""
+
+
+class ToolServersPort(Protocol):
+    """The servers of one client."""
+
+    def judge(self, operation: CallServerTool) -> Decision:
+        """DENY unless a person has accepted exactly this tool."""
+
+    async def call(self, action: Action, operation: CallServerTool) -> RunResult:
+        """Call the tool; a failure of the server is a `CellwallError`."""
 
 
 ToolCaller = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]

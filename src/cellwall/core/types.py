@@ -13,6 +13,7 @@ from cellwall.core.connections import ConnectedAccount
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
 from cellwall.core.packages import InstallPackages
+from cellwall.core.tool_servers import CallServerTool, RunServer
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 Audience: TypeAlias = Literal["program", "model"]
@@ -453,6 +454,8 @@ class Action:
         | ServeClient
         | FetchUrl
         | InstallPackages
+        | CallServerTool
+        | RunServer
         | UseTool
         | ToolResult
         | ReceiveMessage

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 from cellwall.core.errors import EgressRefused
 from cellwall.core.limits import GIB, MIB
-from cellwall.core.network import EgressUsage
+from cellwall.core.network import ContentCheck, EgressUsage
 from cellwall.egress.destinations.header_rules import HeaderRule
 from cellwall.egress.inspection.decompression import DecompressionBudget
 
@@ -39,6 +39,12 @@ class EgressSettings:
     fetch_timeout_s: float = 30.0
     dangerously_allow_addresses: tuple[IPv4Network | IPv6Network, ...] = ()
     header_rules: tuple[HeaderRule, ...] = ()
+    checks: tuple[ContentCheck, ...] = ()
+
+    @property
+    def has_checks(self) -> bool:
+        """Whether content is looked at beyond secrets, so that TLS must be intercepted."""
+        return any(check.is_active for check in self.checks)
 
 
 def timeout_error(what: str) -> EgressRefused:

@@ -148,7 +148,10 @@ class EgressService:
         # A live sandbox may get rules later that need the authority; its files are written once.
         services = [self._services[name] for name in action.registries]
         needs_authority = (
-            is_live or bool(secrets or services) or self._needs_interception(allowlist)
+            is_live
+            or bool(secrets or services)
+            or self._settings.has_checks
+            or self._needs_interception(allowlist)
         )
         authority = None
         if needs_authority:
@@ -291,7 +294,7 @@ class _EgressLoop:
             settings=settings,
             resolver=_resolver(settings),
             record=record,
-            known=KnownValueCache(known),
+            known=KnownValueCache(known, settings.checks),
             upstream_tls=tls,
             loop=self._loop,
         )

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from cellwall.core.network import Page
 from cellwall.core.outcomes import SEVERITIES, Finding, RunResult
+from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import Action, FetchUrl, FileEntry, FileOperation, Json, ProcessInfo
 from cellwall.guard import mark
 from cellwall.guard.report import Report, Treatment
@@ -170,7 +171,7 @@ def _texts(action: Action, result: RunResult) -> Iterator[ResultPart]:
     yield ResultPart(where="stdout", source="standard output", text=stdout)
     yield ResultPart(where="stderr", source="standard error", text=stderr)
     if result.text is not None:
-        yield ResultPart(where="text", source="the last value", text=result.text)
+        yield ResultPart(where="text", source=_text_source(action), text=result.text)
     elif result.value is not None:
         yield ResultPart(where="value", source="the last value", text=_as_text(result.value))
     for each in result.results:
@@ -183,6 +184,12 @@ def _texts(action: Action, result: RunResult) -> Iterator[ResultPart]:
     # Findings of sandbox and egress name files and hosts that the code has chosen.
     notes = "\n".join(finding.message for finding in result.findings)
     yield ResultPart(where="notes", source="notes about the run", text=notes)
+
+
+def _text_source(action: Action) -> str:
+    if isinstance(action.operation, CallServerTool):
+        return f"the MCP server {action.operation.server}"
+    return "the last value"
 
 
 def _payload_texts(action: Action, payload: object) -> Iterator[ResultPart]:

@@ -9,11 +9,13 @@ language that cannot be screened is denied as well; otherwise a comment would by
 # ruff: noqa: PLC0415  # late imports: the screeners are loaded with the first code
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cellwall.core.outcomes import Finding
+from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
     Action,
     CalendarEvent,
@@ -43,6 +45,7 @@ _PROGRAMS = frozenset(
      "tsx", "ts-node", "su", "runuser", "script", "flock", "sg", "env", "nc", "ncat", "netcat",
      "socat", "crontab", "at", "batch", "systemctl", "tee", "dd", "shred"}
 )  # fmt: skip
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@%~+=,#-]{0,64}")
 _MAX_WORD = 1_000
 _MAX_FINDINGS = 50
 _MAX_CHARACTERS = 1 << 20
@@ -182,6 +185,11 @@ def _texts(action: Action) -> Iterator[tuple[str, str]]:
             yield "input", "\n".join(strings(given))
         case UseAccount(event=CalendarEvent() as event):
             yield "event", f"{event.summary}\n{event.location}\n{event.description}"
+        case CallServerTool(arguments=given):
+            # Names, paths and numbers form no sentence.
+            words = [each for each in strings(given) if _PLAIN.fullmatch(each) is None]
+            if words:
+                yield "arguments", "\n".join(words)
         case CallTool(args=args, kwargs=kwargs):
             yield "arguments", "\n".join([*strings(args), *strings(kwargs)])
         case _:

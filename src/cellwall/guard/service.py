@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cellwall.core.network import Page
 from cellwall.core.outcomes import Finding, RunResult
@@ -27,14 +27,17 @@ from cellwall.core.types import (
 from cellwall.guard.rendering import ModelRenderer, ToolResultCleaner
 from cellwall.guard.report import GuardSettings
 from cellwall.guard.scanning import Scanner
-from cellwall.guard.screening import screen_action
+from cellwall.guard.screening import screen_action, strings
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget
+from cellwall.parsing.canaries.canary_set import CanarySet, CanaryStream
 
 if TYPE_CHECKING:
     from cellwall.guard.pii import Pseudonyms
     from cellwall.guard.redact import RedactingStream, Redactor, SecretHit
 
 StreamName = Literal["stdout", "stderr"]
+CANARY_NOTE = "[cellwall: withheld: it contains part of a registered text]\n"
+"""In place of output with part of a registered text, such as a system prompt."""
 
 
 class Guard:
@@ -46,7 +49,9 @@ class Guard:
         *,
         scanner: Scanner | None = None,
         redactor: Callable[[], Redactor] | None = None,
+        canaries: Callable[[], CanarySet] = CanarySet,
     ) -> None:
+        self._canaries = canaries
         self.settings = GuardSettings() if settings is None else settings
         self.scanner = Scanner(self.settings) if scanner is None else scanner
         self._make_redactor = redactor
@@ -75,6 +80,7 @@ class Guard:
 
     def _clean(self, action: Action, result: RunResult) -> RunResult:
         result, findings = self._redact_result(action, result)
+        result = self._withhold_canaries(result, findings)
         if isinstance(action.operation, ToolResult):
             operation = action.operation
             answer = ToolResultCleaner(
@@ -87,12 +93,49 @@ class Guard:
             return replace(result, findings=(*result.findings, *findings))
         shown = self._renderer(action.session_id or "").show(action, result)
         is_read_by_model = action.audience == "model"
+        text = shown.text if is_read_by_model else ""
+        if self._has_canary(text, "shown", findings):  # of a file, whose bytes a program gets
+            text = CANARY_NOTE
         return replace(
             result,
             findings=(*result.findings, *findings, *shown.findings),
-            shown=shown.text if is_read_by_model else "",
+            shown=text,
             withheld=shown.withheld if is_read_by_model else "",
         )
+
+    def _withhold_canaries(self, result: RunResult, findings: list[Finding]) -> RunResult:
+        """The result without any output that contains part of a registered text."""
+        if not self._canaries():
+            return result
+        changes: dict[str, Any] = {}
+        for name in ("stdout", "stderr"):
+            if self._has_canary(getattr(result, name), name, findings):
+                changes[name] = CANARY_NOTE.encode()
+        for name in ("text", "value", "code_error"):
+            if self._has_canary(getattr(result, name), name, findings):
+                changes[name] = CANARY_NOTE
+        if self._has_canary(list(result.results), "results", findings):
+            changes["results"] = (CANARY_NOTE,)
+        page = result.payload
+        if isinstance(page, Page) and self._has_canary([page.text], "page", findings):
+            changes["payload"] = replace(page, text=CANARY_NOTE, body=CANARY_NOTE.encode())
+        return replace(result, **changes) if changes else result
+
+    def _has_canary(self, value: Json | bytes, where: str, findings: list[Finding]) -> bool:
+        canaries = self._canaries()
+        if not canaries or not value:
+            return False
+        # One text for all strings: a registered text may be split among them.
+        data = (
+            value
+            if isinstance(value, bytes)
+            else " ".join(strings(value)).encode("utf-8", "replace")
+        )
+        name = canaries.find(data)
+        if name is None:
+            return False
+        findings.append(_canary_finding(name, where))
+        return True
 
     def redact(self, text: str) -> str:
         """The text without secrets."""
@@ -113,7 +156,7 @@ class Guard:
 
     def stream(self, sink: OutputSink) -> RedactedSink:
         """A sink that redacts secrets, also those split across chunks."""
-        return RedactedSink(sink, lambda: self.redactor)
+        return RedactedSink(sink, lambda: self.redactor, self._canaries)
 
     def end_session(self, session_id: str) -> None:
         """Drop the withheld output and the pseudonyms of a session."""
@@ -186,7 +229,8 @@ class Guard:
         """Output of a background process since the last poll: one chunk of its stream."""
         key = (action.session_id or "", process)
         with self._lock:
-            streams = self._streams.setdefault(key, _ProcessStreams(self.redactor))
+            made = _ProcessStreams(self.redactor, self._canaries())
+            streams = self._streams.setdefault(key, made)
         has_ended = result.exit_code is not None
         cleaned = streams.feed(result.stdout, result.stderr, has_ended=has_ended)
         found += streams.new_findings()
@@ -199,29 +243,47 @@ class Guard:
 class RedactedSink:
     """Forwards output without secrets as it arrives; `end` forwards what was held back."""
 
-    def __init__(self, sink: OutputSink, redactor: Callable[[], Redactor]) -> None:
+    def __init__(
+        self,
+        sink: OutputSink,
+        redactor: Callable[[], Redactor],
+        canaries: Callable[[], CanarySet] = CanarySet,
+    ) -> None:
         self._sink = sink
         self._redactor = redactor
+        self._canaries = canaries
         self._streams: dict[StreamName, RedactingStream] = {}
+        self._searches: dict[StreamName, CanaryStream] = {}
+        self._ended: set[StreamName] = set()
+        """Streams with a registered text in them: nothing more of them is forwarded."""
 
     def __call__(self, name: StreamName, chunk: bytes) -> None:
         stream = self._streams.get(name)
         if stream is None:
             stream = self._streams[name] = self._redactor().stream()
-        if cleaned := stream.feed(chunk):
-            self._sink(name, cleaned)
+            self._searches[name] = self._canaries().stream()
+        self._forward(name, stream.feed(chunk))
 
     def end(self) -> None:
         for name, stream in self._streams.items():
-            if rest := stream.end():
-                self._sink(name, rest)
+            self._forward(name, stream.end())
+
+    def _forward(self, name: StreamName, cleaned: bytes) -> None:
+        if not cleaned or name in self._ended:
+            return
+        if self._searches[name].feed(cleaned) is not None:
+            self._ended.add(name)
+            cleaned = CANARY_NOTE.encode()
+        self._sink(name, cleaned)
 
 
 class _ProcessStreams:
     """Both redacting streams of one background process."""
 
-    def __init__(self, redactor: Redactor) -> None:
+    def __init__(self, redactor: Redactor, canaries: CanarySet) -> None:
         self._lock = threading.Lock()
+        self._searches = (canaries.stream(), canaries.stream())
+        self._ended = [False, False]
         self._stdout, self._stderr = redactor.stream(), redactor.stream()
         self._seen = (0, 0)
 
@@ -230,7 +292,14 @@ class _ProcessStreams:
             out, err = self._stdout.feed(stdout), self._stderr.feed(stderr)
             if has_ended:
                 out, err = out + self._stdout.end(), err + self._stderr.end()
-            return out, err
+            return self._withhold(0, out), self._withhold(1, err)
+
+    def _withhold(self, which: int, cleaned: bytes) -> bytes:
+        """Nothing of a stream from the piece on that completes part of a registered text."""
+        if self._ended[which]:
+            return b""
+        self._ended[which] = self._searches[which].feed(cleaned) is not None
+        return CANARY_NOTE.encode() if self._ended[which] else cleaned
 
     def new_findings(self) -> Iterator[Finding]:
         """Findings for secrets that were redacted since the last call."""
@@ -239,6 +308,11 @@ class _ProcessStreams:
             self._seen = (len(self._stdout.hits), len(self._stderr.hits))
             yield from _summarise_hits(self._stdout.hits[first:], "stdout")
             yield from _summarise_hits(self._stderr.hits[second:], "stderr")
+
+
+def _canary_finding(name: str, where: str) -> Finding:
+    message = "output with part of a registered text was withheld"
+    return Finding("canary", "high", message, rule=f"canary.{name}", where=where)
 
 
 def _summarise_hits(hits: Sequence[SecretHit], where: str) -> Iterator[Finding]:

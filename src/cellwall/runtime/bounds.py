@@ -10,6 +10,12 @@ from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
 from cellwall.core.packages import REGISTRIES, InstallPackages, parse_install
 from cellwall.core.text import to_bytes
+from cellwall.core.tool_servers import (
+    CallServerTool,
+    RunServer,
+    check_server_name,
+    is_tool_name,
+)
 from cellwall.core.types import (
     CHANNEL_NAMES,
     Action,
@@ -106,8 +112,8 @@ class ActionBounds:
                 pass  # arrived in a frame, whose size is bounded
             case UseTool() | ToolResult() as use:
                 check_tool(use)
-            case InstallPackages() | FetchUrl() as reach:
-                _check_reach(reach)
+            case InstallPackages() | FetchUrl() | CallServerTool() | RunServer() as reach:
+                _check_reach(reach, action.session_id)
             case ServeClient(client):
                 _check_client(client, action.session_id)
             case ReceiveMessage() | SendReply() as message:
@@ -122,8 +128,12 @@ class ActionBounds:
                 pass
 
 
-def _check_reach(operation: InstallPackages | FetchUrl) -> None:
-    if isinstance(operation, FetchUrl):
+def _check_reach(
+    operation: InstallPackages | FetchUrl | CallServerTool | RunServer, session_id: str | None
+) -> None:
+    if isinstance(operation, CallServerTool | RunServer):
+        _check_server(operation, session_id)
+    elif isinstance(operation, FetchUrl):
         if len(operation.url) > _MAX_URL:
             raise BadInput("the address is too long", hint="Shorten it.", code="CW-BAD-URL")
     elif parse_install(operation.ecosystem, operation.requirements) != replace(
@@ -151,6 +161,18 @@ def _check_message(message: ReceiveMessage | SendReply) -> None:
             hint="Send it without attachments.",
             code="CW-MESSAGE-TOO-LARGE",
         )
+
+
+def _check_server(operation: CallServerTool | RunServer, session_id: str | None) -> None:
+    check_server_name(operation.server)
+    if isinstance(operation, RunServer):
+        _check_words(operation.argv)
+        if session_id is None:
+            raise BadInput("a server runs in a live sandbox", code="CW-MCP-NAME")
+    elif not is_tool_name(operation.tool):
+        raise BadInput("the name of the tool is not valid", code="CW-BAD-TOOL")
+    else:
+        _check_json(operation.arguments, is_text=True)
 
 
 def _check_client(client: str, session_id: str | None) -> None:

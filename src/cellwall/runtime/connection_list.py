@@ -34,7 +34,8 @@ class ConnectionList:
         self._by_owner: dict[str, dict[str, ConnectedAccount]] = {}
 
     def find(self, name: str, *, owner: str) -> ConnectedAccount:
-        """The account of this owner with this name or id; else `NotFound`, whoever else has one."""
+        """The account of this owner with this name or id; else `NotFound`, the same if another
+        user has one."""
         stamp = self.stored.stamp()
         if stamp != self._stamp:
             self._by_owner = self._read()

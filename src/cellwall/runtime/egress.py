@@ -18,6 +18,7 @@ from cellwall.config.sections import read_server
 from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.network import (
     CellNetwork,
+    ContentCheck,
     EgressContext,
     KnownValues,
     Page,
@@ -145,7 +146,9 @@ class ConfiguredEgress:
         home: str,
         packages: PackageSessions,
         package_record: PackageRecord,
+        checks: Sequence[ContentCheck] = (),
     ) -> None:
+        self._checks = tuple(checks)
         self._settings, self._audit, self._known = settings, audit, known
         self._home = home
         self._packages = packages
@@ -198,7 +201,9 @@ class ConfiguredEgress:
 
         with self._lock:
             if self._service is None:
-                bounds = replace(_bounds(self._settings), header_rules=self._header_rules)
+                bounds = replace(
+                    _bounds(self._settings), header_rules=self._header_rules, checks=self._checks
+                )
                 self._service = EgressService(
                     bounds,
                     record=self._record,

@@ -32,6 +32,7 @@ from cellwall.guard.mark import MODES, Mode, unwrap, wrap
 from cellwall.guard.report import GuardSettings, Report, Treatment, Treatments
 from cellwall.guard.scanning import Scanner
 from cellwall.guard.service import Guard, RedactedSink
+from cellwall.parsing.canaries.canary_set import CanarySet
 from cellwall.parsing.derived_cache import use_cache
 from cellwall.runtime.secret_leases import SecretLeaser
 
@@ -104,8 +105,10 @@ def guard_of(
     settings: Settings,
     environ: Mapping[str, str],
     known: Callable[[], Mapping[str, bytes]] | None = None,
+    canaries: Callable[[], CanarySet] = CanarySet,
 ) -> Guard:
-    """The guard as configured. `known` gives values to redact whatever their form."""
+    """The guard as configured. `known` gives values to redact whatever their form, `canaries` the
+    registered texts that are withheld."""
     use_cache(CompiledRuleCache(os.path.join(cache_path(environ), "prepared")))
     section = settings.guard
     chosen = _settings(section)
@@ -113,7 +116,10 @@ def guard_of(
     packs = tuple(_pack(path) for path in section.rule_files)
     extra = [_gitleaks(path) for path in section.secret_rule_files]
     return Guard(
-        chosen, scanner=Scanner(chosen, packs), redactor=functools.partial(_redactor, extra, known)
+        chosen,
+        scanner=Scanner(chosen, packs),
+        redactor=functools.partial(_redactor, extra, known),
+        canaries=canaries,
     )
 
 

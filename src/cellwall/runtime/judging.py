@@ -21,6 +21,7 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
 from cellwall.core.outcomes import SEVERITIES, Finding
 from cellwall.core.packages import InstallPackages
+from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     FILE_READS,
     Action,
@@ -78,7 +79,7 @@ def required_permissions(action: Action) -> frozenset[Permission]:  # noqa: C901
     """All permissions that an action needs; an effect that is only possible counts as certain."""
     found: set[Permission] = set()
     match action.operation:
-        case RunCommand() | RunCode():
+        case RunCommand() | RunCode() | RunServer():
             found.add(Permission.SANDBOX_EXECUTE)
             found |= _of_workspace(action)
         case InstallPackages():
@@ -88,7 +89,7 @@ def required_permissions(action: Action) -> frozenset[Permission]:  # noqa: C901
             found.add(Permission.SANDBOX_EXECUTE)
         case FileOperation(name):
             found.add(Permission.FILES_READ if name in FILE_READS else Permission.FILES_WRITE)
-        case CallTool():
+        case CallTool() | CallServerTool():
             found.add(Permission.TOOLS_CALL)
         case FetchUrl() | SetDomains() | ServeClient():
             found.add(Permission.NETWORK_USE)

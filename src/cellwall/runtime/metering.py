@@ -17,7 +17,7 @@ class Unmetered:
         if action.principal.account is not None:
             raise Denied(
                 "this runtime counts no usage, so it serves no accounts",
-                hint="Start the service with `cellwall serve`.",
+                hint="Wire the runtime with `App.metered`.",
                 code="CW-UNMETERED",
             )
         return self

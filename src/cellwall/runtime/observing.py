@@ -21,6 +21,7 @@ from cellwall.telemetry.logs import LogRedactor, configure_logging
 from cellwall.telemetry.service import Telemetry
 
 if TYPE_CHECKING:
+    from cellwall.audit.log import AuditLog
     from cellwall.runtime.approvals import ApprovalBroker
     from cellwall.runtime.secret_leases import RecordRedactor
     from cellwall.sandbox.linux.native import NativeSandbox
@@ -51,11 +52,17 @@ def open_telemetry(settings: Settings, lifetime: Lifetime) -> Telemetry | None:
 
 
 def gauge_runtime(
-    telemetry: Telemetry, sandbox: NativeSandbox, pool: Pool, approvals: ApprovalBroker
+    telemetry: Telemetry,
+    audit: AuditLog,
+    sandbox: NativeSandbox,
+    pool: Pool,
+    approvals: ApprovalBroker,
 ) -> None:
-    """Report what the runtime holds at the moment of each scrape, until it is closed."""
+    """Count the events of the audit log, and report what the runtime holds at the moment of each
+    scrape, until it is closed."""
     if telemetry.metrics is None:
         return
+    audit.observe_with(telemetry.note_event)
     from cellwall.telemetry.metrics import Gauges
 
     def gauges() -> Gauges:
@@ -129,8 +136,11 @@ def log_to_file(path: str, environ: Mapping[str, str]) -> None:
 def log_to_stderr(
     environ: Mapping[str, str], *, config: str | None = None, profile: str | None = None
 ) -> None:
-    """Configure the log of a service, whose standard error its service manager keeps."""
-    _configure(logging.StreamHandler(), environ, config, profile)
+    """Configure the log of a service, whose standard error its service manager keeps.
+
+    Without traces: they name paths of the host, and a journal has other readers.
+    """
+    _configure(logging.StreamHandler(), environ, config, profile, has_traces=False)
 
 
 def _configure(
@@ -138,6 +148,8 @@ def _configure(
     environ: Mapping[str, str],
     config: str | None = None,
     profile: str | None = None,
+    *,
+    has_traces: bool = True,
 ) -> None:
     try:
         section = load_settings(file=config, profile=profile, environ=environ).observability
@@ -148,6 +160,7 @@ def _configure(
         form=cast("Literal['json', 'text']", section.log_format),
         level=section.log_level,
         redact=log_redactor,
+        has_traces=has_traces,
     )
 
 

@@ -19,6 +19,7 @@ from cellwall.core.limits import LimitName
 from cellwall.core.network import EgressUsage, Page
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, RunResult, Status
 from cellwall.core.packages import InstallPackages
+from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
     CallTool,
@@ -252,6 +253,30 @@ def _message_body(message: ReceiveMessage | SendReply) -> dict[str, Json]:
     }
 
 
+def _call_body(call: CallTool | CallServerTool) -> dict[str, Json]:
+    if isinstance(call, CallTool):
+        arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
+        return {"tool": call.name, "arguments": arguments, "parent": call.parent}
+    text = json.dumps(dict(call.arguments), default=str)  # escaped, as for an agent's own tools
+    return {
+        "server": call.server,
+        "tool": call.tool,
+        "arguments_sha256": hashlib.sha256(text.encode("ascii")).hexdigest(),
+        "arguments": text,
+    }
+
+
+def _serve_body(serve: ServeClient | RunServer) -> dict[str, Json]:
+    if isinstance(serve, RunServer):
+        reached: dict[str, Json] = {"url": serve.url} if serve.url else {"command": [*serve.argv]}
+        return {"server": serve.server, **reached}
+    body: dict[str, Json] = {"client": serve.client, "address": serve.address}
+    return {
+        **body,
+        **({"without_token": serve.tokenless_address} if serve.tokenless_address else {}),
+    }
+
+
 def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901  # one case for each operation
     body: dict[str, Json] = {}
     match action.operation:
@@ -259,17 +284,14 @@ def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901  # one cas
             words = "\0".join(argv).encode("utf-8", "surrogateescape")
             body = {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}
             body |= {"cwd": command.cwd, "background": command.background}
-        case CallTool() as call:
-            arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
-            body = {"tool": call.name, "arguments": arguments, "parent": call.parent}
+        case CallTool() | CallServerTool() as call:
+            body = _call_body(call)
         case InstallPackages(ecosystem, requirements, only_build):
             body = {"ecosystem": ecosystem, "requirements": list(requirements)}
             if only_build:
                 body["only_build"] = True
-        case ServeClient(client) as serve:
-            body = {"client": client, "address": serve.address}
-            if serve.tokenless_address:
-                body["without_token"] = serve.tokenless_address
+        case ServeClient() | RunServer() as serve:
+            body = _serve_body(serve)
         case FetchUrl() as fetch:
             body = {"url": fetch.url, "form": fetch.form}
         case ReceiveMessage() | SendReply() as message:

@@ -46,30 +46,25 @@ from cellwall.core.ports import (
     SandboxPort,
     SkillsPort,
     TemplatesPort,
+    ToolServersPort,
     ToolsPort,
     VaultPort,
     WorkspacePort,
 )
 from cellwall.core.telemetry import OFF, ActionWatch, Step, TelemetryPort
+from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
     CallTool,
-    FetchUrl,
-    FileOperation,
     Json,
     OutputSink,
-    ProcessOperation,
-    ReceiveMessage,
     Role,
-    SendReply,
-    ServeClient,
     SetDomains,
     Skill,
     ToolResult,
-    UseAccount,
     UseTool,
 )
-from cellwall.core.verdict import Decision, Verdict
+from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.runtime.approvals import decision_after_answer
 from cellwall.runtime.bounds import ActionBounds, check_skill_size
 from cellwall.runtime.cell_io import (
@@ -83,11 +78,11 @@ from cellwall.runtime.cell_io import (
 from cellwall.runtime.cell_runs import CellRunner
 from cellwall.runtime.connections import resolve_account
 from cellwall.runtime.egress import (
-    hold_client,
     with_configured_domains,
     with_configured_registries,
 )
 from cellwall.runtime.guarding import withheld
+from cellwall.runtime.host_operations import HostOperations, required_servers
 from cellwall.runtime.judging import missing_permissions
 from cellwall.runtime.metering import Unmetered
 from cellwall.runtime.outcomes import (
@@ -138,9 +133,19 @@ class Runtime:
     telemetry: TelemetryPort = OFF
     connections: ConnectionsPort | None = None
     recorder: Recorder = field(init=False)
+    _host: HostOperations = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recorder", Recorder(self.audit))
+        host = HostOperations(
+            workspaces=self.workspaces,
+            sandbox=self.sandbox,
+            egress=self.egress,
+            vault=self.vault,
+            guard=self.guard,
+            connections=self.connections,
+        )
+        object.__setattr__(self, "_host", host)
 
     async def perform(
         self,
@@ -148,26 +153,32 @@ class Runtime:
         *,
         sink: OutputSink | None = None,
         tools: ToolsPort | None = None,
+        servers: ToolServersPort | None = None,
         ask: ApproverPort | None = None,
     ) -> Outcome:
         """Carry one action through all steps. A refusal is a value.
 
         `tools` are host functions that code inside may call; each call is an action of its own.
+        `servers` are the other MCP servers of the client.
         `ask` is the interface's own channel to a person.
         """
-        self.recorder.traffic.count += 1
+        # A server that runs for hours does not share its flushes with others.
+        weight = 0 if isinstance(action.operation, RunServer) else 1
+        self.recorder.traffic.count += weight
         watch = self.telemetry.watch(action)
         outcome: Outcome | None = None
         try:
             if isinstance(action.operation, ToolResult):
                 outcome = await self._receive(action, action.operation, watch)
                 return outcome
-            outcome = await self._perform(action, watch, sink=sink, tools=tools, ask=ask)
+            outcome = await self._perform(
+                action, watch, sink=sink, tools=tools, servers=servers, ask=ask
+            )
             if outcome.error is None:
                 return outcome
             return self._redact_error(action, outcome, outcome.error)
         finally:
-            self.recorder.traffic.count -= 1
+            self.recorder.traffic.count -= weight
             self.sandbox.tidy_up()
             watch.end(outcome)
 
@@ -217,6 +228,7 @@ class Runtime:
         *,
         sink: OutputSink | None,
         tools: ToolsPort | None,
+        servers: ToolServersPort | None,
         ask: ApproverPort | None,
     ) -> Outcome:
         try:
@@ -237,7 +249,7 @@ class Runtime:
         outcome = None
         try:
             outcome = await self._judge_and_run(
-                action, watch, role, held, sink=sink, tools=tools, ask=ask
+                action, watch, role, held, sink=sink, tools=tools, servers=servers, ask=ask
             )
         finally:
             await held.settle(outcome)
@@ -252,6 +264,7 @@ class Runtime:
         *,
         sink: OutputSink | None,
         tools: ToolsPort | None,
+        servers: ToolServersPort | None,
         ask: ApproverPort | None,
     ) -> Outcome:
         decision = _NOT_JUDGED
@@ -265,7 +278,7 @@ class Runtime:
                 findings = await screen_input(self.guard, action)
                 # (4) Pure; no match is DENY.
                 watch.step(Step.JUDGE)
-                decision = await self._judge(action, findings)
+                decision = await self._judge(action, findings, servers)
             else:
                 decision = lacking
             use = action.operation if isinstance(action.operation, UseTool) else None
@@ -300,7 +313,7 @@ class Runtime:
         clean = None if listener is None else CleanedOutput(self.guard, listener)
         try:
             outcome = await self._carry_out(
-                action, watch, decision, audit_id, clean, tools, ask, skills
+                action, watch, decision, audit_id, clean, tools, servers, ask, skills
             )
         except CellwallError as error:
             return self._refuse(action, watch, decision, findings, audit_id, error)
@@ -323,7 +336,7 @@ class Runtime:
             return failed_outcome(action, Status.ERROR, decision, findings, audit_id, info)
         return replace(outcome, findings=(*findings, *outcome.findings))
 
-    async def _carry_out(  # noqa: C901, PLR0911, PLR0915  # one case for each operation
+    async def _carry_out(
         self,
         action: Action,
         watch: ActionWatch,
@@ -331,60 +344,25 @@ class Runtime:
         audit_id: str,
         sink: CleanedOutput | None,
         tools: ToolsPort | None,
+        servers: ToolServersPort | None,
         ask: ApproverPort | None,
         skills: Sequence[Skill],
     ) -> Outcome:
-        if isinstance(action.operation, FileOperation):
-            # (7)+(8) A file operation needs no sandbox: it opens descriptors beneath the root.
-            watch.step(Step.RUN)
-            payload = await anyio.to_thread.run_sync(self.workspaces.operate, action)
-            result = await self._clean(action, watch, RunResult(None, payload=payload), ask)
-            return run_outcome(action, decision, audit_id, result, None)
         if isinstance(action.operation, CallTool):
             # (8) Runs on the host, in its own function, with the arguments that were judged.
             watch.step(Step.RUN)
             value = await call_tool(tools, action.operation)
             return replace(allowed_outcome(action, decision, (), audit_id), value=value)
-        if isinstance(action.operation, ProcessOperation):
-            # (8) The process holds its leases already. (9) Its output is untrusted.
-            watch.step(Step.RUN)
-            result = await self._clean(action, watch, await self.sandbox.steer(action), ask)
-            return run_outcome(action, decision, audit_id, result, None)
         if isinstance(action.operation, SetDomains):
             # (8) Judged like a new run with these domains; applies to new connections.
             watch.step(Step.RUN)
             self.egress.allow(_session_id(action), action.allow_domains)
             return allowed_outcome(action, decision, (), audit_id)
-        if isinstance(action.operation, ServeClient):
-            # (7), (8) The leases of a run without a cell, until the interface ends it (NET-8).
-            watch.step(Step.RUN)
-            result = await hold_client(self.vault, self.egress, action, action.operation)
-            # (9) Findings quote names that the client has chosen.
-            result = await self._clean(action, watch, result, ask)
-            return run_outcome(action, decision, audit_id, result, None)
-        if isinstance(action.operation, FetchUrl):
-            # (7), (8) The proxy fetches on the host, by the egress rules (NET-4).
-            watch.step(Step.LEASE)
-            async with self.vault.lease(action) as secrets:
-                watch.step(Step.RUN)
-                page = await self.egress.fetch(action, secrets)
+        # (7), (8) Without a cell: files, pages, messages, accounts, tools of other servers.
+        done = await self._host.run(action, watch, servers)
+        if done is not None:
             # (9)
-            result = RunResult(None, text=page.text, payload=page)
-            result = await self._clean(action, watch, result, ask)
-            return run_outcome(action, decision, audit_id, result, None)
-        if isinstance(action.operation, UseAccount) and self.connections is not None:
-            # (7), (8) On the host, by the egress rules. (9) Events are texts of other people.
-            watch.step(Step.RUN)
-            result = await self.connections.use(
-                action, action.operation, vault=self.vault, egress=self.egress
-            )
-            result = await self._clean(action, watch, result, ask)
-            return run_outcome(action, decision, audit_id, result, None)
-        if isinstance(action.operation, ReceiveMessage | SendReply):
-            watch.step(Step.RUN)
-            # (8) Nothing runs: the text itself is the effect, and (9) leaves it without secrets.
-            text = await anyio.to_thread.run_sync(self.guard.read_message, action.operation)
-            result = await self._clean(action, watch, RunResult(None, text=text), ask)
+            result = await self._clean(action, watch, done, ask)
             return run_outcome(action, decision, audit_id, result, None)
         # (7) A template is shared and older than this action: its packages are judged again.
         watch.step(Step.LEASE)
@@ -448,8 +426,14 @@ class Runtime:
             return cleaned
         return replace(cleaned, shown=withheld(cleaned.withheld), results=())
 
-    async def _judge(self, action: Action, findings: Sequence[Finding]) -> Decision:
+    async def _judge(
+        self, action: Action, findings: Sequence[Finding], servers: ToolServersPort | None
+    ) -> Decision:
         """An agent's command may take long to parse, so it is judged in a thread."""
+        if isinstance(action.operation, CallServerTool):
+            # No rule allows a tool that no person has accepted (SRV-7).
+            by_rules = self.policy.judge(action, findings)
+            return strictest(required_servers(servers).judge(action.operation), by_rules)
         if isinstance(action.operation, InstallPackages):
             by_rules = self.policy.judge(action, findings)
             by_names = await anyio.to_thread.run_sync(self.installer.judge, action.operation)

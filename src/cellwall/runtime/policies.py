@@ -21,6 +21,7 @@ from functools import lru_cache
 
 from cellwall.core.home import cache_path, state_path
 from cellwall.core.packages import InstallPackages, packages_of
+from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     FILE_READS,
     TERMINAL_SHELL,
@@ -229,7 +230,7 @@ def _judge_operation(  # noqa: PLR0911  # one case for each operation
             is_client = isinstance(operation, ServeClient)
             reason = "its domains are allowed" if is_client else "the process was allowed to run"
             return Decision.built_in(Verdict.ALLOW, "session", reason)
-        case FetchUrl() | InstallPackages() as reach:
+        case FetchUrl() | InstallPackages() | CallServerTool() | RunServer() as reach:
             return _judge_reach(policy, reach)
         case ReceiveMessage(channel) | SendReply(channel):
             return policy.check(call_inside("Chat", channel=channel), links=only_itself)
@@ -256,7 +257,16 @@ def _check_tool(
     return policy.check(call, links=links, outside=outside)
 
 
-def _judge_reach(policy: Policy, operation: FetchUrl | InstallPackages) -> Decision:
+def _judge_reach(
+    policy: Policy, operation: FetchUrl | InstallPackages | CallServerTool | RunServer
+) -> Decision:
+    if isinstance(operation, CallServerTool):
+        call = ToolCall(operation.rule_name, operation.arguments, INSIDE, INSIDE)
+        return policy.check(call, links=only_itself)
+    if isinstance(operation, RunServer):
+        if operation.url:
+            return policy.check(call_inside("WebFetch", url=operation.url), links=only_itself)
+        return policy.check_argv(operation.argv, cwd=INSIDE, home=INSIDE, links=only_itself)
     if isinstance(operation, InstallPackages):
         calls = [call_inside("Install", package=each) for each in packages_of(operation)]
         return strictest(*(policy.check(call, links=only_itself) for call in calls))

@@ -20,6 +20,7 @@ from cellwall.core.approvals import ID_PREFIX, Proposal, Question
 from cellwall.core.errors import Denied
 from cellwall.core.packages import InstallPackages
 from cellwall.core.showing import block, is_shown_whole, one_line, warnings
+from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     FILE_READS,
     REMOTE_INTERFACES,
@@ -177,8 +178,8 @@ def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one
             return tool, f"{file.name} {file.path}{moved}"
         case ProcessOperation() as process:
             return "Process", f"{process.name} of process {process.process}, {process.number}"
-        case CallTool() as call:
-            return call.name, _input_text({"args": list(call.args), "kwargs": dict(call.kwargs)})
+        case CallTool() | CallServerTool() | RunServer() as call:
+            return _call_subject(call)
         case InstallPackages(ecosystem, requirements):
             return "Install", " ".join((f"{ecosystem}:", *requirements))
         case FetchUrl() | SetDomains() | ServeClient() as reach:
@@ -193,6 +194,14 @@ def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one
             return use.tool, _subject(use) if isinstance(use, UseTool) else "its result"
         case _ as unknown:
             assert_never(unknown)
+
+
+def _call_subject(call: CallTool | CallServerTool | RunServer) -> tuple[str, str]:
+    if isinstance(call, CallServerTool):
+        return call.rule_name, _input_text(dict(call.arguments))
+    if isinstance(call, RunServer):
+        return ("WebFetch", call.url) if call.url else ("Bash", shlex.join(call.argv))
+    return call.name, _input_text({"args": list(call.args), "kwargs": dict(call.kwargs)})
 
 
 def _destinations(reach: FetchUrl | SetDomains | ServeClient, action: Action) -> str:

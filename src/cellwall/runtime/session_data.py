@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 from cellwall.audit.log import AuditLog
 from cellwall.audit.retention import holds
 from cellwall.config.models import Settings
-from cellwall.core.errors import CellwallError
+from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json
 from cellwall.runtime.recording import audit_directory
+from cellwall.sandbox.run_ledger import RunLedger
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.secrets import failures
 from cellwall.secrets.session_keys import SessionKeys
@@ -86,7 +87,7 @@ def enforce_retention(
     settings: Settings,
     audit: AuditLog,
     store: WorkspaceStore,
-    live: Collection[str],
+    ledger: RunLedger,
     keys: SessionKeys,
     *,
     is_forced: bool = False,
@@ -95,20 +96,30 @@ def enforce_retention(
     marker = os.path.join(store.home, _ENFORCED)
     if not is_forced and not _is_due(marker):
         return Expired()
-    retention = settings.retention
-    directory = audit_directory(store.home)
-    expired = Expired()
-    before_s = None if retention.session_days is None else retention.session_days * _DAY_S
-    too_large = store.oldest_beyond(retention.workspaces_bytes, live)
-    if (before_s is not None or too_large) and not holds(directory, is_sure=is_forced):
-        destroyed = 0 if before_s is None else _expire_keys(audit, keys, time.time() - before_s)
-        for each in too_large:
-            _record(audit, {"reason": "size", "session": each})
-            store.remove(each)
-        expired = Expired(destroyed, tuple(too_large))
+    retention, destroyed, removed = settings.retention, 0, []
+    is_wanted = retention.session_days is not None or retention.workspaces_bytes is not None
+    if is_wanted and not holds(audit_directory(store.home), is_sure=is_forced):
+        if retention.session_days is not None:
+            before_s = time.time() - retention.session_days * _DAY_S
+            destroyed = _expire_keys(audit, keys, before_s)
+            removed += [each for each in store.erased() if _remove(audit, store, ledger, each)]
+        if retention.workspaces_bytes is not None:
+            beyond = store.oldest_beyond(retention.workspaces_bytes, ledger.live())
+            removed += [each for each in beyond if _remove(audit, store, ledger, each)]
     with suppress(OSError), open(marker, "w", encoding="ascii"):
         os.utime(marker)
-    return expired
+    return Expired(destroyed, tuple(removed))
+
+
+def _remove(audit: AuditLog, store: WorkspaceStore, ledger: RunLedger, session_id: str) -> bool:
+    """False if the workspace is in use: another process may be applying its changes."""
+    try:
+        with ledger.hold_ended(session_id):
+            _record(audit, {"reason": "retention", "workspace": session_id})
+            store.remove(session_id)
+    except (WorkspaceError, OSError):
+        return False
+    return True
 
 
 def _is_due(marker: str) -> bool:

@@ -131,7 +131,7 @@ class AuditedVault:
                 with self._passphrase(self._store.source, is_new=False) as passphrase:
                     self._store.unlock(passphrase, restored=restored)
                     adopt_session_keys(self._home, self._store)
-                    _unlocked.add(self)
+                    note_unlocked(self)
                     body: dict[str, Json] = {"id": self._store.id, "restored": restored}
                     self._write(audit, principal, "unlock", "ok", body)
                     if passphrase is not None and not restored and self._store.is_weaker:
@@ -290,6 +290,11 @@ class AuditedVault:
 
 
 _unlocked: weakref.WeakSet[AuditedVault] = weakref.WeakSet()
+
+
+def note_unlocked(vault: AuditedVault) -> None:
+    """Make an unlocked vault known to `unlocked_vault`, as long as it lives."""
+    _unlocked.add(vault)
 
 
 def unlocked_vault(home: str) -> AuditedVault | None:

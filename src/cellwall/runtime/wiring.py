@@ -29,6 +29,7 @@ from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.bounds import ActionBounds
 from cellwall.runtime.connection_list import ConnectionList
 from cellwall.runtime.connections import OwnedConnections
+from cellwall.runtime.content_checks import CanaryList, content_checks
 from cellwall.runtime.egress import ConfiguredEgress, domains_of
 from cellwall.runtime.forwarding import forwarder
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
@@ -69,6 +70,7 @@ from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
     from cellwall.audit.export.forwarding import Forwarder
+    from cellwall.guard.scanning import Scanner
     from cellwall.packages.judge import PackageJudge
     from cellwall.runtime.source_builds import SourceBuilder
     from cellwall.runtime.vault import AskPassphrase, AuditedVault
@@ -99,6 +101,12 @@ class App:
     keys: SessionKeys
     forwarders: list[Forwarder] = field(default_factory=list)
     """At most one, once `warm_up` has started it."""
+
+    @property
+    def scanner(self) -> Scanner:
+        """The scanner of the configured guard."""
+        assert isinstance(self.runtime.guard, LazyGuard)  # noqa: S101  # as wired below
+        return self.runtime.guard.guard.scanner
 
     def warm_up(self) -> None:
         """Start what runs in the background of a process that will serve many runs: the templates,
@@ -239,7 +247,7 @@ def open_app(
     )
     audit = open_record(home, settings, keys)
     note_configuration(home, settings, audit, principal("cellwall"))
-    enforce_retention(settings, audit, store, ledger.live(), keys)
+    enforce_retention(settings, audit, store, ledger, keys)
     native, layers = _native_settings(settings, environ, home), HostLayers.detect()
     if layers.cgroup.way == "none" and native.path == "auto":
         # Without cgroups usage is measured per keeper, and the cells of a template share one.
@@ -255,9 +263,6 @@ def open_app(
     )
     redactor = RecordRedactor(leaser)
     audit.redact_with(redactor)
-    telemetry = open_telemetry(settings, lifetime)
-    if telemetry is not None:
-        audit.observe_with(telemetry.note_event)
     approvals = ApprovalBroker(
         audit=audit,
         roles=roles,
@@ -269,9 +274,14 @@ def open_app(
     packages = PackageSessions(settings, dict(environ), approvals)
     open_judge = functools.partial(_open_judge, settings, home)
     record = PackageRecord(audit)
-    egress = ConfiguredEgress(settings, audit, leaser, home, packages, record)
+    canaries = CanaryList(home)
+    checks = content_checks(settings, canaries)
+    egress = ConfiguredEgress(settings, audit, leaser, home, packages, record, checks)
     sandbox = NativeSandbox(native, layers, ledger, pool)
     workspaces = Workspaces(store, _workspace_settings(settings, protection), sandbox.views)
+    domains = domains_of(settings)
+    # Behind all that refuses a configuration: an exporter has a thread.
+    telemetry = open_telemetry(settings, lifetime)
     runtime = Runtime(
         roles=roles,
         approvals=approvals,
@@ -282,7 +292,9 @@ def open_app(
         policy=RuledPolicy(
             settings.policy.files, settings.policy.dangerously_observe, dict(environ)
         ),
-        guard=LazyGuard(functools.partial(guard_of, settings, environ, known_values(leaser))),
+        guard=LazyGuard(
+            functools.partial(guard_of, settings, environ, known_values(leaser), canaries.current)
+        ),
         audit=audit,
         governor=governor,
         sandbox=sandbox,
@@ -297,7 +309,7 @@ def open_app(
             workspaces,
             functools.partial(_open_builder, settings, home, open_judge, record, packages),
         ),
-        domains=domains_of(settings),
+        domains=domains,
         registries=settings.packages.registries,
         packages=packages,
         templates=TemplatePackages(settings, home, dict(environ)),
@@ -305,7 +317,7 @@ def open_app(
         connections=OwnedConnections(ConnectionList(home)),
     )
     if telemetry is not None:
-        gauge_runtime(telemetry, sandbox, pool, approvals)
+        gauge_runtime(telemetry, audit, sandbox, pool, approvals)
         redact_logs(telemetry, redactor)
     return App(
         runtime,
@@ -331,7 +343,7 @@ def sweep_state(app: App) -> None:
     ledger = RunLedger(os.path.join(app.store.home, _RUNS))
     try:
         _sweep(app.store, ledger, app.settings)
-        enforce_retention(app.settings, app.audit, app.store, ledger.live(), app.keys)
+        enforce_retention(app.settings, app.audit, app.store, ledger, app.keys)
     finally:
         ledger.close()
 

@@ -300,6 +300,12 @@ class SessionKeys:
                 numbers.add(int(name[:8], 16))
         return self._overwrite(numbers)
 
+    def destroy_key(self, key: str) -> None:
+        """Destroy one key, such as that of an archive; durable when this returns."""
+        with suppress(VaultError):
+            self._read_slot(key)
+            self._overwrite([int(key[:8], 16)])
+
     def expire(self, before_s: float) -> int:
         """Destroy every key that was last used before this time; returns how many."""
         count = self._overwrite(self._expired(before_s))

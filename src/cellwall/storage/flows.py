@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import delete, insert, select
 
 from cellwall.core.accounts import PendingFlow
 from cellwall.storage.models import FlowRow
@@ -14,14 +14,16 @@ from cellwall.storage.repository import Repository
 class Flows(Repository):
     """Implements `FlowsPort`."""
 
-    async def add_flow(self, flow: PendingFlow, *, max_live: int, now_s: float) -> bool:
+    async def add_flow(self, flow: PendingFlow, *, max_live: int, now_s: float) -> None:
         async with self._database.write() as connection:
             await connection.execute(delete(FlowRow).where(FlowRow.expires_s <= now_s))
-            count = select(func.count()).select_from(FlowRow)
-            if (await connection.execute(count)).scalar_one() >= max_live:
-                return False
+            newest = select(FlowRow.expires_s).order_by(FlowRow.expires_s.desc())
+            kept_s = (
+                await connection.execute(newest.offset(max_live - 1).limit(1))
+            ).scalar_one_or_none()
+            if kept_s is not None:
+                await connection.execute(delete(FlowRow).where(FlowRow.expires_s <= kept_s))
             await connection.execute(insert(FlowRow).values(**asdict(flow)))
-            return True
 
     async def take_flow(self, flow_hash: bytes, *, kind: str, now_s: float) -> bytes | None:
         statement = (

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from functools import cache
 
-from sqlalchemy import and_, case, delete, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cellwall.core.accounts import Budget, Charge, Meter
@@ -16,7 +15,6 @@ from cellwall.storage.models import BudgetRow, UsageRow
 from cellwall.storage.repository import Repository, bump_revision, insert_or_update
 
 _KEYS = ["kind", "subject", "resource"]
-_COUNTER = [*_KEYS, "period_start_s"]
 _SLACK = 1e-9
 """Sums of prices are rounded: 0.1 + 0.2 must fit a budget of 0.3."""
 
@@ -90,6 +88,10 @@ class Usage(Repository):
             return (await connection.execute(query)).scalar_one_or_none() or 0.0
 
 
+def _key(meter: Meter) -> tuple[str, str, str]:
+    return meter.kind, meter.subject, meter.resource
+
+
 def _check(charge: Charge, total: float) -> None:
     limit = charge.budget.limit
     if total > limit + _SLACK or (charge.amount == 0 and total >= limit):
@@ -105,17 +107,27 @@ async def _add(connection: AsyncConnection, charges: Sequence[Charge]) -> dict[M
         key = charge.budget.meter, charge.period_start_s
         sums[key] = sums.get(key, 0.0) + charge.amount
     # Sorted: two callers lock the counters in one order.
-    ordered = sorted(sums.items(), key=lambda each: (*asdict(each[0][0]).values(), each[0][1]))
-    rows: list[dict[str, Any]] = [
-        {**asdict(meter), "period_start_s": start_s, "amount": amount}
+    ordered = sorted(sums.items(), key=lambda each: (*_key(each[0][0]), each[0][1]))
+    statement = _upsert(len(ordered), is_postgres=connection.dialect.name == "postgresql")
+    values = tuple(
+        value
         for (meter, start_s), amount in ordered
-    ]
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    statement = insert(UsageRow).values(rows)
-    total = UsageRow.amount + statement.excluded.amount
-    statement = statement.on_conflict_do_update(
-        index_elements=_COUNTER,
-        set_={"amount": case((total > 0, total), else_=0.0)},  # rounding: never below zero
+        for value in (meter.kind, meter.subject, meter.resource, start_s, amount)
     )
-    found = await connection.execute(statement.returning(UsageRow))
+    found = await connection.exec_driver_sql(statement, values)
     return {Meter(row.kind, row.subject, row.resource): row.amount for row in found}
+
+
+@cache
+def _upsert(count: int, *, is_postgres: bool) -> str:
+    """As text: SQLAlchemy compiles an insert of several rows anew each time, which takes longer
+    than the transaction. Never below zero, whatever was rounded."""
+    row = "(%s, %s, %s, %s, %s)" if is_postgres else "(?, ?, ?, ?, ?)"
+    total = "usage.amount + excluded.amount"
+    return (
+        "INSERT INTO usage (kind, subject, resource, period_start_s, amount) "  # noqa: S608  # no value is part of the text
+        f"VALUES {', '.join([row] * count)} "
+        "ON CONFLICT (kind, subject, resource, period_start_s) "
+        f"DO UPDATE SET amount = CASE WHEN {total} > 0 THEN {total} ELSE 0 END "
+        "RETURNING kind, subject, resource, amount"
+    )

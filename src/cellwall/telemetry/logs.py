@@ -52,9 +52,11 @@ class RedactedFormatter(logging.Formatter):
     """One line for each record. Line breaks and control characters are escaped: no message can
     forge a second record."""
 
-    def __init__(self, form: Literal["json", "text"], redact: Redact) -> None:
+    def __init__(
+        self, form: Literal["json", "text"], redact: Redact, *, has_traces: bool = True
+    ) -> None:
         super().__init__()
-        self._form, self._redact = form, redact
+        self._form, self._redact, self._has_traces = form, redact, has_traces
 
     def format(self, record: logging.LogRecord) -> str:
         try:
@@ -62,7 +64,7 @@ class RedactedFormatter(logging.Formatter):
         except Exception:  # noqa: BLE001  # arguments that do not fit the message
             message = "[malformed log call]"
         fields = self._fields(record)
-        trace = self.formatException(record.exc_info) if record.exc_info else ""
+        trace = self._exception(record)
         if self._form == "json":
             line: dict[str, object] = {
                 "time": _timestamp(record.created),
@@ -78,6 +80,14 @@ class RedactedFormatter(logging.Formatter):
         text = f"{self._redact(message)}{shown}" + (f" | {self._redact(trace)}" if trace else "")
         head = f"{_timestamp(record.created)} {record.levelname} {record.name}"
         return f"{head} {_escaped(text)}"
+
+    def _exception(self, record: logging.LogRecord) -> str:
+        if not record.exc_info:
+            return ""
+        if self._has_traces:
+            return self.formatException(record.exc_info)
+        kind = record.exc_info[0]
+        return "unknown" if kind is None else kind.__name__
 
     def _fields(self, record: logging.LogRecord) -> dict[str, object]:
         given = getattr(record, "fields", None)
@@ -103,10 +113,18 @@ def _escaped(text: str) -> str:
 
 
 def configure_logging(
-    handler: logging.Handler, *, form: Literal["json", "text"], level: str, redact: Redact
+    handler: logging.Handler,
+    *,
+    form: Literal["json", "text"],
+    level: str,
+    redact: Redact,
+    has_traces: bool = True,
 ) -> None:
-    """Send every log record of this process to the handler. A second call replaces the first."""
-    handler.setFormatter(RedactedFormatter(form, redact))
+    """Send every log record of this process to the handler. A second call replaces the first.
+
+    Without traces an exception is its type alone: for a log that other users read.
+    """
+    handler.setFormatter(RedactedFormatter(form, redact, has_traces=has_traces))
     root = logging.getLogger()
     for former in list(root.handlers):
         if former.get_name() == _MANAGED:

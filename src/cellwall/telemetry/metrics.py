@@ -7,6 +7,7 @@ Every label comes from the lists in names.py, so the number of time series is bo
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -45,6 +46,7 @@ class Gauges:
 
 
 GaugeSource = Callable[[], Gauges]
+_log = logging.getLogger("cellwall.telemetry")
 
 
 class Metrics:
@@ -101,7 +103,13 @@ class Metrics:
             self._sources = [each for each in self._sources if each is not source]
 
     def _gauges(self) -> Gauges:
-        return sum((source() for source in self._sources), Gauges())
+        found = Gauges()
+        for source in self._sources:
+            try:
+                found += source()
+            except Exception as error:  # noqa: BLE001  # a runtime that ends at this moment
+                _log.warning("a gauge could not be read: %s", type(error).__name__)
+        return found
 
     # --- actions
 

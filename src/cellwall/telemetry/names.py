@@ -13,6 +13,7 @@ from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import SEVERITIES, Status
 from cellwall.core.packages import InstallPackages
 from cellwall.core.telemetry import Step
+from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     INTERFACE_NAMES,
     Action,
@@ -20,11 +21,14 @@ from cellwall.core.types import (
     FetchUrl,
     FileOperation,
     ProcessOperation,
+    ReceiveMessage,
     RunCode,
     RunCommand,
+    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
+    UseAccount,
     UseTool,
 )
 from cellwall.core.verdict import Verdict
@@ -46,6 +50,11 @@ OPERATIONS: Final[dict[type, str]] = {
     InstallPackages: "install-packages",
     UseTool: "use-tool",
     ToolResult: "tool-result",
+    CallServerTool: "call-server-tool",
+    RunServer: "run-server",
+    ReceiveMessage: "receive-message",
+    SendReply: "send-reply",
+    UseAccount: "use-account",
 }
 REQUESTS: Final = ("hook", "run")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -160,7 +169,7 @@ APPROVALS_WAITING = Metric(
 CATEGORIES: Final = (
     *("injection", "jailbreak", "role-marker", "system-prompt", "exfiltration", "beacon"),
     *("code-injection", "tool-call", "delimiter", "many-shot", "urgency", "task", "hidden"),
-    *("secret", "credential", "personal-data", "unscanned"),
+    *("secret", "credential", "personal-data", "canary", "tool-poisoning", "unscanned"),
     *("network", "packages", "workspace", "not-started"),
 )
 FINDINGS = Metric(
@@ -189,7 +198,10 @@ SIGN_INS = Metric(
     "counter",
     "Sign-ins and presented tokens that were recorded, by result.",
     {
-        "method": ("password", "link", "token", "refresh", "sign-out", "guesses", OTHER),
+        "method": (
+            *("password", "passkey", "oidc", "link", "pairing", "token", "refresh", "sign-out"),
+            *("guesses", "requests", OTHER),
+        ),
         "result": ("ok", "refused", "reused", "slowed", OTHER),
     },
 )

@@ -101,6 +101,9 @@ def empty_database() -> bytes:
 
 
 def put_database(settings: StorageSettings) -> None:
+    if not settings.is_sqlite:
+        migrate(settings)
+        return
     place = Path(settings.path)
     if not place.exists():
         place.write_bytes(empty_database())

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import pytest
@@ -135,7 +136,7 @@ def service_secrets(service: RunningService) -> list:
 def test_odd_names_of_secrets_are_refused(service: RunningService, name: str) -> None:
     with service.client("owner") as owner:
         assert owner.put(f"/v1/secrets/{name}", json={"value": VALUE}).status_code == 400
-        assert owner.get(f"/v1/secrets/{name}").status_code == 404
+        assert owner.get(f"/v1/secrets/{name}").status_code == (400 if "%00" in name else 404)
 
 
 def test_a_scan_and_a_verdict_on_packages(service: RunningService, user: httpx.Client) -> None:
@@ -148,6 +149,39 @@ def test_a_scan_and_a_verdict_on_packages(service: RunningService, user: httpx.C
     verdict = user.post("/v1/packages/verify", json=body).json()["packages"][0]
     assert verdict["name"] == "reqeusts"
     assert verdict["verdict"] in {"ask", "deny"}
+
+
+@pytest.mark.requirement("SRV-1")
+def test_rules_are_shown_without_paths_and_calls_are_judged(service: RunningService) -> None:
+    calls = [
+        {"tool": "Bash", "input": {"command": "ls"}},
+        {"tool": "Read", "input": {"file_path": "/etc/shadow"}},
+        {"tool": "NoSuchTool", "input": {"a": [{"b": "c"}]}},
+    ]
+    with service.client("administrator") as boss, service.client("user") as user:
+        found = user.post("/v1/policies/check", json={"calls": calls})
+        rules = boss.get("/v1/policies").json()["rules"]
+    first, *others = [each["verdict"] for each in found.json()["decisions"]]
+    assert first == "allow"
+    assert set(others) <= {"ask", "deny"}
+    assert {"built-in", "session"} >= {each["layer"] for each in rules} > set()
+    for text in (found.text, str(rules)):
+        assert str(service.home) not in text
+        assert "default_policies" not in text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"calls": []},
+        {"calls": [{"tool": ""}]},
+        {"calls": [{"tool": "Bash", "input": []}]},
+        {"calls": [{"tool": "Bash", "input": {}, "cwd": "/"}]},
+        {"calls": [{"tool": "x"}] * 101},
+    ],
+)
+def test_malformed_calls_are_refused(user: httpx.Client, body: dict[str, Any]) -> None:
+    assert user.post("/v1/policies/check", json=body).status_code == 400
 
 
 def test_a_package_that_is_denied_is_not_installed(service: RunningService) -> None:

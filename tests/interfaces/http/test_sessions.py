@@ -91,6 +91,16 @@ def test_a_repeated_request_with_a_key_joins_the_first_run(user: httpx.Client) -
     assert user.post(address, json=body).json()["stdout"].strip() == "2"
 
 
+def test_of_repeated_requests_at_once_one_runs(user: httpx.Client) -> None:
+    session = new_session(user)
+    address, headers = f"/v1/sessions/{session}/commands", {"Idempotency-Key": "k"}
+    body = {"command": "echo x >> count; wc -l < count"}
+    with ThreadPoolExecutor(8) as threads:
+        done = list(threads.map(lambda _: user.post(address, json=body, headers=headers), range(8)))
+    assert {each.headers["Cellwall-Run"] for each in done} == {done[0].headers["Cellwall-Run"]}
+    assert user.get(f"/v1/sessions/{session}/files/count").content == b"x\n"
+
+
 def test_a_cancelled_run_ends_and_its_sandbox_lives_on(user: httpx.Client) -> None:
     session = new_session(user)
     address, headers = f"/v1/sessions/{session}/commands", {"Accept": "text/event-stream"}
@@ -211,3 +221,46 @@ def test_pages_of_sessions(service: RunningService) -> None:
                 seen += [each["id"] for each in page["sessions"]]
                 after = page["next"]
             assert seen == made
+
+
+@pytest.mark.requirement("SRV-1")
+def test_the_events_of_a_run_that_was_answered_as_json_can_be_read_afterwards(
+    user: httpx.Client,
+) -> None:
+    session = new_session(user)
+    script = "printf 'one\\303\\251'; echo two >&2; exit 3"
+    ran = user.post(f"/v1/sessions/{session}/commands", json={"command": script})
+    assert (ran.json()["stdout"], ran.json()["stderr"]) == ("oneé", "two\n")
+    again = f"/v1/sessions/{session}/runs/{ran.headers['Cellwall-Run']}/events"
+    with user.stream("GET", again) as response:
+        events = read_events(response)
+    assert [(each.name, each.data) for each in events] == [
+        ("stdout", {"text": "oneé"}),
+        ("stderr", {"text": "two\n"}),
+        ("outcome", ran.json()),
+    ]
+
+
+@pytest.mark.requirement("FS-5", "RBAC-3")
+def test_an_owner_erases_a_session_also_after_its_end_and_nobody_else_does(
+    service: RunningService,
+) -> None:
+    with service.client("user") as user, service.client("administrator") as admin:
+        live, ended = new_session(user), new_session(user)
+        for session in (live, ended):
+            words = {"command": "echo canary"}
+            assert user.post(f"/v1/sessions/{session}/commands", json=words).status_code == 200
+        assert user.delete(f"/v1/sessions/{ended}").status_code == 204
+        for session in (live, ended, new_id("sbx")):  # foreign ids answer like unknown ones
+            answer = admin.delete(f"/v1/sessions/{session}", params={"erase": True})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "CW-NOT-FOUND")
+        for session in (live, ended):
+            before = user.get("/v1/audit", params={"session": session}).json()["records"]
+            assert "canary" in str(before)
+            erased = user.delete(f"/v1/sessions/{session}", params={"erase": True})
+            assert erased.status_code == 204, erased.text
+            after = user.get("/v1/audit", params={"session": session}).json()["records"]
+            assert {record["body"]["sealed"] for record in after} == {"erased"}
+            assert len(after) >= len(before)
+        assert user.post(f"/v1/sessions/{live}/code", json={"code": "1"}).status_code == 404
+        assert admin.get("/v1/audit/verify").json()["ok"]

@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from joserfc import jws, jwt
+from joserfc import jws
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from cellwall.accounts import failures
@@ -36,9 +36,9 @@ CLAIMS = {
 
 def sign(claims: dict[str, Any], key: Any = RSA, alg: str = "RS256", **header: Any) -> str:
     full = {"alg": alg, "kid": key.kid, **header}
-    return jwt.encode(
-        {k: v for k, v in full.items() if v is not None}, claims, key, algorithms=[alg]
-    )
+    known = {name: value for name, value in full.items() if value is not None}
+    # By hand: `jwt.encode` refuses some of what an attacker sends.
+    return jws.serialize_compact(known, json.dumps(claims).encode(), key, algorithms=[alg])
 
 
 def check(token: str, keys: Any = KEYS, algorithms: Any = ALGORITHMS) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_a_genuine_token_is_accepted(key, alg):
         {"iss": "https://evil.test"}, {"iss": f"{ISSUER}/"}, {"iss": None}, {"iss": [ISSUER]},
         {"aud": "other"}, {"aud": ["other"]}, {"aud": []}, {"aud": None}, {"aud": {CLIENT: 1}},
         {"aud": [CLIENT, "other"]}, {"azp": "other"}, {"aud": [CLIENT, "b"], "azp": "b"},
-        {"nonce": "m" * 43}, {"nonce": None}, {"nonce": ""}, {"nonce": [NONCE]}, {"nonce": "é"},
+        {"nonce": "m" * 43}, {"nonce": None}, {"nonce": ""}, {"nonce": [NONCE]}, {"nonce": "é"}, {"nonce": "\ud800"}, {"sub": "\ud800"},
         {"exp": NOW_S - 61}, {"exp": None}, {"exp": "9999999999"}, {"exp": True},
         {"iat": NOW_S + 61}, {"iat": NOW_S - 3601}, {"iat": None}, {"nbf": NOW_S + 61}, {"nbf": "0"},
         {"sub": ""}, {"sub": None}, {"sub": 7}, {"sub": "x" * 256}, {"sub": "a\nb"},

@@ -54,7 +54,7 @@ async def sign_in(
     subject: str,
     link_to: Identity | None = None,
 ) -> Identity:
-    begun = await oidc.begin(audience=AUDIENCE, link_to=link_to)
+    begun = await oidc.begin(audience=AUDIENCE, address=ADDRESS, link_to=link_to)
     answer = openid.sign_in(begun.url, subject)
     pair = await oidc.finish(answer, browser_secret=begun.browser_secret, address=ADDRESS)
     return await world.who(pair.access)
@@ -107,7 +107,9 @@ def test_an_unknown_identity_is_refused_unless_guests_are_created(sqlite_setting
             bob = await world.who((await world.sign_in("bob")).access)
             assert await code_of(sign_in(world, oidc, openid, "stranger", link_to=bob)) == REFUSED
             with pytest.raises(Denied):
-                await oidc.begin(audience=AUDIENCE, link_to=replace(ann, scopes=frozenset()))
+                await oidc.begin(
+                    audience=AUDIENCE, address=ADDRESS, link_to=replace(ann, scopes=frozenset())
+                )
             await world.accounts.directory.set_disabled(ann.user_id, is_disabled=True, by=ROOT)
             assert await code_of(sign_in(world, oidc, openid, "stranger")) == REFUSED
 
@@ -141,7 +143,7 @@ def test_a_claim_sets_the_role_of_accounts_that_the_provider_created(sqlite_sett
 def test_the_browser_is_sent_with_pkce_state_and_nonce(sqlite_settings, openid):
     async def go(world: World) -> None:
         async with service(world, openid) as oidc:
-            one, two = [await oidc.begin(audience=AUDIENCE) for _ in range(2)]
+            one, two = [await oidc.begin(audience=AUDIENCE, address=ADDRESS) for _ in range(2)]
             asked = [parse_qs(urlsplit(each.url).query) for each in (one, two)]
             for name in ("state", "nonce", "code_challenge"):
                 assert asked[0][name] != asked[1][name]
@@ -166,34 +168,36 @@ def test_replayed_stolen_and_mixed_up_answers_are_refused(settings, openid):
                     oidc.finish(answer, browser_secret=secret, address=address)
                 ))  # fmt: skip
 
-            begun = await oidc.begin(audience=AUDIENCE)
+            begun = await oidc.begin(audience=AUDIENCE, address=ADDRESS)
             answer = openid.sign_in(begun.url, "ann")
             await finish(answer, "another browser")  # login CSRF; the state is used up by it
             await finish(answer, begun.browser_secret)
-            begun = await oidc.begin(audience=AUDIENCE)
+            begun = await oidc.begin(audience=AUDIENCE, address=ADDRESS)
             answer = openid.sign_in(begun.url, "ann")
             assert await oidc.finish(answer, browser_secret=begun.browser_secret, address=ADDRESS)
             await finish(answer, begun.browser_secret)  # replayed
             # A code that was used, or of another sign-in, under a fresh state.
             for code in (
                 answer["code"],
-                openid.sign_in((await oidc.begin(audience=AUDIENCE)).url, "ann")["code"],
+                openid.sign_in((await oidc.begin(audience=AUDIENCE, address=ADDRESS)).url, "ann")[
+                    "code"
+                ],
             ):
-                fresh = await oidc.begin(audience=AUDIENCE)
+                fresh = await oidc.begin(audience=AUDIENCE, address=ADDRESS)
                 state = openid.sign_in(fresh.url, "ann")
                 await finish({**state, "code": code}, fresh.browser_secret)
             for change in (
                 {"iss": "https://evil.test"}, {"iss": ""}, {"code": ""}, {"code": "x" * 5000},
                 {"error": "access_denied"}, {"state": ""}, {"state": "cwf_x"}, {"code": "guess"},
             ):  # fmt: skip
-                begun = await oidc.begin(audience=AUDIENCE)
+                begun = await oidc.begin(audience=AUDIENCE, address=ADDRESS)
                 answer = openid.sign_in(begun.url, "ann")
                 await finish({**answer, **change}, begun.browser_secret)
-            begun = await oidc.begin(audience=AUDIENCE)
+            begun = await oidc.begin(audience=AUDIENCE, address=ADDRESS)
             answer = openid.sign_in(begun.url, "ann")
             del answer["iss"]  # which the provider promises to send
             await finish(answer, begun.browser_secret)
-            begun = await oidc.begin(audience=AUDIENCE)
+            begun = await oidc.begin(audience=AUDIENCE, address=ADDRESS)
             answer = openid.sign_in(begun.url, "ann")
             world.clock.now_s += 600
             await finish(answer, begun.browser_secret)
@@ -207,13 +211,13 @@ def test_replayed_stolen_and_mixed_up_answers_are_refused(settings, openid):
 def test_of_two_that_finish_at_once_one_signs_in_and_one_account_is_made(settings, openid):
     async def go(world: World) -> None:
         async with service(world, openid) as oidc:
-            begun = await oidc.begin(audience=AUDIENCE)
+            begun = await oidc.begin(audience=AUDIENCE, address=ADDRESS)
             answer = openid.sign_in(begun.url, "racer")
             call = lambda: oidc.finish(answer, browser_secret=begun.browser_secret, address=ADDRESS)  # noqa: E731
             found = await race([call] * 3)
             assert sum(not isinstance(each, Exception) for each in found) == 1
             # Two sign-ins of a new person at the same time.
-            flows = [await oidc.begin(audience=AUDIENCE) for _ in range(2)]
+            flows = [await oidc.begin(audience=AUDIENCE, address=ADDRESS) for _ in range(2)]
             calls = [
                 lambda each=each, back=back: oidc.finish(
                     back, browser_secret=each.browser_secret, address="192.0.2.8"
@@ -268,7 +272,7 @@ def test_a_provider_that_is_not_trusted_or_not_there_is_an_error_without_detail(
         ):
             async with service(world, openid, provider=provider) as oidc:
                 with pytest.raises(Busy) as caught:
-                    await oidc.begin(audience=AUDIENCE)
+                    await oidc.begin(audience=AUDIENCE, address=ADDRESS)
                 assert caught.value.code == "CW-SIGN-IN-PROVIDER"
                 assert "localhost" not in str(caught.value)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cellwall.accounts import passkeys
+from cellwall.accounts import flows, passkeys
 from cellwall.accounts.identity import Identity
-from cellwall.core.errors import BadInput, Denied, NotFound, SignInRefused
+from cellwall.core.errors import BadInput, Denied, LimitExceeded, NotFound, SignInRefused
 from cellwall.core.outcomes import EventKind
 from conftest import audit_records
 from unit.accounts.authenticator import Authenticator, decode, encode
@@ -37,7 +37,7 @@ async def register(world: World, who: Identity, device: Authenticator, name: str
 
 async def sign_in(world: World, device: Authenticator) -> Identity:
     service = world.accounts.passkeys
-    ceremony = await service.begin_sign_in()
+    ceremony = await service.begin_sign_in(address=ADDRESS)
     pair = await service.finish_sign_in(
         ceremony.id, device.get(ceremony.options), address=ADDRESS, audience=AUDIENCE
     )
@@ -76,7 +76,7 @@ def test_a_person_registers_passkeys_and_signs_in_with_each(settings):
 def test_the_options_ask_for_verification_and_name_no_credential(sqlite_settings):
     async def go(world: World) -> None:
         who, device = await ann_with_a_passkey(world)
-        options = (await world.accounts.passkeys.begin_sign_in()).options
+        options = (await world.accounts.passkeys.begin_sign_in(address=ADDRESS)).options
         assert options["userVerification"] == "required"
         assert not options.get("allowCredentials")
         again = (await begin(world, who)).options
@@ -92,7 +92,7 @@ def test_a_challenge_counts_once_and_for_ten_minutes(settings):
     async def go(world: World) -> None:
         _, device = await ann_with_a_passkey(world)
         service = world.accounts.passkeys
-        ceremony = await service.begin_sign_in()
+        ceremony = await service.begin_sign_in(address=ADDRESS)
         answers = [device.get(ceremony.options) for _ in range(4)]
         calls = [
             lambda each=each: service.finish_sign_in(
@@ -102,7 +102,7 @@ def test_a_challenge_counts_once_and_for_ten_minutes(settings):
         ]
         found = await race(calls)
         assert sum(not isinstance(each, Exception) for each in found) <= 1
-        late = await service.begin_sign_in()
+        late = await service.begin_sign_in(address=ADDRESS)
         answer = device.get(late.options)
         world.clock.now_s += 600
         finish = service.finish_sign_in(late.id, answer, address="192.0.2.9", audience=AUDIENCE)
@@ -153,7 +153,7 @@ def test_a_changed_answer_is_refused_with_one_text(sqlite_settings):
         service = world.accounts.passkeys
         texts = set()
         for number, attack in enumerate(ATTACKS.values()):
-            ceremony = await service.begin_sign_in()
+            ceremony = await service.begin_sign_in(address=ADDRESS)
             answer = deepcopy(device.get(ceremony.options))
             attack(answer)
             with pytest.raises(SignInRefused) as caught:
@@ -224,7 +224,7 @@ def test_a_registration_needs_the_person_and_the_password(sqlite_settings):
         call = service.finish_registration(bob, ceremony.id, answer, name="x")
         assert await code_of(call) == REFUSED
         # A sign-in is no registration, and a registration no sign-in.
-        ceremony = await service.begin_sign_in()
+        ceremony = await service.begin_sign_in(address=ADDRESS)
         call = service.finish_registration(who, ceremony.id, answer, name="x")
         assert await code_of(call) == REFUSED
         ceremony = await begin(world, who)
@@ -271,3 +271,32 @@ def test_a_disabled_user_does_not_sign_in(sqlite_settings):
         assert await sign_in(world, device)
 
     in_world(sqlite_settings, go)
+
+
+@pytest.mark.requirement("RBAC-4")
+def test_a_flood_of_begun_sign_ins_is_slowed_and_drops_the_oldest_ones(settings, monkeypatch):
+    monkeypatch.setattr(flows, "_MAX_LIVE", 5)
+
+    async def go(world: World) -> None:
+        _, device = await ann_with_a_passkey(world)
+        rates = replace(world.settings.rates, address_sign_ins=8)
+        world.accounts = world.another(settings=replace(world.settings, rates=rates))
+        service = world.accounts.passkeys
+        first = await service.begin_sign_in(address=ADDRESS)
+        for _ in range(7):
+            world.clock.now_s += 0.1
+            await service.begin_sign_in(address=ADDRESS)
+        with pytest.raises(LimitExceeded):
+            await service.begin_sign_in(address=ADDRESS)
+        # Another address goes on; the oldest of all is gone, the newest counts.
+        ceremony = await service.begin_sign_in(address="203.0.113.5")
+        for begun, is_live in ((first, False), (ceremony, True)):
+            call = service.finish_sign_in(
+                begun.id, device.get(begun.options), address=ADDRESS, audience=AUDIENCE
+            )
+            if is_live:
+                assert await call
+            else:
+                assert await code_of(call) == REFUSED
+
+    in_world(settings, go)

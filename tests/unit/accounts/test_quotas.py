@@ -115,6 +115,8 @@ def test_a_budget_that_is_used_up_refuses_until_its_period_ends(
             held.start()
             await held.settle(outcome(usage=usage))
         refused = await is_refused(found, action())
+        listing = action(operation=FileOperation("list", "/"))
+        assert await found.reserve(listing)  # uses nothing of it
         assert refused.code == "CW-BUDGET"
         assert isinstance(refused, Denied)
         assert what in refused.message

@@ -66,6 +66,8 @@ def test_opening_is_on_the_record_also_when_it_fails(vault, state_home):
     assert told()[-1] == ("unlock", "ok")
     key_file = Path(state_home, "vault-key")
     key_file.rename(key_file.with_suffix(".away"))
+    vault.lock()
+    again.lock()
     with pytest.raises(VaultError):
         VaultAdmin.configured().list(ME)
     with pytest.raises(VaultError, match="its key is in the vault"):  # of the record, too

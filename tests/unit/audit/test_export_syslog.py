@@ -397,7 +397,7 @@ def test_a_receiver_that_never_says_goodbye_is_noted(tmp_path: Path) -> None:
     with listening() as listener:
         exported = send(directory, f"tcp://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.3)
     assert exported.sent >= 1
-    assert exported.notices == (syslog._UNCONFIRMED,)
+    assert exported.notices == (syslog.UNCONFIRMED,)
 
 
 def test_tls_handshake_that_hangs_ends(log: str, certificates: Certificates) -> None:

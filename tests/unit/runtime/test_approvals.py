@@ -99,6 +99,33 @@ def test_a_channel_that_never_ends_does_not_hold_anything_up() -> None:
     blocked.set()
 
 
+@pytest.mark.requirement("OBS-1")
+def test_a_question_is_counted_as_waiting_until_its_answer_or_until_its_caller_is_gone() -> None:
+    broker = broker_for()
+    seen: list[int] = []
+
+    def count(_: Question) -> Answer:
+        seen.append(broker.waiting_count)
+        return said(ONCE, "", ME)
+
+    ask(broker, question_for(), count)
+    assert (seen, broker.waiting_count) == ([1], 0)
+
+    async def leave() -> None:
+        with anyio.CancelScope() as scope:
+
+            async def cancel(_: Question) -> Answer:
+                seen.append(broker.waiting_count)
+                scope.cancel()
+                await anyio.sleep_forever()
+                raise AssertionError
+
+            await broker.ask(question_for(), near=CallbackApprover(cancel))
+
+    anyio.run(leave)
+    assert (seen, broker.waiting_count) == ([1, 1], 0)
+
+
 @pytest.mark.requirement("POL-8")
 def test_nobody_to_ask_is_a_no_at_once() -> None:
     for broker in (broker_for(), broker_for(channels=())):

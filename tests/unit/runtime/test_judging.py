@@ -10,6 +10,7 @@ import pytest
 from cellwall.accounts.roles import shipped_roles
 from cellwall.core.outcomes import Finding
 from cellwall.core.packages import InstallPackages
+from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
     CallTool,
@@ -25,6 +26,7 @@ from cellwall.core.types import (
     ServeClient,
     SetDomains,
     ToolResult,
+    UseAccount,
     UseTool,
     WorkspaceMode,
     WorkspaceRequest,
@@ -253,10 +255,13 @@ CASES = [
     ({"operation": UseTool("WebFetch", {}, "/")}, {P.NETWORK_USE}),
     ({"operation": UseTool("mcp__a__b", {}, "/")}, {P.TOOLS_CALL}),
     ({"operation": ToolResult("Bash", None)}, set()),
-    ({"operation": ReceiveMessage("chat", "{}", "pair_1")}, {P.CHAT_SEND}),
-    ({"operation": SendReply("chat", "{}", "pair_1")}, {P.CHAT_SEND}),
+    ({"operation": ReceiveMessage("plain", "hi", "pair_1")}, {P.CHAT_SEND}),
+    ({"operation": SendReply("plain", "hi", "pair_1")}, {P.CHAT_SEND}),
+    ({"operation": UseAccount("work", "list_events")}, {P.NETWORK_USE, P.SECRETS_USE}),
     ({"operation": CLIENT}, {P.NETWORK_USE}),
     ({"operation": CLIENT, "secrets": ("A",)}, {P.NETWORK_USE, P.SECRETS_USE}),
+    ({"operation": CallServerTool("time", "now", {})}, {P.TOOLS_CALL}),
+    ({"operation": RunServer("time", ("true",), _hold)}, {P.SANDBOX_EXECUTE}),
 ]  # fmt: skip
 
 

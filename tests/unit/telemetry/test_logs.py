@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,7 +14,12 @@ import pytest
 
 from cellwall.core.types import Principal, RunCommand
 from cellwall.runtime.observing import log_redactor
-from cellwall.telemetry.logs import MAX_LINE_CHARACTERS, LogRedactor, configure_logging
+from cellwall.telemetry.logs import (
+    MAX_LINE_CHARACTERS,
+    LogRedactor,
+    RedactedFormatter,
+    configure_logging,
+)
 from cellwall.telemetry.service import Telemetry
 from unit.runtime.test_pipeline import Stage, action
 
@@ -72,6 +78,19 @@ def test_secrets_in_messages_fields_and_exceptions_are_redacted(written: io.Stri
     assert "was refused" in str(first["message"])
     assert "ValueError" in str(second["exception"])
     assert SECRET not in written.getvalue()
+
+
+def test_a_log_for_other_readers_has_no_traces() -> None:
+    told = []
+    for has_traces in (True, False):
+        form = RedactedFormatter("text", str, has_traces=has_traces)
+        try:
+            raise ValueError("why")
+        except ValueError:
+            record = LOG.makeRecord("x", 40, "", 1, "it failed", (), sys.exc_info())
+        told.append(form.format(record))
+    assert "Traceback" in told[0]  # the control
+    assert told[1].endswith("it failed | ValueError")
 
 
 @pytest.mark.requirement("OBS-1")

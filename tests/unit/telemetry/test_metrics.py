@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import secrets
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args, get_type_hints
 
 import anyio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cellwall import accounts
+from cellwall.core import types
 from cellwall.core.errors import AuditFailed, SandboxFailed
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import Event, EventKind, Finding, RunResult
@@ -179,8 +184,18 @@ def test_the_metrics_are_exactly_those_of_the_specification() -> None:
         assert (families[name].type, families[name].documentation) == (metric.kind, metric.help)
 
 
-def test_the_categories_of_the_guard_are_known() -> None:
+def test_what_the_program_knows_today_has_a_label_of_its_own() -> None:
     assert set(CATEGORIES) <= set(names.CATEGORIES)
+    operations = get_args(get_type_hints(Action, vars(types))["operation"])
+    assert set(operations) == set(names.OPERATIONS)
+    source = Path(accounts.__file__).parent
+    sign_ins = [
+        found
+        for file in source.rglob("*.py")
+        for found in re.findall(r'sign_in\(\s*"([a-z-]+)"', file.read_text("utf-8"))
+    ]
+    assert len(sign_ins) > 5
+    assert set(sign_ins) <= set(names.SIGN_INS.labels["method"])
 
 
 @pytest.mark.requirement("OBS-1")
@@ -194,6 +209,9 @@ def test_gauges_are_asked_at_the_scrape_and_no_more_after_the_end() -> None:
     assert value(metrics, "cellwall_approvals_waiting") == 5
     assert value(metrics, "cellwall_actions_running") == 7
     two.close()
+    assert value(metrics, "cellwall_cells", state="live") == 2
+    broken = Telemetry(metrics)
+    broken.gauge_with(lambda: Gauges(live=1 // 0))
     assert value(metrics, "cellwall_cells", state="live") == 2
     one.close()
     assert value(metrics, "cellwall_cells", state="live") == 0

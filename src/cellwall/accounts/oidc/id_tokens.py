@@ -59,7 +59,8 @@ def verify(
     claims: dict[str, Any] = decoded.claims
     _check_claims(claims, issuer=issuer, client_id=client_id, now_s=now_s)  # (4)
     found = claims.get("nonce")
-    if not isinstance(found, str) or not hmac.compare_digest(found.encode(), nonce.encode()):
+    told = found.encode("utf-8", "surrogatepass") if isinstance(found, str) else b""
+    if not hmac.compare_digest(told, nonce.encode()):
         raise failures.bad_identity("another nonce")
     return claims
 

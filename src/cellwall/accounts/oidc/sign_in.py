@@ -94,7 +94,9 @@ class OidcSignIn:
     async def close(self) -> None:
         await self._provider.close()
 
-    async def begin(self, *, audience: str, link_to: Identity | None = None) -> BegunSignIn:
+    async def begin(
+        self, *, audience: str, address: str, link_to: Identity | None = None
+    ) -> BegunSignIn:
         """`link_to`: the identity is added to this account, of a person who is signed in."""
         if link_to is not None and link_to.scopes is not None:
             raise failures.not_a_person()
@@ -109,6 +111,7 @@ class OidcSignIn:
                 "audience": audience,
                 "user_id": "" if link_to is None else link_to.user_id,
             },
+            address=address,
         )
         challenge = urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=")
         query = {
@@ -155,7 +158,8 @@ class OidcSignIn:
         if issuer != settings.issuer:
             raise failures.bad_identity("an answer of another provider")
         code = answer.get("code", "")
-        if "error" in answer or not 0 < len(code) <= _MAX_CODE_CHARACTERS:
+        is_code = 0 < len(code) <= _MAX_CODE_CHARACTERS and code.isascii()
+        if "error" in answer or not is_code:
             raise failures.bad_identity("the provider signed nobody in")
         token = await self._provider.exchange(  # (4)
             code, verifier=flow["verifier"], redirect_uri=self._settings.redirect_uri

@@ -32,6 +32,7 @@ from cellwall.audit.export.target import ExportTarget
 from cellwall.audit.files import closing_fd, make_folder, open_folder, open_private, replace_file
 from cellwall.audit.merkle import leaf_hash, unproven_checkpoint
 from cellwall.audit.records import SEALED_VERSION
+from cellwall.audit.sealed_bodies import is_locked
 from cellwall.audit.search import FoundRecord, Query, follow, match_line
 from cellwall.audit.segments import CHECKPOINTS, BadSegment, list_segments, read_notes
 from cellwall.core.errors import CellwallError
@@ -186,7 +187,7 @@ class Forwarder:
         if self._keys is None or found.record["v"] != SEALED_VERSION:
             return found
         opened = match_line(Query(), found.record, found.line, found.segment, self._keys)
-        if opened is None or opened.record["body"].get("sealed") == "locked":
+        if opened is None or is_locked(opened.record):
             raise VaultLocked
         return opened
 

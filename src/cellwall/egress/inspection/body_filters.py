@@ -13,12 +13,12 @@ response could guess the value byte by byte.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cellwall.core.errors import EgressRefused
-from cellwall.core.network import KnownValues, SecretUse
+from cellwall.core.network import ContentCheck, KnownValues, SecretUse
 from cellwall.egress.inspection.decompression import Decompressor, can_decompress
 from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns, scan_head
 from cellwall.egress.protocols.http1_framing import Fields, Headers
@@ -164,8 +164,9 @@ _BODY_HEADERS = frozenset({b"content-length", b"content-encoding", b"content-md5
 class KnownValueCache:
     """The index of the vault's values, refreshed each second: the vault changes."""
 
-    def __init__(self, known: KnownValues) -> None:
+    def __init__(self, known: KnownValues, checks: Sequence[ContentCheck] = ()) -> None:
         self._known = known
+        self._checks = tuple(checks)
         self._values: dict[str, bytes] = {}
         self._index = KnownIndex({})
         self._until_s = 0.0
@@ -174,8 +175,9 @@ class KnownValueCache:
     def index(self) -> KnownIndex:
         if time.monotonic() >= self._until_s:
             values = dict(self._known.values())
-            if values != self._values:
-                self._values, self._index = values, KnownIndex(values)
+            checks = tuple(check for check in self._checks if check.is_active)
+            if values != self._values or checks != self._index.checks:
+                self._values, self._index = values, KnownIndex(values, checks)
                 self._clean.clear()
             self._until_s = time.monotonic() + _KNOWN_S
         return self._index
@@ -231,7 +233,7 @@ class BodyScan:
         self, headers: Headers, known: KnownIndex, *, leak_reporter: LeakReporter, share: FairShare
     ) -> None:
         patterns = Patterns.shipped()
-        self.hold_bytes = max(known.max_bytes, patterns.max_bytes)
+        self.hold_bytes = max(known.hold_bytes, patterns.max_bytes)
         self._scan = LeakScan(known, patterns)
         coding = _coding(headers)
         if not can_decompress(coding) and not known:

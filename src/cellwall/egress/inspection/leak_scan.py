@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
+from cellwall.core.network import ContentCheck
 from cellwall.egress.protocols.http1_framing import Headers
 from cellwall.parsing.credentials.known_forms import MIN_BYTES
 from cellwall.parsing.credentials.known_values import AnchorIndex
@@ -23,6 +24,7 @@ from cellwall.parsing.credentials.spans import ScanContext, Span
 
 _PATTERN_BYTES = 256
 """A test compares this number with every rule."""
+_CHECK_HOLD_BYTES = 512
 _BEFORE_BYTES = 24
 """The look-behind of the rules."""
 
@@ -32,15 +34,16 @@ class LeakHit:
     """A secret in outgoing bytes; safe to show and to record."""
 
     name: str
-    """Of the secret or the pattern."""
-    kind: Literal["known", "pattern"]
+    """Of the secret, the pattern, the kind of personal data or the registered text."""
+    kind: Literal["known", "pattern", "personal", "canary"]
     encoding: str
 
 
 class KnownIndex:
     """A search index of values that must not leave; built once, used by every scan."""
 
-    def __init__(self, values: Mapping[str, bytes]) -> None:
+    def __init__(self, values: Mapping[str, bytes], checks: Sequence[ContentCheck] = ()) -> None:
+        self.checks = tuple(checks)
         self._values = {name: value for name, value in values.items() if len(value) >= MIN_BYTES}
         self._anchors = AnchorIndex(self._values.items())
 
@@ -50,7 +53,16 @@ class KnownIndex:
         return self._anchors.max_bytes
 
     def __bool__(self) -> bool:
-        return bool(self._values)
+        return bool(self._values or self.checks)
+
+    @property
+    def hold_bytes(self) -> int:
+        """How many bytes of a body are held back until more have come."""
+        return max(self.max_bytes, _CHECK_HOLD_BYTES if self.checks else 0)
+
+    def streams(self) -> ContentStreams:
+        """A search for other content than secrets."""
+        return ContentStreams(self.checks)
 
     def find(self, data: bytes) -> LeakHit | None:
         """The first known value in `data`, in any encoding."""
@@ -99,6 +111,20 @@ class Patterns:
         return None
 
 
+class ContentStreams:
+    """One stream for each content check."""
+
+    def __init__(self, checks: Sequence[ContentCheck]) -> None:
+        self._streams = [(check.kind, check.stream()) for check in checks]
+
+    def feed(self, data: bytes) -> LeakHit | None:
+        """The first hit of these bytes."""
+        for kind, stream in self._streams:
+            if (name := stream.feed(data)) is not None:
+                return LeakHit(name, kind, "raw")
+        return None
+
+
 class LeakScan:
     """One body, URL or header: `feed` pieces of any size; the first hit counts.
 
@@ -113,6 +139,7 @@ class LeakScan:
         before = _BEFORE_BYTES if patterns.max_bytes else 0
         self._keep_bytes = max(known.max_bytes - 1, patterns.max_bytes + before)
         self._tail = b""
+        self._content = known.streams()
         self._hit: LeakHit | None = None
 
     def feed(self, data: bytes) -> LeakHit | None:
@@ -123,6 +150,7 @@ class LeakScan:
             # found in the window before.
             start = _BEFORE_BYTES if len(self._tail) == self._keep_bytes else 0
             self._hit = self._known.find(window) or self._patterns.find(window, start)
+            self._hit = self._hit or self._content.feed(data)
             self._tail = window[-self._keep_bytes :] if self._keep_bytes else b""
         return self._hit
 
@@ -137,6 +165,10 @@ def scan_head(
     for value in _fields(target, headers):
         if hit := patterns.find(value):
             return hit
+    if known.checks:
+        for text in (unquote_to_bytes(target), *(value for _, value in headers)):
+            if hit := known.streams().feed(text):
+                return hit
     return None
 
 

@@ -36,6 +36,24 @@ _UNAVAILABLE = "CW-PACKAGE-UNAVAILABLE"
 _MAX_FINDINGS = 16
 
 
+_PLACEHOLDER_HINT = "Use the placeholder of the secret, with a grant for this host."
+# By kind: what the request contains, the hint, and the code.
+_LEAKS = {
+    "known": ("a secret", _PLACEHOLDER_HINT, "CW-LEAK"),
+    "pattern": ("what looks like {}", _PLACEHOLDER_HINT, "CW-LEAK"),
+    "personal": (
+        "personal data ({})",
+        "Leave it out; [egress] personal_data is what refuses it.",
+        "CW-LEAK-PERSONAL",
+    ),
+    "canary": (
+        "part of a registered text",
+        "Leave it out; `cellwall canary list` shows the registered texts.",
+        "CW-LEAK-CANARY",
+    ),
+}
+
+
 class LeakRefused(EgressRefused):
     """A request that contains a secret (NET-5); the event names the secret, never its value.
 
@@ -45,10 +63,11 @@ class LeakRefused(EgressRefused):
     default_code = "CW-LEAK"
 
     def __init__(self, hit: LeakHit, *, is_host: bool = False) -> None:
-        what = "a secret" if hit.kind == "known" else f"what looks like {hit.name}"
+        what, hint, code = _LEAKS[hit.kind]
         super().__init__(
-            f"the request contains {what}, which must not leave the sandbox",
-            hint="Use the placeholder of the secret, with a grant for this host.",
+            f"the request contains {what.format(hit.name)}, which must not leave the sandbox",
+            hint=hint,
+            code=code,
             detail=f"{hit.kind}: {hit.name}",
         )
         self.hit = hit

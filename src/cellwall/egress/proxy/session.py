@@ -282,7 +282,9 @@ class Session:
             host=host,
             port=port,
             rules=rules,
-            intercepts_tls=bool(secrets or bounds) or self.allowlist.must_intercept(host, port),
+            intercepts_tls=bool(secrets or bounds)
+            or self.shared.settings.has_checks
+            or self.allowlist.must_intercept(host, port),
             header_rules=bounds,
             secrets=secrets,
         )

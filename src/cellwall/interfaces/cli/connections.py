@@ -51,7 +51,14 @@ def connection() -> None:
     """
 
 
-@connection.command("add", epilog=f"\b\nExamples:\n  see: cellwall connection --help\n{EXIT_CODES}")
+@connection.command(
+    "add",
+    epilog=f"""\b
+Examples:
+  cellwall connection add work --url https://cal.example.com/ann/work/ --username ann \\
+    --secret WORK_CALENDAR
+{EXIT_CODES}""",
+)
 @click.argument("name")
 @click.option("--url", required=True, help="The calendar collection, over https.")
 @click.option("--username", required=True, help="The user name there.")
@@ -128,7 +135,13 @@ def calendar() -> None:
     """
 
 
-@calendar.command("list", epilog=f"\b\nExamples:\n  see: cellwall calendar --help\n{EXIT_CODES}")
+@calendar.command(
+    "list",
+    epilog=f"""\b
+Examples:
+  cellwall calendar list work --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z
+{EXIT_CODES}""",
+)
 @click.argument("account")
 @click.option("--from", "start", required=True, metavar="TIME", help="ISO 8601 with its zone.")
 @click.option("--to", "end", required=True, metavar="TIME", help="ISO 8601 with its zone.")
@@ -144,7 +157,13 @@ def list_events(
     return _print_outcome(_perform(configured, operation), as_json=as_json)
 
 
-@calendar.command("create", epilog=f"\b\nExamples:\n  see: cellwall calendar --help\n{EXIT_CODES}")
+@calendar.command(
+    "create",
+    epilog=f"""\b
+Examples:
+  cellwall calendar create work Review --from 2026-01-09T10:00:00Z --to 2026-01-09T11:00:00Z
+{EXIT_CODES}""",
+)
 @click.argument("account")
 @click.argument("summary")
 @click.option("--from", "start", required=True, metavar="TIME", help="ISO 8601 with its zone.")

@@ -60,6 +60,8 @@ COMMANDS = {
     "serve": ("serve", "serve", "Run the service: HTTP API for people and agents."),
     "user": ("users", "user", "Add, list and remove users of the service."),
     "token": ("tokens", "token", "Create, list and revoke service tokens."),
+    "canary": ("canaries", "canary", "Register texts that must not leak."),
+    "pair": ("pairing", "pair", "Pair chat and mail accounts with users of the service."),
     "connection": ("connections", "connection", "Connect accounts at other services."),
     "calendar": ("connections", "calendar", "List and create events of a calendar."),
     "db": ("database", "db", "Migrate, check and back up the service's database."),

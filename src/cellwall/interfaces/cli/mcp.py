@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ from click.core import ParameterSource
 from cellwall.core.errors import BadInput
 from cellwall.core.packages import parse_request
 from cellwall.core.types import Action, RunCommand
+from cellwall.interfaces.cli.mcp_gateway import gateway as gateway_commands
 from cellwall.interfaces.cli.options import (
     action_of,
     app_for,
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
     from cellwall.runtime.wiring import App
 
 _CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode")
+_GATEWAY = click.Option(
+    ["--gateway"],
+    is_flag=True,
+    help="Serve the tools of your other MCP servers as well: see `cellwall mcp gateway`.",
+)
 _NOT_OURS = frozenset({"stdin", "as_json", "policy"})
 _POLICY = click.Option(
     ["--policy"],
@@ -46,7 +53,7 @@ def _server_params() -> list[click.Parameter]:
     def shared(**_: Any) -> None:  # noqa: ANN401  # never called
         """Collects the options."""
 
-    return [_POLICY, *(each for each in shared.params if each.name not in _NOT_OURS)]
+    return [_POLICY, _GATEWAY, *(each for each in shared.params if each.name not in _NOT_OURS)]
 
 
 @click.group(
@@ -57,7 +64,8 @@ Examples:
   cellwall mcp
   cellwall mcp --workspace .:rw --allow-domain docs.example.com
   cellwall mcp --package requests --package 'pandas<3'
-  cellwall mcp install --client claude-code
+  cellwall mcp --gateway
+  cellwall mcp install --client claude-code -- --gateway
   cellwall mcp install --client cursor -- --here --timeout 120
 
 \b
@@ -68,7 +76,7 @@ Exit codes:
 """,
 )
 @click.pass_context
-def mcp(ctx: click.Context, /, **typed: Any) -> int:  # noqa: ANN401  # the shared options
+def mcp(ctx: click.Context, /, *, gateway: bool, **typed: Any) -> int:  # noqa: ANN401  # the shared options
     """Serve the Model Context Protocol on standard input and output.
 
     An agent's client starts the server and gets the tools run_code, run_command, read_file,
@@ -82,9 +90,12 @@ def mcp(ctx: click.Context, /, **typed: Any) -> int:  # noqa: ANN401  # the shar
     options = build_packages(options, "mcp")
     app = app_for(options)
     try:
-        return _serve(app, _action_template(options, app))
+        return _serve(app, _action_template(options, app), with_gateway=gateway)
     finally:
         app.close()
+
+
+mcp.add_command(gateway_commands)
 
 
 def _action_template(options: SandboxOptions, app: App) -> Action:
@@ -102,7 +113,7 @@ def _action_template(options: SandboxOptions, app: App) -> Action:
     return replace(action, principal=principal("mcp"), audience="model", policy=policy)
 
 
-def _serve(app: App, pattern: Action) -> int:
+def _serve(app: App, pattern: Action, *, with_gateway: bool) -> int:
     import anyio
 
     from cellwall.runtime.agent_processes import mark_agent
@@ -116,7 +127,7 @@ def _serve(app: App, pattern: Action) -> int:
     app.warm_up()  # in parallel with the import of the SDK
     from cellwall.interfaces.mcp.server import serve
 
-    stopped = anyio.run(serve, app, pattern)
+    stopped = anyio.run(partial(serve, app, pattern, with_gateway=with_gateway))
     if stopped is None:
         return 0
     say(f"ended by {stopped.name}")
@@ -197,17 +208,21 @@ def _check_options(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> li
     """
     server = click.Command("mcp", params=mcp.params)
     parsed = server.make_context("cellwall mcp", list(words))
+    gateway = parsed.params.pop("gateway")
     options = SandboxOptions(**parsed.params, stdin=False, as_json=as_json)
     parse_request(options.package)
     if not is_dry:
         build_packages(options, "mcp")
-    checked_words: list[str] = []
+    checked_words: list[str] = ["--gateway"] if gateway else []
     if parsed.params["here"]:
         chosen = chosen_workspace(parsed.params["workspace"], here=True)
         checked_words += ["--workspace", _absolute("workspace", str(chosen))]
     for each in mcp.params:
         name = each.name or ""
-        if name == "here" or parsed.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+        if (
+            name in {"here", "gateway"}
+            or parsed.get_parameter_source(name) is not ParameterSource.COMMANDLINE
+        ):
             continue
         value = parsed.params[name]
         for one in value if isinstance(value, tuple) else (value,):

@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from cellwall.core.errors import BadInput, CellwallError
-from cellwall.interfaces.cli.options import json_option, open_configured, place_options
+from cellwall.interfaces.cli.options import (
+    json_option,
+    open_configured,
+    open_readable,
+    place_options,
+)
 from cellwall.interfaces.cli.output import Progress, print_bytes, print_json, print_result, say
+from cellwall.interfaces.cli.terminal_input import Passphrases
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
@@ -75,7 +81,7 @@ def audit(
     if template is not None:
         locks[template] = inventory.lock_of_template(template)
     if sandbox is not None:
-        locks[sandbox] = inventory.lock_of_sandbox(sandbox)
+        locks[sandbox] = inventory.lock_of_sandbox(sandbox, ask=Passphrases(None))
     progress = Progress(quiet=as_json)
     audited: list[tuple[str, AuditedPackage]] = []
     for source, lock in locks.items():
@@ -194,7 +200,7 @@ def sbom(
     elif template is not None:
         document = inventory.sbom_of_lock(inventory.lock_of_template(template), subject=template)
     else:
-        document = inventory.sbom_of_record(action or session or "")
+        document = inventory.sbom_of_record(action or session or "", ask=Passphrases(None))
     if output is None:
         print_bytes(document + b"\n")
         return 0
@@ -255,7 +261,7 @@ def why(
 
     from cellwall.admin import package_inventory as inventory
 
-    app = open_configured(configured)
+    app = open_readable(configured, None)
     lock = None if lock_file is None else inventory.lock_of_file(lock_file)
 
     async def explain() -> PackageReport:

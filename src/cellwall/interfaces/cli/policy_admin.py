@@ -337,12 +337,18 @@ def learn(
     do that. Calls of a misled agent are in the audit log, too: read every line.
     """
     from cellwall.admin import policy_learning
+    from cellwall.interfaces.cli.terminal_input import Passphrases
 
     at = policy_learning.target(
         is_user=is_user, policies=files, cwd=os.getcwd(), environ=os.environ
     )
     lesson = policy_learning.learn(
-        session=session, since=since, policies=files, environ=os.environ, place=at.place
+        session=session,
+        since=since,
+        policies=files,
+        environ=os.environ,
+        place=at.place,
+        ask=Passphrases(None),
     )
     if is_written:
         return _write_rules(lesson, at, as_json=as_json)

@@ -12,20 +12,24 @@ from fastapi import APIRouter, FastAPI
 
 import cellwall
 from cellwall.admin.accounts import Accounts
+from cellwall.admin.connections import ConnectionAdmin
+from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
-from cellwall.core.accounts import SessionsPort
-from cellwall.core.errors import StorageError
+from cellwall.core.messages import SessionStore
 from cellwall.interfaces.http import (
     account_routes,
     approval_routes,
     auth_routes,
     budget_routes,
+    connection_routes,
     file_routes,
     health_routes,
     lookup_routes,
+    message_routes,
     metrics_routes,
     oidc_routes,
     passkey_routes,
+    policy_routes,
     secret_routes,
     session_routes,
     terminal,
@@ -35,7 +39,7 @@ from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
 from cellwall.interfaces.http.problems import install_handlers
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
-from cellwall.interfaces.http.sandboxes import OwnedSandboxes
+from cellwall.interfaces.http.sandboxes import OwnedSandboxes, default_policy
 from cellwall.interfaces.http.service import Service, ServiceSettings
 from cellwall.runtime.wiring import App
 
@@ -43,7 +47,6 @@ __all__ = ["API", "Service", "ServiceSettings", "make_application"]
 
 API = "/v1"
 _DESCRIPTION = "Runs commands and code of AI agents in sandboxes, judged, limited and recorded."
-_PURGE_EVERY_S = 3600.0
 _log = logging.getLogger("cellwall.http")
 
 
@@ -60,7 +63,10 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, terminal.routes),
         (API, approval_routes.routes),
         (API, secret_routes.routes),
+        (API, message_routes.routes),
+        (API, connection_routes.routes),
         (API, lookup_routes.routes),
+        (API, policy_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),
         (API, metrics_routes.routes),
@@ -69,7 +75,7 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
 
 
 def make_application(
-    app: App, accounts: Accounts, settings: ServiceSettings, *, store: SessionsPort
+    app: App, accounts: Accounts, settings: ServiceSettings, *, store: SessionStore
 ) -> FastAPI:
     """The application for one runtime. `accounts` and `store` are those of `open_accounts`."""
     app = app.metered(accounts.quotas)
@@ -92,10 +98,17 @@ def make_application(
                 sandboxes=sandboxes,
                 readiness=ReadinessProbe(app, store, sandboxes),
                 paths=HostPaths.of(app),
+                inbox=Inbox(
+                    app.runtime,
+                    store,
+                    accounts.pairings,
+                    app.settings,
+                    policy=default_policy(app),
+                ),
+                connections=ConnectionAdmin(app.store.home, app.settings),
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
             )
             tasks.start_soon(sandboxes.watch)
-            tasks.start_soon(_purge, accounts)
             try:
                 with api.state.service.board.served():
                     async with mcp.running():
@@ -131,13 +144,3 @@ def make_application(
     # Added last: the outermost.
     api.add_middleware(metrics_routes.ObservedRequests, telemetry=app.telemetry)
     return api
-
-
-async def _purge(accounts: Accounts) -> None:
-    """Delete expired tokens and links now and then."""
-    while True:
-        await anyio.sleep(_PURGE_EVERY_S)
-        try:
-            await accounts.purge()
-        except StorageError as error:  # the next time, perhaps
-            _log.warning("expired tokens were not deleted: %s", error.code)

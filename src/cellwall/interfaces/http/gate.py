@@ -28,7 +28,7 @@ _HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
-_CORS_METHODS = b"GET, POST, PUT, DELETE"
+_CORS_METHODS = b"GET, POST, PUT, PATCH, DELETE"
 _CORS_HEADERS = (
     b"authorization, content-type, idempotency-key, last-event-id, if-match, if-none-match, "
     b"x-csrf-token, mcp-protocol-version, mcp-session-id, mcp-method, mcp-name"
@@ -40,6 +40,7 @@ _HOST = ErrorInfo(
 _ORIGIN = ErrorInfo(
     "CW-ORIGIN", "pages of this origin may not use the service", "Add it to origins in [server]."
 )
+_NUL = ErrorInfo("CW-BAD-INPUT", "the address contains a NUL", "See /openapi.json.")
 _LARGE = ErrorInfo("CW-TOO-LARGE", "the body is too large", "Send less at once.")
 
 
@@ -73,7 +74,7 @@ class Gate:
         # A file is the only body that is not parsed on the event loop, so it may be larger.
         is_file = scope.get("method") == "PUT" and "/files/" in scope["path"]
         most = self._max_file_bytes if is_file else self._max_body_bytes
-        refusal = self._refusal(headers, origin, most)
+        refusal = self._refusal(headers, origin, most) or _refuse_nul(scope)
         if refusal is None:
             refusal = await self._over_rate(scope)
         if refusal is not None:
@@ -109,6 +110,12 @@ class Gate:
         if not length.isdigit() or int(length[:20]) > max_bytes:
             return _LARGE, 413
         return None
+
+
+def _refuse_nul(scope: Scope) -> tuple[ErrorInfo, int] | None:
+    """No id, name or path contains one; PostgreSQL and the kernel would fail on it."""
+    has_nul = "\0" in scope["path"] or b"%00" in scope.get("query_string", b"")
+    return (_NUL, 400) if has_nul else None
 
 
 def _bounded(receive: Receive, max_bytes: int) -> Receive:

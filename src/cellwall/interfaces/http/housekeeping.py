@@ -1,5 +1,5 @@
 """What a service does now and then, since it may run for months: delete what has expired, replace
-old keys, take renewed certificates into use."""
+old keys, take renewed certificates into use, end the sandboxes of users who are gone."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ import anyio.to_thread
 
 from cellwall.admin.accounts import Accounts
 from cellwall.admin.tls_files import TlsFiles
+from cellwall.core.accounts import AccountsPort
 from cellwall.core.errors import CellwallError
+from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.runtime.wiring import App, principal, sweep_state
 
+_LOOK_EVERY_S = 1.0
 _log = logging.getLogger("cellwall.serve")
 
 
@@ -49,6 +52,23 @@ class Housekeeping:
             except Exception as error:  # noqa: BLE001  # the service and the other tasks go on
                 _log.warning("housekeeping: could not %s: %s", name, type(error).__name__)
 
+    async def watch_owners(
+        self, store: AccountsPort, sandboxes: Callable[[], OwnedSandboxes | None]
+    ) -> None:
+        """End the sandboxes of users who were removed or disabled: no user could reach them, and
+        their processes would run on. The revision changes with every such change, and is cheap."""
+        seen = -1
+        while True:
+            await anyio.sleep(_LOOK_EVERY_S)
+            try:
+                revision = await store.revision()
+                live = sandboxes()
+                if revision != seen and live is not None:
+                    await _end_orphans(store, live)
+                    seen = revision
+            except CellwallError as error:
+                _log.warning("sandboxes of removed users were not looked for: %s", error.code)
+
     async def _rotate_keys(self) -> None:
         await self.accounts.rotate_aged_keys(by=principal("cellwall"))
 
@@ -61,3 +81,13 @@ class Housekeeping:
             is_new = await anyio.to_thread.run_sync(self.tls.reload_into, self.context)
             if is_new:
                 _log.info("the certificate was read again")
+
+
+async def _end_orphans(store: AccountsPort, sandboxes: OwnedSandboxes) -> None:
+    for owner_id in {each.owner_id for each in sandboxes.all()}:
+        user = await store.find_user(owner_id)
+        if user is not None and not user.is_disabled:
+            continue
+        for each in sandboxes.all():
+            if each.owner_id == owner_id:
+                await sandboxes.end(each)

@@ -1,7 +1,7 @@
 """Where the service listens, under which names, and whether that is safe (SRV-3).
 
-Beyond loopback there must be TLS, whoever has opened the socket: an administrator who gives the
-service a socket of all addresses has not thereby agreed to send passwords readable.
+Beyond loopback there must be TLS, also on a socket that systemd has opened: an administrator who
+writes a socket unit for all addresses has not thereby agreed to send passwords readable.
 """
 
 from __future__ import annotations

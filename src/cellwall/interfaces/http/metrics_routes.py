@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from fastapi import APIRouter, Response
-from fastapi.responses import PlainTextResponse
 
 from cellwall.core.telemetry import TelemetryPort
 from cellwall.core.types import Permission
@@ -25,8 +24,20 @@ routes = APIRouter(
     tags=["health"], responses={code: ERRORS[code] for code in (400, 401, 403, 421, 429, 503)}
 )
 
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The metrics.",
+        "content": {
+            "text/plain": {
+                "schema": {"type": "string"},
+                "example": "# TYPE cellwall_actions_running gauge\ncellwall_actions_running 1.0\n",
+            }
+        },
+    }
+}
 
-@routes.get("/metrics", response_class=PlainTextResponse)
+
+@routes.get("/metrics", response_class=Response, responses=_TEXT)
 async def read_metrics(service: CurrentService, caller: CurrentCaller) -> Response:
     """All metrics in the Prometheus text format, for callers with `metrics:read`.
 

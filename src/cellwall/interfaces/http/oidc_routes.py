@@ -32,9 +32,11 @@ async def sign_in_methods(service: CurrentService) -> SignInMethods:
 
 
 @routes.get("/auth/oidc/start", status_code=303, response_class=RedirectResponse)
-async def start(service: CurrentService) -> RedirectResponse:
+async def start(request: Request, service: CurrentService) -> RedirectResponse:
     """Send the browser to the provider."""
-    begun = await _provider(service).begin(audience=service.settings.audience)
+    begun = await _provider(service).begin(
+        audience=service.settings.audience, address=address_of(request)
+    )
     response = RedirectResponse(begun.url, status_code=303)
     _keep(service, response, begun)
     return response
@@ -46,7 +48,7 @@ async def link(
 ) -> ProviderAddress:
     """Add an identity at the provider to the caller's account: the browser goes to the address."""
     begun = await _provider(service).begin(
-        audience=service.settings.audience, link_to=caller.identity
+        audience=service.settings.audience, address=caller.address, link_to=caller.identity
     )
     _keep(service, response, begun)
     return ProviderAddress(url=begun.url)

@@ -1,22 +1,47 @@
 """The service's sandboxes as the operator sees them: `cellwall ps`, `logs` and `kill`.
 
 The operator is the operating system's account that runs the service. It could read the process and
-the state folder anyway, so it sees the sandboxes of all users; what it ends is recorded.
+the state folder anyway, so it sees the sandboxes of all users, of the API and of MCP; what it ends
+is recorded.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
 
 from cellwall.core.accounts import UsersPort
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json
-from cellwall.interfaces.http.sandboxes import OwnedSandbox, OwnedSandboxes
-from cellwall.interfaces.mcp.http_clients import ServedSandbox
 from cellwall.runtime.wiring import App, principal
 
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from cellwall.interfaces.http.service import Service
+    from cellwall.interfaces.mcp.http_endpoint import McpEndpoint
+
 _LOG_CHARACTERS = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Operated:
+    """One live sandbox of a user, wherever it was created."""
+
+    id: str
+    owner_id: str
+    made_s: float
+    idle_s: float
+    ends_in_s: float
+    is_busy: bool
+    calls: int
+    log: Callable[[], str]
+    end: Callable[[], Awaitable[None]]
 
 
 class OperatorView:
@@ -26,84 +51,92 @@ class OperatorView:
         self._address = address
         self._app: App | None = None
         self._users: UsersPort | None = None
-        self._sandboxes: Callable[[], OwnedSandboxes | None] = lambda: None
-        self._mcp: Callable[[], list[ServedSandbox]] = list
+        self._api: FastAPI | None = None
 
-    def follow(
-        self,
-        app: App,
-        users: UsersPort,
-        sandboxes: Callable[[], OwnedSandboxes | None],
-        mcp: Callable[[], list[ServedSandbox]],
-    ) -> None:
-        """Show the sandboxes of a running application, those of MCP clients included."""
-        self._app, self._users, self._sandboxes, self._mcp = app, users, sandboxes, mcp
+    def follow(self, app: App, users: UsersPort, api: FastAPI) -> None:
+        """Show the sandboxes of an application."""
+        self._app, self._users, self._api = app, users, api
 
     @property
     def address(self) -> str:
         return self._address
 
     async def describe(self) -> list[Json]:
-        names = {each.owner_id: each.owner_id for each in self._all()}
-        for owner_id in names:
+        found = list(self._all())
+        names: dict[str, str] = {}
+        for owner_id in {each.owner_id for each in found}:
             user = None if self._users is None else await self._users.find_user(owner_id)
             names[owner_id] = owner_id if user is None else user.name
-        now = time.monotonic()
-        idle_s = 0 if self._app is None else self._app.settings.mcp.idle_s
-        of_clients: list[Json] = [
+        return [
             {
                 "id": each.id,
                 "made_s": each.made_s,
                 "idle_s": round(each.idle_s, 1),
-                "ends_in_s": round(max(0.0, idle_s - each.idle_s), 1),
-                "is_busy": each.is_busy,
-                "calls": 0,
-                "owner": each.owner.name,
-            }
-            for each in self._mcp()
-        ]
-        of_the_api: list[Json] = [
-            {
-                "id": each.id,
-                "made_s": each.made_s,
-                "idle_s": round(now - each.used_at, 1),
                 "ends_in_s": round(each.ends_in_s, 1),
-                "is_busy": each.busy > 0,
-                "calls": each.runs.count,
-                "owner": names.get(each.owner_id, each.owner_id),
+                "is_busy": each.is_busy,
+                "calls": each.calls,
+                "owner": names[each.owner_id],
             }
-            for each in self._all()
+            for each in found
         ]
-        return of_the_api + of_clients
 
     def has(self, sandbox_id: str) -> bool:
-        ids = {each.id for each in self._all()} | {each.id for each in self._mcp()}
-        return sandbox_id in ids
+        return self._find(sandbox_id) is not None
 
     def log(self, sandbox_id: str) -> bytes:
-        found = next((each for each in self._all() if each.id == sandbox_id), None)
-        text = "" if found is None else found.runs.output()
+        found = self._find(sandbox_id)
+        text = "" if found is None else found.log()
         return text[-_LOG_CHARACTERS:].encode("utf-8", "replace")
 
     async def kill(self, sandbox_id: str) -> None:
-        sandboxes, app = self._sandboxes(), self._app
-        found = next((each for each in self._all() if each.id == sandbox_id), None)
-        of_client = next((each for each in self._mcp() if each.id == sandbox_id), None)
-        if app is None or sandboxes is None:
-            return
-        if found is not None:
-            await self._record(app, sandbox_id, found.owner_id)
-            await sandboxes.end(found)
-        elif of_client is not None:
-            await self._record(app, sandbox_id, of_client.owner.user_id)
-            await of_client.end()
-
-    async def _record(self, app: App, sandbox_id: str, owner_id: str) -> None:
+        found = self._find(sandbox_id)
+        if found is None or self._app is None:
+            return  # it ended meanwhile
         who = principal("cli")
-        body: dict[str, Json] = {"status": "ended by the operator", "owner": owner_id}
+        body: dict[str, Json] = {"status": "ended by the operator", "owner": found.owner_id}
         event = Event(EventKind.SESSION, "", who.name, who.interface, body, sandbox_id)
-        await app.audit.record(event)
+        await self._app.audit.record(event)
+        await found.end()
 
-    def _all(self) -> tuple[OwnedSandbox, ...]:
-        sandboxes = self._sandboxes()
-        return () if sandboxes is None else sandboxes.all()
+    def _find(self, sandbox_id: str) -> _Operated | None:
+        return next((each for each in self._all() if each.id == sandbox_id), None)
+
+    def _all(self) -> Iterator[_Operated]:
+        service = None if self._api is None else getattr(self._api.state, "service", None)
+        if self._api is not None and service is not None:
+            yield from _of_api(service)
+            yield from _of_mcp(self._api.state.mcp, service.app.settings.mcp.idle_s)
+
+
+def _of_api(service: Service) -> Iterator[_Operated]:
+    now = time.monotonic()
+    for each in service.sandboxes.all():
+        yield _Operated(
+            id=each.id,
+            owner_id=each.owner_id,
+            made_s=each.made_s,
+            idle_s=now - each.used_at,
+            ends_in_s=each.ends_in_s,
+            is_busy=each.busy > 0,
+            calls=each.runs.count,
+            log=each.runs.output,
+            end=partial(service.sandboxes.end, each),
+        )
+
+
+def _of_mcp(endpoint: McpEndpoint, idle_limit_s: float) -> Iterator[_Operated]:
+    """Output of calls goes to the client alone: there is no log."""
+    for client in endpoint.all_clients():
+        idle_s = anyio.current_time() - client.used_at
+        for each in client.sandboxes.all():
+            yield _Operated(
+                id=each.id,
+                owner_id=client.identity.user_id,
+                made_s=each.made_s,
+                idle_s=idle_s,
+                ends_in_s=idle_limit_s - idle_s,
+                is_busy=each.calls.count > 0,
+                calls=each.calls.count,
+                log=str,
+                end=partial(client.sandboxes.end, each),
+            )

@@ -65,9 +65,9 @@ async def remove_passkeys(service: CurrentService, caller: CurrentCaller, user_i
 
 
 @routes.post("/auth/passkeys/challenge")
-async def begin_sign_in(service: CurrentService) -> CeremonyBody:
+async def begin_sign_in(request: Request, service: CurrentService) -> CeremonyBody:
     """Begin a sign-in: options for `navigator.credentials.get`, the same for everybody."""
-    begun = await service.accounts.passkeys.begin_sign_in()
+    begun = await service.accounts.passkeys.begin_sign_in(address=address_of(request))
     return CeremonyBody(id=begun.id, options=dict(begun.options))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -145,7 +146,7 @@ def install_handlers(api: FastAPI) -> None:
     @api.exception_handler(RefusedOutcome)
     async def _refused(request: Request, refused: RefusedOutcome) -> JSONResponse:
         info = _info(request, refused.error)
-        retry_after_s = math.ceil(ErrorInfo.of(refused.error).retry_after_s or _RETRY_AFTER_S)
+        retry_after_s = math.ceil(info.retry_after_s or _RETRY_AFTER_S)
         return problem(
             info, status_of(refused.error), audit_id=refused.audit_id, retry_after_s=retry_after_s
         )
@@ -168,7 +169,8 @@ def install_handlers(api: FastAPI) -> None:
 def _info(request: Request, error: CellwallError) -> ErrorInfo:
     """For a person at a terminal some messages name a file; a client must not see its path."""
     hide = service_of(request).paths.hide_in
-    return ErrorInfo(error.code, hide(error.message), hide(error.hint))
+    info = ErrorInfo.of(error)
+    return replace(info, message=hide(info.message), hint=hide(info.hint))
 
 
 async def _record_denial(request: Request, error: CellwallError) -> str:

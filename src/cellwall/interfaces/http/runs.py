@@ -75,7 +75,10 @@ class Run:
             self._add(name, {"text": text})
 
     def end(self, outcome: Outcome) -> None:
-        """The last events: rest of the output, results, outcome."""
+        """The last events: rest of the output, or all of a run without a sink; results, outcome."""
+        if not self._events:
+            self.write("stdout", outcome.stdout.encode("utf-8", "replace"))
+            self.write("stderr", outcome.stderr.encode("utf-8", "replace"))
         for name, decoder in self._decoders.items():
             if text := decoder.decode(b"", final=True):
                 self._add("stdout" if name == "stdout" else "stderr", {"text": text})

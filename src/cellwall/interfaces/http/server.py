@@ -14,6 +14,8 @@ kill -9, every cell dies with it, and what was acknowledged is on disk.
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import math
 import os
@@ -25,6 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import anyio
+import anyio.to_thread
 import uvicorn
 from fastapi import FastAPI
 
@@ -45,7 +48,7 @@ from cellwall.interfaces.standalone_proxy import first_error
 from cellwall.interfaces.supervisor.ownership import own_cells
 from cellwall.interfaces.supervisor.server import Supervisor
 from cellwall.runtime.home import state_home
-from cellwall.runtime.wiring import principal
+from cellwall.runtime.wiring import App, principal
 
 _log = logging.getLogger("cellwall.serve")
 _ENDING_S = 30.0
@@ -130,6 +133,7 @@ class ServiceProcess:
     ) -> None:
         self._home, self._settings, self._listening = home, settings, listening
         self._manager, self._on_ready = manager, on_ready
+        self._view = OperatorView(listening.public_url)
         self._api: FastAPI | None = None
         self._is_stopping = False
         self._drain_until = -math.inf
@@ -137,27 +141,26 @@ class ServiceProcess:
 
     async def run(self, line: socket.socket, config: str | None, profile: str | None) -> int:
         """Serve until a signal; `line` is the socket of the supervisor."""
-        try:
-            return await self._run(line, config, profile)
-        except BaseExceptionGroup as group:
-            raise first_error(group) from None
-
-    async def _run(self, line: socket.socket, config: str | None, profile: str | None) -> int:
-        view = OperatorView(self._listening.public_url)
-        supervisor = Supervisor(self._home, service=view)
+        supervisor = Supervisor(self._home, service=self._view)
         try:
             app = await supervisor.cache.take(config, profile, shaping(os.environ))
-        except BaseException:
-            supervisor.cache.close()
-            raise
+            return await self._serve(app, supervisor, line)
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
+        finally:
+            with anyio.CancelScope(shield=True):  # without effect where the supervisor did it
+                await anyio.to_thread.run_sync(supervisor.cache.close)
+
+    async def _serve(self, app: App, supervisor: Supervisor, line: socket.socket) -> int:
         url = self._listening.public_url
         async with open_accounts(self._home, self._settings, issuer=url, audit=app.audit) as (
             accounts,
             store,
         ):
             self._api = make_application(app, accounts, self._service_settings(), store=store)
-            view.follow(app, store, self._sandboxes, self._api.state.mcp.sandboxes)
-            server = _Server(self._uvicorn_config(self._api), self._is_busy)
+            self._view.follow(app, store, self._api)
+            timeout_s = self._settings.server.request_timeout_s
+            server = _Server(self._uvicorn_config(self._api), self._is_busy, timeout_s)
 
             async def announce() -> None:
                 code = await accounts.sign_in.first_owner_link()
@@ -178,13 +181,12 @@ class ServiceProcess:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch_signals, server, supervisor)
                 tasks.start_soon(housekeeping.run)
+                tasks.start_soon(housekeeping.watch_owners, store, self._sandboxes)
                 tasks.start_soon(self._ping)
                 async with anyio.create_task_group() as serving:
                     serving.start_soon(self._supervise, supervisor, line, server)
                     try:
                         await server.serve(sockets=list(self._listening.sockets))
-                    except SystemExit:  # uvicorn ends so when the application does not start
-                        raise _not_started() from None
                     finally:
                         # HTTP requests have ended; those of the command line have the rest of the
                         # time, and then the runtimes are closed.
@@ -267,9 +269,11 @@ class ServiceProcess:
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers, and with an end of its start."""
 
-    def __init__(self, config: uvicorn.Config, is_busy: Callable[[], bool]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, is_busy: Callable[[], bool], handshake_s: float
+    ) -> None:
         super().__init__(config)
-        self._is_busy = is_busy
+        self._is_busy, self._handshake_s = is_busy, handshake_s
         self.on_started: Callable[[], Awaitable[None]] | None = None
 
     @contextmanager
@@ -277,8 +281,31 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
-        await super().startup(None if sockets is None else list(sockets))
-        if self.on_started is not None and self.started:
+        """As uvicorn's, but a failed start is an error of ours, and a TLS handshake has a deadline:
+        such a connection is not counted yet."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise _not_started()
+        config, context = self.config, self.config.ssl
+        protocol: Callable[..., asyncio.Protocol] = config.http_protocol_class
+        make = functools.partial(
+            protocol,
+            config=config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        self.servers = []
+        for each in sockets or ():
+            server = await asyncio.get_running_loop().create_server(
+                make,
+                sock=each,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else self._handshake_s,
+                backlog=config.backlog,
+            )
+            self.servers.append(server)
+        self.started = True
+        if self.on_started is not None:
             await self.on_started()
 
     async def _wait_tasks_to_complete(self) -> None:

@@ -10,6 +10,8 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from cellwall.admin.accounts import Accounts
+from cellwall.admin.connections import ConnectionAdmin
+from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.accounts import SessionsPort
 from cellwall.interfaces.http.readiness import ReadinessProbe
@@ -63,6 +65,8 @@ class Service:
     sandboxes: OwnedSandboxes
     readiness: ReadinessProbe
     secrets: OwnedSecrets
+    inbox: Inbox
+    connections: ConnectionAdmin
     paths: HostPaths
     readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
     """Threads for reading the record and for scans; more would starve the runs."""

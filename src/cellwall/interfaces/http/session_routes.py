@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import anyio
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from cellwall.admin import session_data
 from cellwall.admin.accounts import Identity
 from cellwall.core.accounts import SessionRecord
 from cellwall.core.errors import BadInput, NotFound
@@ -106,12 +109,39 @@ async def get_session(service: CurrentService, caller: CurrentCaller, session_id
 
 
 @routes.delete(_ONE, status_code=204)
-async def end_session(service: CurrentService, caller: CurrentCaller, session_id: str) -> None:
-    """End a sandbox with everything in it."""
+async def end_session(
+    service: CurrentService,
+    caller: CurrentCaller,
+    session_id: str,
+    *,
+    erase: Annotated[
+        bool, Query(description="also destroy its keys: records and files can never be read again")
+    ] = False,
+) -> None:
+    """End a sandbox with everything in it. With `erase`, also one that has ended before."""
+    if erase:
+        await _erase(service, caller, session_id)
+        return
     sandbox = service.sandboxes.find(caller.identity, session_id)
     if sandbox.owner_id != caller.id:  # shared by a team
         require(service, caller, Permission.SANDBOX_EXECUTE)
     await service.sandboxes.end(sandbox)
+
+
+async def _erase(service: Service, caller: Caller, session_id: str) -> None:
+    """Only the owner: a member of a team must not remove what another one has done."""
+    who = caller.identity
+    record = await service.store.find_session(session_id, user_id=who.user_id, teams=frozenset())
+    if record is None or record.owner_id != caller.id:
+        raise NotFound("there is no such session", hint="Check the id, and who owns it.")
+    require(service, caller, Permission.FILES_WRITE)
+    if record.ended_s is None:
+        with suppress(NotFound):  # ended meanwhile
+            await service.sandboxes.end(service.sandboxes.look(who, session_id))
+    erase = functools.partial(
+        session_data.erase, service.app, session_id, principal=caller.principal
+    )
+    await anyio.to_thread.run_sync(erase, limiter=service.readers)
 
 
 Accept = Annotated[str, Header(max_length=1000)]
@@ -205,6 +235,10 @@ async def _run(
 ) -> Response:
     stdin = None if body.stdin is None else to_bytes(body.stdin, what="standard input")
 
+    # Without events or a key no client learns the id of the run before its end, so no client can
+    # follow its output: streaming it would cost each run a third more.
+    is_followed = _wants_events(accept) or key is not None
+
     async def work(sink: OutputSink) -> Outcome:
         return await sandbox.perform(
             caller.principal,
@@ -212,7 +246,7 @@ async def _run(
             timeout=body.timeout,
             envs=body.envs,
             stdin=stdin,
-            sink=sink,
+            sink=sink if is_followed else None,
         )
 
     path = request.url.path.encode("utf-8", "replace")

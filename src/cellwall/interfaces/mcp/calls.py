@@ -33,12 +33,13 @@ from cellwall.core.showing import fit
 from cellwall.core.types import Principal
 from cellwall.interfaces.mcp.results import INTERNAL, refusal, result_of, session_result
 from cellwall.interfaces.mcp.sessions import ClientSandboxes
-from cellwall.interfaces.mcp.tools import Arguments, arguments_of, operation_of
+from cellwall.interfaces.mcp.tools import TOOLS, Arguments, arguments_of, operation_of
 
 if TYPE_CHECKING:
     from mcp_types import ClientCapabilities
 
     from cellwall.core.types import Principal
+    from cellwall.interfaces.mcp.gateway import GatewayTools
 
 
 MAX_CALLS = 32
@@ -126,8 +127,14 @@ class Call:
 class Calls:
     """All calls of one client, bounded in number."""
 
-    def __init__(self, sandboxes: ClientSandboxes, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(
+        self,
+        sandboxes: ClientSandboxes,
+        tasks: anyio.abc.TaskGroup,
+        gateway: GatewayTools | None = None,
+    ) -> None:
         self._sandboxes = sandboxes
+        self._gateway = gateway
         self._tasks = tasks
         self._under_way: set[Call] = set()
         self._waiting: dict[str, Call] = {}
@@ -146,17 +153,26 @@ class Calls:
                 hint="Wait for some of them to end.",
                 code="CW-BUSY",
             )
-        arguments = arguments_of(tool, tool_input)
+        arguments = arguments_of(tool, tool_input) if tool in TOOLS else None
         call = Call(tool, tool_input)
         self._under_way.add(call)
         self._tasks.start_soon(self._run, call, arguments, can_ask, counts)
         return call
 
-    async def _run(self, call: Call, arguments: Arguments, can_ask: bool, counts: bool) -> None:  # noqa: FBT001  # a task's
+    async def _run(
+        self,
+        call: Call,
+        arguments: Arguments | None,
+        can_ask: bool,  # noqa: FBT001  # a task's
+        counts: bool,  # noqa: FBT001
+    ) -> None:
         try:
             with call.scope:
                 try:
-                    result = await self._done(call, arguments, can_ask=can_ask, counts=counts)
+                    if arguments is None:
+                        result = await self._call_other(call, can_ask=can_ask)
+                    else:
+                        result = await self._done(call, arguments, can_ask=can_ask, counts=counts)
                 except CellwallError as error:
                     result = refusal(error)
                 except Exception as error:  # noqa: BLE001  # ERR-1: no trace of any exception leaves
@@ -187,6 +203,13 @@ class Calls:
     def _answerer(self) -> Principal:
         """The principal when the answer comes: a role may be lowered while a question waits."""
         return self._sandboxes.principal
+
+    async def _call_other(self, call: Call, *, can_ask: bool) -> CallToolResult:
+        """A tool of another server."""
+        assert self._gateway is not None  # noqa: S101  # the server knows no other tools
+        put = call.ask if can_ask else None
+        ask = Elicitation(self._answerer, put)
+        return await self._gateway.call(call.tool, call.arguments, ask=ask, put=put)
 
     async def _about_sessions(self, tool: str, arguments: Arguments) -> CallToolResult:
         if tool == "new_session":

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp.server.caching import CacheHint
-from mcp.server.lowlevel.server import Server
+from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
@@ -41,6 +41,9 @@ from cellwall.interfaces.mcp.tools import TOOLS
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
+    from mcp.server.models import InitializationOptions
+
+    from cellwall.interfaces.mcp.other_servers import OtherServers
 
 _ANSWERS_WITH_QUESTIONS = "2026-07-28"
 """Since this version a question is a result of the request, not a request of the server."""
@@ -59,8 +62,9 @@ _INSTRUCTIONS = (
 class ClientSession:
     """One client, with its sandboxes and calls."""
 
-    def __init__(self, sandboxes: ClientSandboxes) -> None:
+    def __init__(self, sandboxes: ClientSandboxes, others: OtherServers | None = None) -> None:
         self.sandboxes = sandboxes
+        self._others = others
         self._calls: Calls
 
     @asynccontextmanager
@@ -71,7 +75,7 @@ class ClientSession:
             title="Cellwall",
             version=__version__,
             instructions=_INSTRUCTIONS,
-            cache_hints={"tools/list": _CACHE_HINT},
+            cache_hints={} if self._others else {"tools/list": _CACHE_HINT},
             get_tool_input_schema=_input_schema,
             on_list_tools=self._list,
             on_call_tool=self._call,
@@ -80,12 +84,20 @@ class ClientSession:
         server.middleware.clear()
         try:
             async with anyio.create_task_group() as tasks:
-                self._calls = Calls(self.sandboxes, tasks)
+                gateway = None if self._others is None else self._others.open(tasks)
+                self._calls = Calls(self.sandboxes, tasks, gateway)
                 yield server
                 tasks.cancel_scope.cancel()
         finally:
             with anyio.move_on_after(_END_WITHIN_S, shield=True):
                 await self.sandboxes.close()
+                if self._others is not None:
+                    await self._others.close()
+
+    def options(self, server: Server[Any]) -> InitializationOptions:
+        """What the server tells of itself; tools change only with other servers."""
+        changes = NotificationOptions(tools_changed=self._others is not None)
+        return server.create_initialization_options(changes)
 
     @property
     def is_busy(self) -> bool:
@@ -93,14 +105,20 @@ class ClientSession:
         return self._calls.are_running
 
     async def _list(
-        self, _: ServerRequestContext[Any], __: PaginatedRequestParams | None
+        self, ctx: ServerRequestContext[Any], _: PaginatedRequestParams | None
     ) -> ListToolsResult:
-        return ListToolsResult(tools=list(_tools().values()))
+        tools = list(_tools().values())
+        if self._others is not None:
+            # Under newer protocols a client asks again by itself.
+            is_modern = is_version_at_least(ctx.protocol_version, _ANSWERS_WITH_QUESTIONS)
+            tools += await self._others.tools(None if is_modern else ctx.session)
+        return ListToolsResult(tools=tools)
 
     async def _call(
         self, ctx: ServerRequestContext[Any], params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
-        if params.name not in TOOLS:
+        is_of_others = self._others is not None and self._others.has(params.name)
+        if params.name not in TOOLS and not is_of_others:
             raise MCPError(INVALID_PARAMS, f"unknown tool: {one_line(params.name)}")
         try:
             return await self._dispatch(ctx, params)

@@ -65,6 +65,7 @@ class HttpClient:
         """Of the newest request: the same user and sign-in as all before."""
         self.session_id = ""
         self._max_body_bytes = max_body_bytes
+        self.sandboxes = sandboxes
         self._session = ClientSession(sandboxes)
         self._manager: StreamableHTTPSessionManager
         self._requests: set[_InFlight] = set()
@@ -123,10 +124,6 @@ class HttpClient:
         """When the last call ended; now, while one runs. A stream that waits is no use."""
         is_used = self._session.is_busy or any(each.method == "POST" for each in self._requests)
         return anyio.current_time() if is_used else self._used_at
-
-    @property
-    def sandboxes(self) -> ClientSandboxes:
-        return self._session.sandboxes
 
     @property
     def identity(self) -> Identity:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -50,18 +48,6 @@ class CredentialChecks(Protocol):
 def owner_of(identity: Identity) -> Owner:
     """The sign-in, or the service token: what it created is found with its credentials alone."""
     return identity.user_id, identity.family_id or identity.credential
-
-
-@dataclass(frozen=True, slots=True)
-class ServedSandbox:
-    """A live sandbox of a client, as the operator of the service sees it."""
-
-    id: str
-    owner: Identity
-    made_s: float
-    idle_s: float
-    is_busy: bool
-    end: Callable[[], Awaitable[None]]
 
 
 class HttpClients:
@@ -154,21 +140,9 @@ class HttpClients:
         for client in [*self._live.values(), *self._opening]:
             self.end(client)
 
-    def sandboxes(self) -> list[ServedSandbox]:
-        """Of all users: for the operator alone, never for a request."""
-        now = anyio.current_time()
-        return [
-            ServedSandbox(
-                each.id,
-                client.identity,
-                each.made_s,
-                now - client.used_at,
-                each.calls.are_running,
-                partial(client.sandboxes.end, each),
-            )
-            for client in [*self._live.values(), *self._opening]
-            for each in client.sandboxes.all()
-        ]
+    def all(self) -> tuple[HttpClient, ...]:
+        """Of all users: for the operator of the service alone, never for a request."""
+        return (*self._live.values(), *self._opening)
 
     @property
     def count(self) -> int:

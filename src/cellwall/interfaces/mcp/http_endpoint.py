@@ -24,12 +24,13 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from cellwall.core.errors import Busy, CellwallError, SignInRefused
 from cellwall.interfaces.mcp.client_session import silence_sdk
-from cellwall.interfaces.mcp.http_client import Credential
-from cellwall.interfaces.mcp.http_clients import CredentialChecks, HttpClients, ServedSandbox
+from cellwall.interfaces.mcp.http_client import Credential, HttpClient
+from cellwall.interfaces.mcp.http_clients import CredentialChecks, HttpClients
 from cellwall.interfaces.mcp.http_responses import NO_SESSION, Response, refuse
-from cellwall.interfaces.mcp.messages import error_of, max_message_bytes, parse_message
+from cellwall.interfaces.mcp.messages import max_message_bytes
 from cellwall.interfaces.mcp.protected_resource import TOOL_SCOPES, ProtectedResource
 from cellwall.interfaces.mcp.sessions import SandboxRecords
+from cellwall.parsing.jsonrpc import error_of, parse_message
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -92,9 +93,9 @@ class McpEndpoint:
                     watching.cancel_scope.cancel()
                     clients.end_all()
 
-    def sandboxes(self) -> list[ServedSandbox]:
-        """The live sandboxes of all clients: for the operator alone."""
-        return [] if self._clients is None else self._clients.sandboxes()
+    def all_clients(self) -> tuple[HttpClient, ...]:
+        """Of all users: for the operator of the service alone, never for a request."""
+        return () if self._clients is None else self._clients.all()
 
     def drain(self) -> None:
         """The service stops: calls under way go on, streams that wait for events end."""

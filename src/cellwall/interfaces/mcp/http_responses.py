@@ -9,7 +9,7 @@ import starlette.responses
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp_types import INVALID_REQUEST, JSONRPCError
 
-from cellwall.interfaces.mcp.messages import error_of
+from cellwall.parsing.jsonrpc import error_of
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

@@ -16,6 +16,7 @@ import anyio
 
 from cellwall.interfaces.mcp.client_session import ClientSession, silence_sdk
 from cellwall.interfaces.mcp.messages import max_message_bytes
+from cellwall.interfaces.mcp.other_servers import OtherServers
 from cellwall.interfaces.mcp.sessions import ClientSandboxes
 from cellwall.interfaces.mcp.stdio import stdio
 
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
     from cellwall.runtime.wiring import App
 
 
-async def serve(app: App, pattern: Action) -> Signals | None:
+async def serve(app: App, pattern: Action, *, with_gateway: bool = False) -> Signals | None:
     """Serve until the client disconnects; returns the signal that ended the server, if any.
 
-    `pattern` is the upper bound of every call; its `operation` is ignored.
+    `pattern` is the upper bound of every call; its `operation` is ignored. `with_gateway` adds the
+    tools of the other servers that the user has configured (SRV-7).
     """
     silence_sdk()
     stopped: list[Signals] = []
@@ -41,11 +43,13 @@ async def serve(app: App, pattern: Action) -> Signals | None:
                     tasks.cancel_scope.cancel()
 
             tasks.start_soon(watch_signals)
+            others = OtherServers(app, pattern) if with_gateway else None
+            client = ClientSession(ClientSandboxes(app, pattern), others)
             async with (
                 stdio(max_line_bytes) as (incoming, outgoing),
-                ClientSession(ClientSandboxes(app, pattern)).opened() as server,
+                client.opened() as server,
             ):
-                await server.run(incoming, outgoing, server.create_initialization_options())
+                await server.run(incoming, outgoing, client.options(server))
             tasks.cancel_scope.cancel()
     return stopped[0] if stopped else None
 

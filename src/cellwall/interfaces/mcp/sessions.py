@@ -137,12 +137,13 @@ class ClientSandboxes:
                 if self._records is not None:
                     await self._records.remove(sandbox.id)
 
-    def all(self) -> tuple[ClientSandbox, ...]:
-        return tuple(self._live.values())
-
     @property
     def is_empty(self) -> bool:
         return not self._live
+
+    def all(self) -> tuple[ClientSandbox, ...]:
+        """The live sandboxes, the oldest first."""
+        return tuple(self._live.values())
 
     async def close(self) -> None:
         """End all sandboxes; later calls get none."""

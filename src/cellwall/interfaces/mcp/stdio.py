@@ -16,15 +16,9 @@ from typing import TypeAlias
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
-from mcp_types import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    ErrorData,
-    JSONRPCError,
-    JSONRPCResponse,
-)
+from mcp_types import JSONRPCError
 
-from cellwall.interfaces.mcp.messages import KEPT_BYTES, error_of, id_of, parse_message
+from cellwall.parsing.jsonrpc import Lines, encode_message, parse_message
 
 Incoming: TypeAlias = "MemoryObjectReceiveStream[SessionMessage | Exception]"
 Outgoing: TypeAlias = "MemoryObjectSendStream[SessionMessage]"
@@ -51,7 +45,7 @@ async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]
             await _write(sink, line)
 
     async def refuse(error: JSONRPCError) -> None:
-        await put(_encode(SessionMessage(error)))
+        await put(encode_message(SessionMessage(error)))
 
     async def read() -> None:
         async with into:
@@ -60,7 +54,7 @@ async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]
     async def write() -> None:
         async with out_of:
             async for message in out_of:
-                await put(_encode(message))
+                await put(encode_message(message))
 
     async def until_gone(work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -132,52 +126,3 @@ async def _write(sink: int, data: bytes) -> None:
         except OSError as error:
             if error.errno not in {errno.EAGAIN, errno.EINTR}:
                 raise
-
-
-def _encode(message: SessionMessage) -> bytes:
-    body = message.message
-    try:
-        return body.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-    except ValueError:  # a text that is not valid Unicode, such as a lone surrogate
-        if not isinstance(body, JSONRPCResponse):
-            return b""
-        error = ErrorData(code=INTERNAL_ERROR, message="the answer cannot be written as JSON")
-        failed = JSONRPCError(jsonrpc="2.0", id=body.id, error=error)
-        return failed.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-
-
-class Lines:
-    """Splits bytes into lines. A line beyond the limit is not stored and becomes an error."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._head = b""
-        """The start of a line beyond the limit; empty otherwise."""
-
-    def feed(self, chunk: bytes) -> list[bytes | JSONRPCError]:
-        """The lines that this chunk completes."""
-        lines: list[bytes | JSONRPCError] = []
-        *ended, rest = chunk.split(b"\n")
-        for piece in ended:
-            self._add(piece)
-            lines.append(self._end_line())
-        self._add(rest)
-        return lines
-
-    def _add(self, piece: bytes) -> None:
-        self._parts.append(piece)
-        self._size += len(piece)
-        if self._head or self._size > self._max_bytes:
-            whole = b"".join(self._parts)
-            self._head = self._head or whole[:KEPT_BYTES]
-            self._parts = [whole[-KEPT_BYTES:]]
-
-    def _end_line(self) -> bytes | JSONRPCError:
-        line, head = b"".join(self._parts), self._head
-        self._parts, self._size, self._head = [], 0, b""
-        if not head:
-            return line
-        problem = f"the message is longer than the {self._max_bytes} bytes allowed"
-        return error_of(INVALID_REQUEST, problem, id_of(head, line))

@@ -229,10 +229,6 @@ class LiveActions:
         self._live: dict[anyio.CancelScope, Callable[[Callable[[], None]], object]] = {}
         self._is_over = False
 
-    @property
-    def are_running(self) -> bool:
-        return bool(self._live)
-
     @contextmanager
     def entered(self) -> Iterator[None]:
         """The block is left early, without an exception, once `end` is called."""
@@ -247,6 +243,10 @@ class LiveActions:
                 with self._changed:
                     del self._live[scope]
                     self._changed.notify_all()
+
+    @property
+    def count(self) -> int:
+        return len(self._live)
 
     def end(self) -> None:
         """Cancel all actions and wait for their cleanup. Must not be called on an event loop."""

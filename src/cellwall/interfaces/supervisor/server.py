@@ -86,7 +86,8 @@ class Supervisor:
             async with anyio.create_task_group() as tasks:
                 self._scope = tasks.cancel_scope
                 tasks.start_soon(self._watch)
-                tasks.start_soon(self._warm_up)
+                if self._service is None:  # a service warms up its own runtime
+                    tasks.start_soon(self._warm_up)
                 with anyio.CancelScope() as self._accepting:
                     await self._accept_all(listener, tasks)
                 # Clients that come now find no supervisor and act by themselves.

@@ -15,11 +15,13 @@ from cellwall.core.errors import BadInput, SkillRefused
 from cellwall.core.languages import canonical
 from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import WorkspaceLease
+from cellwall.core.tool_servers import RunServer
 from cellwall.core.types import Action, Json, ProcessOperation, RunCode, RunCommand
 from cellwall.sandbox import languages
 from cellwall.sandbox.files.merged_view import MergedViews, sandbox_ended
 from cellwall.sandbox.linux import jobs
 from cellwall.sandbox.linux.background import BackgroundProcess, OutputReader
+from cellwall.sandbox.linux.carried_process import CarriedProcess
 from cellwall.sandbox.linux.jobs import RunRequest
 from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
@@ -92,6 +94,11 @@ class LiveSessions:
                 if action.stdin is not None:
                     process.feed(action.stdin)
                 return RunResult(exit_code=None, path=cell.parts.path, payload=process.info())
+            case RunServer() as operation:
+                task = cell.start(
+                    operation.argv, _environment(request), cwd="/workspace", wants_stdin=True
+                )
+                return await CarriedProcess(cell, task).serve(operation.hold)
             case RunCode() as operation if canonical(operation.language) != "python":
                 program, code = jobs.program_of(action)
                 argv = jobs.command_for(program, code)

@@ -110,6 +110,22 @@ class SealedLayers:
             key = self._keys.key_bytes(key_name)
             extract(file, layers, session=session, key_name=key_name, key=key)
 
+    def is_erased(self, folder: str) -> bool:
+        """Whether there is an archive that nothing can read any more."""
+        name = self._key_name(folder)
+        return name is not None and self._keys is not None and self._keys.is_destroyed(name)
+
+    def destroy_key(self, folder: str) -> None:
+        """Before an archive is removed: its blocks may stay on the disk."""
+        name = self._key_name(folder)
+        if name is not None and self._keys is not None:
+            self._keys.destroy_key(name)
+
+    def _key_name(self, folder: str) -> str | None:
+        with suppress(OSError, CellwallError), open(os.path.join(folder, _SEALED), "rb") as file:
+            return read_key_name(file)
+        return None
+
     def tidy(self, session: str, folder: str) -> None:
         """Seal what is still in clear, and remove what killed readers left."""
         if os.path.isdir(os.path.join(folder, _LAYERS)):

@@ -163,7 +163,9 @@ class WorkspaceStore:
         return descriptor, place
 
     def remove(self, session_id: str) -> None:
-        """Remove a folder, read-only directories of code included; no symlink is followed."""
+        """Destroy the key of an archive, then remove the folder, read-only directories of code
+        included; no symlink is followed."""
+        self._sealing.destroy_key(os.path.join(self._folder, check_id(session_id)))
         flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
         with closing_fd(os.open(self._folder, flags)) as parent, suppress(FileNotFoundError):
             remove_tree(parent, check_id(session_id), max_entries=_MAX_ENTRIES_TO_REMOVE)
@@ -189,6 +191,10 @@ class WorkspaceStore:
         """The path of the upper layer, decrypted if its session has ended."""
         with self._sealing.opened(session.id, session.folder) as folder:
             yield f"{folder}/layers/upper"
+
+    def erased(self) -> list[str]:
+        """The ids of the workspaces that can no longer be read: their key was destroyed."""
+        return [each.id for each in self.sessions() if self._sealing.is_erased(each.folder)]
 
     def oldest_beyond(self, max_bytes: int, live: Collection[str]) -> list[str]:
         """The ids of the oldest workspaces without which all ended ones have at most this size."""

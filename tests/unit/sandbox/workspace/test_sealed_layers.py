@@ -41,6 +41,12 @@ class Keys:
     def unseal(self, key: str, sealed: bytes, aad: bytes) -> bytes:
         raise NotImplementedError
 
+    def is_destroyed(self, key: str) -> bool:
+        return key not in self.made
+
+    def destroy_key(self, key: str) -> None:
+        del self.made[key]
+
     def close(self) -> None:
         pass
 
@@ -275,6 +281,19 @@ def test_a_kill_at_any_step_leaves_the_files_or_the_archive(tmp_path, store, key
     with store.open_upper(session) as upper:
         assert {**picture(Path(upper)), "locked": 0} == {**before, "locked": 0}
     assert not holds_canary(session.folder)
+
+
+def test_the_key_of_a_removed_archive_is_destroyed(store, keys):
+    one, two = kept(store), kept(store)
+    store.retire(one)
+    store.retire(two)
+    data = Path(one.folder, "sealed").read_bytes()
+    store.remove(one.id)
+    assert [name.partition("-")[2] for name in keys.made] == [two.id]
+    os.mkdir(one.folder, 0o700)  # its blocks were found on the disk
+    Path(one.folder, "session.json").write_text(Path(two.folder, "session.json").read_text())
+    Path(one.folder, "sealed").write_bytes(data)
+    assert store.erased() == [one.id]
 
 
 def test_the_oldest_workspaces_beyond_a_size_are_named(store):

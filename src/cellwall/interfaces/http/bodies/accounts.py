@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from cellwall.core.types import ROLE_NAMES
-from cellwall.interfaces.http.bodies.base import RequestBody, Seconds, examples
+from cellwall.interfaces.http.bodies.base import NO_NUL, RequestBody, Seconds, examples
 
 assert ROLE_NAMES == ("guest", "user", "power-user", "administrator", "owner")  # noqa: S101
 RoleName = Literal["guest", "user", "power-user", "administrator", "owner"]
@@ -18,7 +18,9 @@ Name = Annotated[str, Field(min_length=1, max_length=64)]
 class SignInRequest(RequestBody):
     """A name with its password, or a one-time link with the password to be set."""
 
-    name: str = Field("", max_length=256, description="with a link only for the first owner")
+    name: str = Field(
+        "", max_length=256, pattern=NO_NUL, description="with a link only for the first owner"
+    )
     password: str = Field(max_length=1024)
     link: str | None = Field(None, max_length=200, description="the secret of a sign-in link")
     cookie: bool = Field(False, description="for browsers: keep the tokens in cookies")
@@ -155,7 +157,9 @@ class NewToken(RequestBody):
         [], max_length=50, description="permissions; empty: all that the caller has"
     )
     lives_s: float = Field(86_400, gt=0, description="seconds until it expires")
-    user: str | None = Field(None, max_length=60, description="another user's id, by an owner")
+    user: str | None = Field(
+        None, max_length=60, pattern=NO_NUL, description="another user's id, by an owner"
+    )
     model_config = examples({"name": "ci", "scopes": ["sandbox:execute"], "lives_s": 86_400})
 
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+NO_NUL = r"^[^\x00]*$"
+"""For texts that a database looks up: PostgreSQL fails on a NUL."""
 Seconds = Annotated[float, Field(description="seconds since 1970, UTC")]
 
 

@@ -1,0 +1,82 @@
+"""The review of an MCP server's definitions, for a person and as JSON.
+
+Every text of the server stands escaped behind a bar: nothing in it can look like Cellwall's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cellwall.core.showing import block
+from cellwall.core.types import Json
+from cellwall.interfaces.terminal import one_line
+
+if TYPE_CHECKING:
+    from cellwall.admin.tool_servers import ReviewedTool, ServerReview
+
+_MAX_ROWS, _MAX_CHARACTERS = 400, 64 * 1024
+_WORDS = {
+    "accepted": "accepted, unchanged",
+    "new": "new",
+    "changed": "CHANGED since you accepted it",
+    "rejected": "rejected",
+    "refused": "cannot be offered",
+    "gone": "gone",
+}
+
+
+def review_text(review: ServerReview) -> str:
+    """What waits in full, the rest in one line each."""
+    return "\n".join(_lines(review))
+
+
+def _lines(review: ServerReview) -> Iterator[str]:
+    name = review.entry.name
+    yield f"MCP server {name}, as seen at {review.entry.seen_at}. Text behind a bar (|) is its own."
+    for tool in review.tools:
+        change = tool.change
+        title = f"tool {one_line(change.name)}" if change.name else "the server itself"
+        yield f"\n{title}: {_WORDS[change.state]}" + (
+            f" ({change.reason})" if change.reason else ""
+        )
+        if tool.shadows:
+            yield f"  REFUSED: {one_line(tool.shadows)} has a tool of this name."
+        for finding in tool.findings:
+            where = f" in {one_line(finding.where)}" if finding.where else ""
+            yield f"  FOUND{where}: {one_line(finding.message)} [{finding.rule}]"
+        diff = change.diff()
+        if diff:
+            shown = block(diff, max_rows=_MAX_ROWS, max_characters=_MAX_CHARACTERS)
+            yield shown.rstrip("\n")
+    yield f"\nDigest of the whole set: {review.seen.sha256}"
+    if review.waits:
+        yield f"Accept it:  cellwall mcp gateway review {name} --accept"
+        yield f"Reject it:  cellwall mcp gateway review {name} --reject"
+    else:
+        yield "Nothing waits for you."
+
+
+def review_json(review: ServerReview) -> dict[str, Json]:
+    """The same for programs."""
+    return {
+        "name": review.entry.name,
+        "sha256": review.seen.sha256,
+        "seen_at": review.entry.seen_at,
+        "waits": review.waits,
+        "definitions": [_tool_json(each) for each in review.tools],
+    }
+
+
+def _tool_json(tool: ReviewedTool) -> dict[str, Json]:
+    change = tool.change
+    return {
+        "tool": change.name,
+        "state": change.state,
+        "reason": change.reason,
+        "before": None if change.before is None else dict(change.before.fields),
+        "after": None if change.after is None else dict(change.after.fields),
+        "diff": change.diff(),
+        "findings": [dict(each.to_json()) for each in tool.findings],
+        "shadows": tool.shadows,
+    }

@@ -1,0 +1,360 @@
+"""The protocol with one server, over the pipes of its cell.
+
+The server is hostile until proven otherwise: messages are bounded in size, values and rate, every
+wait has a deadline, and a server that breaks a bound is ended. It can ask for nothing: sampling and
+roots are not declared and are refused, a question to the person is passed on only where the user
+has allowed it for this server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.session import ClientRequestContext, ClientSession
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INVALID_REQUEST,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitResult,
+    ErrorData,
+    Implementation,
+    JSONRPCError,
+    ListToolsRequest,
+    ListToolsResult,
+    PaginatedRequestParams,
+    ToolListChangedNotification,
+)
+
+from cellwall.core.errors import ServerFailed
+from cellwall.core.outcomes import RunResult
+from cellwall.core.tool_servers import Elicit, ServerPipe
+from cellwall.core.types import Json
+from cellwall.mcp_servers.definitions import MAX_TOOLS, BadDefinition, ToolSet, canonical, tool_set
+from cellwall.mcp_servers.results import error_result, result_of
+from cellwall.parsing.jsonrpc import Lines, encode_message, parse_message
+
+MAX_LINE_BYTES = 8 * 1024 * 1024
+_MAX_VALUES = 100_000
+_BURST_MESSAGES, _MESSAGES_PER_S = 1000, 200
+_BURST_BYTES, _BYTES_PER_S = 64 * 1024 * 1024, 16 * 1024 * 1024
+_MAX_PAGES = 32
+_WRITE_WITHIN_S = 30.0
+_MAX_QUESTIONS = 8
+_MAX_FORM_BYTES, _MAX_FORM_FIELDS = 16 * 1024, 16
+_FIELD_TYPES = frozenset({"string", "number", "integer", "boolean", "array"})
+_MODERN_LIST_S = 60.0
+"""Under protocol 2026-07-28 a server announces changes only to subscribers, so they are polled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """Deadlines and permissions of one server."""
+
+    start_timeout_s: float
+    """For the handshake and each list of tools."""
+    call_timeout_s: float
+    may_elicit: bool = False
+    version: str = ""
+    """Cellwall's own, which the server is told."""
+
+
+class ServerConnection:
+    """One server from its handshake to its end; many calls at once."""
+
+    def __init__(self, server: str, settings: ConnectionSettings) -> None:
+        self.server = server
+        self._settings = settings
+        self._session: ClientSession | None = None
+        self._failure: ServerFailed | None = None
+        self._askers: list[_Asker] = []
+        self._listed_s = 0.0
+        self.is_stale = True
+        """Whether the list of tools must be read again before the next call."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called at once when the server announces other tools."""
+        self.ended = anyio.Event()
+
+    async def serve(self, pipe: ServerPipe, work: Callable[[], Awaitable[None]]) -> None:
+        """Speak over the pipe until `work` returns. Any exception is that of `work`."""
+        into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        outgoing, out_of = anyio.create_memory_object_stream[SessionMessage](0)
+        problem: Exception | None = None
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._read, pipe, into)
+                tasks.start_soon(self._write, pipe, out_of)
+                async with self._open_session(incoming, outgoing) as session:
+                    self._session = session
+                    try:
+                        await work()
+                    except Exception as error:  # noqa: BLE001  # raised below, not as a group
+                        problem = error
+                tasks.cancel_scope.cancel()
+        finally:
+            self.ended.set()
+            for stream in (into, incoming, outgoing, out_of):
+                stream.close()
+        if problem is not None:
+            raise problem
+
+    def _open_session(
+        self,
+        incoming: MemoryObjectReceiveStream[SessionMessage | Exception],
+        outgoing: MemoryObjectSendStream[SessionMessage],
+    ) -> ClientSession:
+        return ClientSession(
+            incoming,
+            outgoing,
+            # Only a callback that is set is declared as a capability.
+            elicitation_callback=self._elicit if self._settings.may_elicit else None,
+            message_handler=self._notice,
+            client_info=Implementation(name="cellwall", version=self._settings.version),
+        )
+
+    async def start(self) -> ToolSet:
+        """The handshake, and the first list of tools."""
+        with self._mapped("did not start"), anyio.fail_after(self._settings.start_timeout_s):
+            session = self._open()
+            try:
+                await session.initialize()
+            except MCPError as error:
+                if error.code == CONNECTION_CLOSED:
+                    raise
+                await session.discover()  # a server of protocol 2026-07-28 alone
+        return await self.list_tools()
+
+    async def list_tools(self) -> ToolSet:
+        """The tools as the server lists them now."""
+        listed: list[Mapping[str, Json]] = []
+        with self._mapped("did not list its tools"):
+            with anyio.fail_after(self._settings.start_timeout_s):
+                # Before the request: a change announced meanwhile must not be lost.
+                self.is_stale = False
+                cursor: str | None = None
+                for _ in range(_MAX_PAGES):
+                    params = PaginatedRequestParams(cursor=cursor)
+                    page = await self._open().send_request(
+                        ListToolsRequest(params=params), ListToolsResult
+                    )
+                    listed += [_plain(tool) for tool in page.tools[: MAX_TOOLS + 1]]
+                    if len(listed) > MAX_TOOLS:
+                        break  # `tool_set` refuses them
+                    cursor = page.next_cursor
+                    if cursor is None:
+                        break
+                else:
+                    raise BadDefinition(f"its tools have more than {_MAX_PAGES} pages")
+            self._listed_s = anyio.current_time()
+            return tool_set(self._identity(), listed)
+
+    def _identity(self) -> dict[str, Json]:
+        session = self._open()
+        info = session.server_info
+        described = {} if info is None else _plain(info)
+        return {**described, "instructions": session.instructions}
+
+    @property
+    def must_list(self) -> bool:
+        """Whether the tools may have changed since they were listed."""
+        if self._open().discover_result is None:
+            return self.is_stale
+        return self.is_stale or anyio.current_time() - self._listed_s > _MODERN_LIST_S
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Json], *, elicit: Elicit | None
+    ) -> RunResult:
+        """Call a tool; an error that the server reports is a failed result."""
+        params = CallToolRequestParams(name=tool, arguments=dict(arguments))
+        with self._asking(elicit), self._mapped("did not answer"):
+            try:
+                with anyio.fail_after(self._settings.call_timeout_s):
+                    # Not `session.call_tool`, which validates results by the server's own schema:
+                    # a pattern in it could take for ever.
+                    answer = await self._open().send_request(
+                        CallToolRequest(params=params), CallToolResult
+                    )
+            except MCPError as error:
+                if error.code == CONNECTION_CLOSED:
+                    raise
+                return error_result(error.message)
+        if answer.result_type != "complete":
+            raise self._broken("wants input in a form that the gateway does not pass on")
+        return result_of(answer)
+
+    # --- what the server sends
+
+    async def _read(
+        self, pipe: ServerPipe, into: MemoryObjectSendStream[SessionMessage | Exception]
+    ) -> None:
+        lines, meter = Lines(MAX_LINE_BYTES), _Meter()
+        try:
+            async with into:
+                while chunk := await pipe.receive():
+                    found = lines.feed(chunk)
+                    if not meter.has_room(len(chunk), len(found)):
+                        self._failure = self._broken("floods its output", code="CW-MCP-FLOOD")
+                        return
+                    for line in found:
+                        await self._receive(line, into)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass  # the session has ended
+        except OSError:
+            pass  # the pipe has: as at its end
+        finally:
+            self.ended.set()
+
+    async def _receive(
+        self,
+        line: bytes | JSONRPCError,
+        into: MemoryObjectSendStream[SessionMessage | Exception],
+    ) -> None:
+        message = line
+        if isinstance(line, bytes):
+            parsed = parse_message(line, max_values=_MAX_VALUES)
+            if parsed is None or isinstance(parsed, SessionMessage):
+                if parsed is not None:
+                    await into.send(parsed)
+                return
+            message = parsed
+        # Not a message. Servers print banners, so that is no reason to end one; but where it
+        # would have been an answer, the call that waits for it fails now.
+        if isinstance(message, JSONRPCError) and message.id is not None:
+            await into.send(SessionMessage(message))
+
+    async def _write(
+        self, pipe: ServerPipe, out_of: MemoryObjectReceiveStream[SessionMessage]
+    ) -> None:
+        try:
+            async with out_of:
+                async for message in out_of:
+                    with anyio.fail_after(_WRITE_WITHIN_S):
+                        await pipe.send(encode_message(message))
+        except TimeoutError:
+            self._failure = self._broken("does not read its input", code="CW-MCP-TIMEOUT")
+            self.ended.set()
+        except OSError:
+            self.ended.set()
+
+    async def _notice(self, message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self.is_stale = True
+            self.on_change()
+
+    async def _elicit(
+        self,
+        context: ClientRequestContext,  # noqa: ARG002  # the SDK's signature
+        params: ElicitRequestParams,
+    ) -> ElicitResult | ErrorData:
+        """A question of the server to the person. The answer goes to the server alone."""
+        refused = ErrorData(code=INVALID_REQUEST, message="the question was refused")
+        # With two calls under way it would be unclear which of them asks.
+        if len(self._askers) != 1 or not isinstance(params, ElicitRequestFormParams):
+            return refused
+        (asker,) = self._askers
+        if asker.questions >= _MAX_QUESTIONS or not _is_plain_form(params.requested_schema):
+            return refused
+        asker.questions += 1
+        content: Any = await asker.elicit(params.message, params.requested_schema)
+        if content is None:
+            return ElicitResult(action="decline")
+        return ElicitResult(action="accept", content=dict(content))
+
+    @contextmanager
+    def _asking(self, elicit: Elicit | None) -> Iterator[None]:
+        if elicit is None:
+            yield
+            return
+        asker = _Asker(elicit)
+        self._askers.append(asker)
+        try:
+            yield
+        finally:
+            self._askers.remove(asker)
+
+    # --- failures
+
+    def _open(self) -> ClientSession:
+        if self._session is None or self.ended.is_set():
+            raise self._failure or self._broken("has ended")
+        return self._session
+
+    @contextmanager
+    def _mapped(self, what: str) -> Iterator[None]:
+        """Errors of the SDK and of the server as one error of ours; no text of the server."""
+        try:
+            yield
+        except TimeoutError:
+            raise self._broken(f"{what} in time", code="CW-MCP-TIMEOUT") from None
+        except BadDefinition as problem:
+            raise self._broken(f"cannot be used: {problem}") from None
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED:
+                raise self._failure or self._broken("ended, or closed its output") from None
+            raise self._broken(f"{what}: it answered with an error ({error.code})") from None
+        except (ValueError, RuntimeError, KeyError, TypeError, anyio.ClosedResourceError):
+            raise self._failure or self._broken("broke the protocol") from None
+
+    def _broken(self, what: str, *, code: str = "CW-MCP-FAILED") -> ServerFailed:
+        return ServerFailed(
+            f"the MCP server {self.server} {what}",
+            hint="`cellwall mcp gateway review` starts it and shows what it says.",
+            code=code,
+        )
+
+
+@dataclass(slots=True)
+class _Asker:
+    """A call under way whose client can ask a person."""
+
+    elicit: Elicit
+    questions: int = 0
+
+
+class _Meter:
+    """Token buckets for the messages and bytes of a server."""
+
+    def __init__(self) -> None:
+        self._messages, self._bytes = float(_BURST_MESSAGES), float(_BURST_BYTES)
+        self._at_s = anyio.current_time()
+
+    def has_room(self, size: int, messages: int) -> bool:
+        now_s = anyio.current_time()
+        passed_s, self._at_s = now_s - self._at_s, now_s
+        self._messages = min(self._messages + passed_s * _MESSAGES_PER_S, _BURST_MESSAGES)
+        self._messages -= messages
+        self._bytes = min(self._bytes + passed_s * _BYTES_PER_S, _BURST_BYTES) - size
+        return self._messages >= 0 and self._bytes >= 0
+
+
+def _plain(model: Any) -> dict[str, Json]:  # noqa: ANN401  # any model of the SDK
+    dumped: dict[str, Json] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return dumped
+
+
+def _is_plain_form(schema: Mapping[str, Any]) -> bool:
+    """Flat and small, as the protocol demands of forms."""
+    fields = schema.get("properties")
+    try:
+        size = len(canonical(schema))
+    except BadDefinition:
+        return False
+    return (
+        size <= _MAX_FORM_BYTES
+        and isinstance(fields, Mapping)
+        and len(fields) <= _MAX_FORM_FIELDS
+        and all(
+            isinstance(each, Mapping) and each.get("type") in _FIELD_TYPES
+            for each in fields.values()
+        )
+    )

@@ -1,0 +1,285 @@
+"""The configured MCP servers and what a person has decided about their tools (SRV-7).
+
+$CELLWALL_HOME/gateway/NAME.json     one private file for each server, replaced atomically
+
+The file holds the server's settings, the accepted definitions, and the last ones that differed from
+them. A definition is stored whole and its digest is computed again on each load: a file that is
+damaged, or that another user could have written, refuses the server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from cellwall.audit.files import (
+    closing_fd,
+    locked,
+    make_folder,
+    open_folder,
+    open_private,
+    replace_file,
+)
+from cellwall.core.errors import BadInput, CellwallError, ServerFailed
+from cellwall.core.tool_servers import check_server_name, is_tool_name
+from cellwall.core.types import Json
+from cellwall.mcp_servers.definitions import Definition, ToolSet, tool_set
+from cellwall.mcp_servers.pins import AcceptedTool, Pins, to_json
+
+FOLDER = "gateway"
+MAX_SERVERS = 64
+_MAX_FILE_BYTES = 4 * 1024 * 1024
+_SUFFIX = ".json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """How a server is run or reached, as a person has written it."""
+
+    name: str
+    argv: tuple[str, ...] = ()
+    """The command of a local server, in its cell."""
+    url: str = ""
+    """The address of a remote server."""
+    headers: tuple[str, ...] = ()
+    """For a remote server: `Name: value`, with `${SECRET}` for the placeholder of a secret."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    domains: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    directory: str = ""
+    """Absolute; empty: a private workspace."""
+    mode: str = "private"
+    template: str = "python"
+    memory_bytes: int = 0
+    """0: that of the profile."""
+    timeout_s: float = 60.0
+    """For one call."""
+    may_elicit: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerEntry:
+    """One server with its pins and the definitions that were last seen."""
+
+    settings: ServerSettings
+    pins: Pins = Pins()
+    seen: ToolSet | None = None
+    seen_at: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+
+class ServerCatalog:
+    """The servers of one state folder. Safe for threads and processes."""
+
+    def __init__(self, home: str) -> None:
+        self._path = os.path.join(home, FOLDER)
+        self._cached: dict[str, tuple[tuple[int, int, int], ServerEntry]] = {}
+
+    def names(self) -> list[str]:
+        try:
+            found = os.listdir(self._path)
+        except FileNotFoundError:
+            return []
+        return sorted(
+            name.removesuffix(_SUFFIX)
+            for name in found
+            if name.endswith(_SUFFIX) and not name.startswith(".")
+        )
+
+    def entries(self) -> list[ServerEntry]:
+        """All servers; raises for the first that cannot be read."""
+        return [self.read(name) for name in self.names()]
+
+    def read(self, name: str) -> ServerEntry:
+        """One server; its file is read again only after a change."""
+        check_server_name(name)
+        try:
+            with (
+                closing_fd(open_folder(self._path)) as folder,
+                closing_fd(open_private(name + _SUFFIX, os.O_RDONLY, folder)) as descriptor,
+            ):
+                status = os.fstat(descriptor)
+                stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+                cached = self._cached.get(name)
+                if cached is not None and cached[0] == stamp:
+                    return cached[1]
+                with os.fdopen(os.dup(descriptor), "rb") as file:
+                    data = file.read(_MAX_FILE_BYTES + 1)
+        except FileNotFoundError:
+            raise _unknown(name) from None
+        except OSError as error:
+            raise _damaged(name, str(error)) from None
+        entry = _decode(name, data)
+        self._cached[name] = (stamp, entry)
+        return entry
+
+    def add(self, settings: ServerSettings) -> ServerEntry:
+        """Add a server; nothing of it is accepted yet."""
+        check_server_name(settings.name)
+        with self._change() as folder:
+            names = self.names()
+            if settings.name in names:
+                raise BadInput(
+                    f"there is already an MCP server {settings.name}",
+                    hint=f"Remove it first: cellwall mcp gateway remove {settings.name}",
+                    code="CW-MCP-NAME",
+                )
+            if len(names) >= MAX_SERVERS:
+                raise BadInput(f"there are {MAX_SERVERS} MCP servers already", code="CW-MCP-NAME")
+            entry = ServerEntry(settings=settings)
+            replace_file(settings.name + _SUFFIX, _encode(entry), folder)
+        return entry
+
+    def update(self, name: str, change: Callable[[ServerEntry], ServerEntry]) -> ServerEntry:
+        """Change an entry under the lock, as it is now."""
+        with self._change() as folder:
+            entry = change(self.read(name))
+            replace_file(name + _SUFFIX, _encode(entry), folder)
+        return entry
+
+    def note_seen(self, name: str, seen: ToolSet) -> ServerEntry:
+        """Keep the definitions that the server has now, for a person's review."""
+        entry = self.read(name)
+        if entry.seen is not None and entry.seen.sha256 == seen.sha256:
+            return entry
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        return self.update(name, lambda each: replace(each, seen=seen, seen_at=when))
+
+    def remove(self, name: str) -> None:
+        """Remove a server, also one whose file is damaged."""
+        check_server_name(name)
+        with self._change() as folder:
+            try:
+                os.unlink(name + _SUFFIX, dir_fd=folder)
+            except FileNotFoundError:
+                raise _unknown(name) from None
+        self._cached.pop(name, None)
+
+    @contextmanager
+    def _change(self) -> Iterator[int]:
+        try:
+            make_folder(self._path)
+            with closing_fd(open_folder(self._path)) as folder, locked(folder):
+                yield folder
+        except OSError as error:
+            raise CellwallError(
+                "the list of MCP servers cannot be written",
+                hint="Check the space and the permissions of the state folder.",
+                code="CW-STATE",
+                detail=str(error),
+            ) from None
+
+
+def _encode(entry: ServerEntry) -> bytes:
+    pins = entry.pins
+    accepted: dict[str, Json] = {
+        name: {
+            "definition": dict(each.definition.fields),
+            "despite": each.despite_findings,
+            "as": each.offered_as,
+        }
+        for name, each in pins.tools.items()
+    }
+    whole: dict[str, Json] = {
+        "format": _FORMAT,
+        "server": asdict(entry.settings),
+        "identity": None if pins.identity is None else dict(pins.identity.fields),
+        "accepted": accepted,
+        "digests": {name: each.definition.sha256 for name, each in pins.tools.items()},
+        "rejected": dict(pins.rejected),
+        "seen": None if entry.seen is None else to_json(entry.seen),
+        "seen_at": entry.seen_at,
+    }
+    return json.dumps(whole, indent=1, ensure_ascii=True).encode("ascii")
+
+
+def _decode(name: str, data: bytes) -> ServerEntry:
+    try:
+        if len(data) > _MAX_FILE_BYTES:
+            raise ValueError("too large")
+        whole = json.loads(data)
+        if whole["format"] != _FORMAT:
+            raise ValueError("unknown format")
+        settings = _settings(whole["server"])
+        if settings.name != name:
+            raise ValueError("the file of another server")
+        tools = {
+            tool: AcceptedTool(
+                Definition.of(each["definition"]), each["despite"] is True, _alias(each["as"])
+            )
+            for tool, each in whole["accepted"].items()
+        }
+        if {tool: each.definition.sha256 for tool, each in tools.items()} != whole["digests"]:
+            raise ValueError("a definition differs from its digest")
+        identity = whole["identity"]
+        pins = Pins(
+            None if identity is None else Definition.of(identity), tools, dict(whole["rejected"])
+        )
+        seen = None if whole["seen"] is None else _seen(whole["seen"])
+        return ServerEntry(settings=settings, pins=pins, seen=seen, seen_at=str(whole["seen_at"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(name, str(error)) from None
+
+
+def _alias(name: str) -> str:
+    if name and not is_tool_name(name):
+        raise ValueError("not a name for a tool")
+    return name
+
+
+def _seen(stored: Mapping[str, Any]) -> ToolSet:
+    found = tool_set(stored["identity"], stored["tools"].values())
+    return replace(found, refused={**found.refused, **stored["refused"]})
+
+
+def _settings(stored: Mapping[str, Any]) -> ServerSettings:
+    known = {each.name for each in fields(ServerSettings)}
+    if stored.keys() != known:
+        raise ValueError("unknown settings")
+    lists = {key: tuple(map(str, stored[key])) for key in ("argv", "headers", "domains", "secrets")}
+    return ServerSettings(**{**stored, **lists})
+
+
+def _unknown(name: str) -> BadInput:
+    return BadInput(
+        f"there is no MCP server {name}",
+        hint="`cellwall mcp gateway list` shows them.",
+        code="CW-MCP-UNKNOWN",
+    )
+
+
+def _damaged(name: str, detail: str) -> ServerFailed:
+    return ServerFailed(
+        f"the entry of the MCP server {name} is damaged or open to other users",
+        hint=f"Remove it and add it again: cellwall mcp gateway remove {name}",
+        code="CW-MCP-DAMAGED",
+        detail=detail,
+    )
+
+
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}:[ \t]*[\x21-\x7e][\x20-\x7e]{0,1023}")
+_OURS = frozenset(
+    {"host", "content-length", "content-type", "transfer-encoding", "connection", "accept"}
+)
+
+
+def check_header(text: str) -> str:
+    """A header for a remote server; raises `BadInput` for one that cannot be sent."""
+    name = text.partition(":")[0].lower()
+    if _HEADER.fullmatch(text) is None or name in _OURS or name.startswith("mcp-"):
+        raise BadInput(
+            "this is not a header that can be added",
+            hint="Write for example 'Authorization: Bearer ${NAME}', and --secret NAME.",
+            code="CW-MCP-HEADER",
+        )
+    return text

@@ -1,0 +1,402 @@
+"""The MCP servers of one client: each in a cell of its own, started with the first call (SRV-7).
+
+   (1) judge: only a tool that is offered, which means accepted by a person
+   (2) start the server: an action of its own, with its leases, for as long as the server runs
+   (3) compare what it lists with the pins; what is new or changed is quarantined
+   (4) call; a server that has announced other tools is compared again first
+
+A client's credentials are not known here: a server gets the variables and secrets of its own entry.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from cellwall.core.errors import CellwallError, Denied, ServerFailed
+from cellwall.core.outcomes import Event, EventKind, Outcome, RunResult
+from cellwall.core.ports import ApproverPort
+from cellwall.core.tool_servers import CallServerTool, RunServer, ServerPipe
+from cellwall.core.types import Action, Json, Principal, WorkspaceMode, WorkspaceRequest, new_id
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.egress.destinations.hostnames import domain_of
+from cellwall.mcp_servers.definitions import ToolSet
+from cellwall.mcp_servers.pins import compare, usable
+from cellwall.runtime.offered_tools import Offer, offer
+from cellwall.runtime.server_catalog import ServerCatalog, ServerEntry, ServerSettings
+
+if TYPE_CHECKING:
+    from cellwall.mcp_servers.connection import ServerConnection
+    from cellwall.runtime.wiring import App
+
+_START_TIMEOUT_S = 60.0
+_MAX_STARTS, _STARTS_WITHIN_S = 5, 60.0
+_END_WITHIN_S = 30.0
+_SHOWN_ERROR_BYTES = 2000
+_QUARANTINE = "CW-MCP-QUARANTINE"
+_REVIEW = "A person can look at it: cellwall mcp gateway review {}"
+
+
+@dataclass(slots=True)
+class _LiveServer:
+    """A server with its sandbox; the process in it may have ended."""
+
+    settings: ServerSettings
+    session: AbstractContextManager[str]
+    session_id: str
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    connection: ServerConnection | None = None
+    stop: anyio.Event = field(default_factory=anyio.Event)
+    finished: anyio.Event = field(default_factory=anyio.Event)
+    usable: frozenset[str] | None = None
+    """None: not compared since the server announced other tools."""
+    starts_s: list[float] = field(default_factory=list)
+    errors: bytes = b""
+    """The end of its standard error, for the person who reviews it."""
+
+    def may_use(self, tool: str) -> bool:
+        """Not to be refused yet: before a comparison the call itself compares."""
+        return self.usable is None or tool in self.usable
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def is_up(self) -> bool:
+        return self.connection is not None and not self.connection.ended.is_set()
+
+
+class ToolServers:
+    """Implements `ToolServersPort`. For one event loop."""
+
+    def __init__(
+        self,
+        app: App,
+        tasks: anyio.abc.TaskGroup,
+        *,
+        starter: Principal,
+        policy: tuple[str, ...] = (),
+        ask: ApproverPort | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`starter` is the person who has configured the servers; `on_change` is called when other
+        tools are offered."""
+        self._app = app
+        self._tasks = tasks
+        self._starter = starter
+        self._policy = policy
+        self._ask = ask
+        self._on_change = on_change
+        self._catalog = ServerCatalog(app.store.home)
+        self._entries: dict[str, ServerEntry] = {}
+        self._offer = Offer({}, {})
+        self._live: dict[str, _LiveServer] = {}
+        self._opening = anyio.Lock()
+
+    # --- (1)
+
+    def offered(self) -> Offer:
+        """The tools that are offered now; computed again after a change of the catalog."""
+        entries: dict[str, ServerEntry] = {}
+        for name in self._catalog.names():
+            with suppress(CellwallError):  # a damaged entry offers nothing, and hides no other
+                entries[name] = self._catalog.read(name)
+        is_same = entries.keys() == self._entries.keys() and all(
+            entry is self._entries[name] for name, entry in entries.items()
+        )
+        if not is_same:
+            # In this order: `judge` on another thread must not take the old offer for the new one.
+            self._offer = offer(list(entries.values()), self._app.scanner)
+            self._entries = entries
+        return self._offer
+
+    def names(self) -> frozenset[str]:
+        """The servers that are configured."""
+        return frozenset(self._catalog.names())
+
+    def judge(self, operation: CallServerTool) -> Decision:
+        key = (operation.server, operation.tool)
+        try:
+            if self._catalog.read(operation.server) is not self._entries.get(operation.server):
+                self.offered()
+        except CellwallError as error:
+            if operation.server in self._live:  # removed while it ran
+                self._live[operation.server].stop.set()
+            return Decision.built_in(Verdict.DENY, "mcp:unknown", error.message)
+        live = self._live.get(operation.server)
+        if key not in self._offer.tools:
+            reason = self._offer.withheld.get(key, "no person has accepted this tool")
+        elif live is not None and live.is_up and not live.may_use(operation.tool):
+            reason = "the server has changed this tool, or itself, since a person accepted it"
+        else:
+            return Decision.built_in(Verdict.ALLOW, "mcp:accepted", "a person has accepted it")
+        return Decision.built_in(Verdict.DENY, "mcp:quarantine", reason)
+
+    # --- (4)
+
+    async def call(self, action: Action, operation: CallServerTool) -> RunResult:
+        live = await self._opened(operation.server)
+        connection = await self._current(live)
+        if operation.tool not in (live.usable or ()):
+            raise Denied(
+                f"the server has changed {operation.rule_name}, or itself, since a person "
+                "accepted it",
+                hint=_REVIEW.format(operation.server),
+                code=_QUARANTINE,
+                detail=action.id,
+            )
+        return await connection.call(operation.tool, operation.arguments, elicit=operation.elicit)
+
+    async def session_of(self, server: str) -> str:
+        """The sandbox of a server, which need not run yet; approvals hold for it."""
+        self._catalog.read(server)
+        return (await self._opened(server)).session_id
+
+    async def look(self, server: str) -> ToolSet:
+        """Start a server and return what it lists, for a review."""
+        live = await self._opened(server)
+        async with live.lock:
+            connection = await self._started(live)
+            return await connection.list_tools()
+
+    def errors_of(self, server: str) -> str:
+        """The end of the standard error of a server that has ended; redacted."""
+        live = self._live.get(server)
+        text = b"" if live is None else live.errors[-_SHOWN_ERROR_BYTES:]
+        return self._app.runtime.guard.redact(text.decode("utf-8", "replace"))
+
+    async def _opened(self, server: str) -> _LiveServer:
+        async with self._opening:
+            live, settings = self._live.get(server), self._catalog.read(server).settings
+            if live is not None and live.settings != settings:
+                # Removed, and added again in another form.
+                del self._live[server]
+                with anyio.CancelScope(shield=True):
+                    await _end(live)
+                live = None
+            if live is None:
+                request = _workspace(settings)
+                with anyio.CancelScope(shield=True):  # else an unknown sandbox would stay
+                    session = self._app.session(request, self._starter)
+                    session_id = await anyio.to_thread.run_sync(session.__enter__)
+                live = self._live[server] = _LiveServer(settings, session, session_id)
+            return live
+
+    async def _current(self, live: _LiveServer) -> ServerConnection:
+        """The connection, with tools compared since the server last announced others."""
+        async with live.lock:
+            connection = await self._started(live)
+            if connection.must_list:
+                await self._compare(live, await connection.list_tools())
+            return connection
+
+    # --- (2)
+
+    async def _started(self, live: _LiveServer) -> ServerConnection:
+        if live.connection is not None and live.is_up:
+            return live.connection
+        now_s = anyio.current_time()
+        live.starts_s = [each for each in live.starts_s if now_s - each < _STARTS_WITHIN_S]
+        if len(live.starts_s) >= _MAX_STARTS:
+            raise ServerFailed(
+                f"the MCP server {live.name} keeps ending",
+                hint=_REVIEW.format(live.name),
+                code="CW-MCP-FAILED",
+            )
+        live.starts_s.append(now_s)
+        problem = await self._tasks.start(self._hold, live)
+        if problem is not None:
+            problem.raise_for_status()
+        if live.connection is None:
+            raise ServerFailed(f"the MCP server {live.name} ended at once", code="CW-MCP-FAILED")
+        return live.connection
+
+    async def _hold(
+        self,
+        live: _LiveServer,
+        *,
+        task_status: anyio.abc.TaskStatus[Outcome | None],
+    ) -> None:
+        settings, is_started = live.settings, False
+        live.stop, live.finished = anyio.Event(), anyio.Event()
+        connection = _new_connection(settings)
+
+        async def work() -> None:
+            nonlocal is_started
+            await self._compare(live, await connection.start())  # (3)
+            connection.on_change = partial(self._changed, live)
+            live.connection = connection
+            is_started = True
+            task_status.started(None)
+            async with anyio.create_task_group() as waits:
+                for event in (live.stop, connection.ended):
+                    waits.start_soon(_first_of, event, waits.cancel_scope)
+
+        async def hold(pipe: ServerPipe) -> None:
+            try:
+                await connection.serve(pipe, work)
+            finally:
+                live.errors = pipe.errors()
+
+        try:
+            action = self._start_action(settings, live.session_id, hold)
+            outcome = await self._app.runtime.perform(action, ask=self._ask)
+        finally:
+            live.connection = None
+            live.finished.set()
+        if not is_started:
+            task_status.started(outcome)
+
+    def _start_action(
+        self,
+        settings: ServerSettings,
+        session_id: str,
+        hold: Callable[[ServerPipe], Awaitable[None]],
+    ) -> Action:
+        argv, domains = settings.argv, settings.domains
+        if settings.url:
+            argv = ("python3", "-I", "-c", _relay(), settings.url, *settings.headers)
+            domains = (domain_of(settings.url),)
+        limits = self._app.limits
+        if settings.memory_bytes:
+            limits = replace(limits, memory_bytes=settings.memory_bytes)
+        return Action(
+            principal=self._starter,
+            operation=RunServer(settings.name, argv, hold, url=settings.url),
+            session_id=session_id,
+            limits=limits,
+            env=dict(settings.env),
+            allow_domains=domains,
+            secrets=settings.secrets,
+            template=settings.template,
+            policy=self._policy,
+        )
+
+    # --- (3)
+
+    async def _compare(self, live: _LiveServer, seen: ToolSet) -> None:
+        entry = self._catalog.read(live.name)
+        before, live.usable = live.usable, usable(entry.pins, seen)
+        waiting = [
+            each.name or "the server itself"
+            for each in compare(entry.pins, seen)
+            if each.state in {"new", "changed"}
+        ]
+        if waiting and (entry.seen is None or entry.seen.sha256 != seen.sha256):
+            note = partial(self._note_change, live, seen, waiting)
+            await anyio.to_thread.run_sync(note)
+        if before and before != live.usable:
+            self._on_change()
+
+    def _note_change(self, live: _LiveServer, seen: ToolSet, waiting: list[str]) -> None:
+        message = f"the MCP server {live.name} waits for a review of {len(waiting)} definitions"
+        body: dict[str, Json] = {
+            "change": "quarantine",
+            "server": live.name,
+            "message": message,
+            "sha256": seen.sha256,
+            "definitions": list(waiting[:64]),
+        }
+        who = self._starter
+        event = Event(
+            EventKind.CONFIG, new_id("act"), who.name, who.interface, body, live.session_id
+        )
+        self._app.audit.write(event)
+        self._catalog.note_seen(live.name, seen)
+
+    def _changed(self, live: _LiveServer) -> None:
+        """The server announces other tools: none is usable until they are compared."""
+        live.usable = None
+        self._on_change()
+        self._tasks.start_soon(self._compare_again, live)
+
+    async def _compare_again(self, live: _LiveServer) -> None:
+        try:
+            await self._current(live)
+            self._on_change()
+        except CellwallError:
+            pass  # the next call reports it
+
+    def withheld_now(self) -> frozenset[tuple[str, str]]:
+        """Offered tools that a running server has changed."""
+        return frozenset(
+            key
+            for key in self._offer.tools
+            if (live := self._live.get(key[0])) is not None
+            and live.is_up
+            and key[1] not in (live.usable or ())
+        )
+
+    async def close(self) -> None:
+        """End all servers and their sandboxes."""
+        live, self._live = list(self._live.values()), {}
+        for each in live:
+            each.stop.set()
+        for each in live:
+            await _end(each)
+
+
+async def _end(live: _LiveServer) -> None:
+    """End a server and its sandbox."""
+    live.stop.set()
+    if live.connection is not None:
+        with anyio.move_on_after(_END_WITHIN_S):
+            await live.finished.wait()
+    leave = partial(live.session.__exit__, None, None, None)
+    await anyio.to_thread.run_sync(leave)
+
+
+async def _first_of(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+def _workspace(settings: ServerSettings) -> WorkspaceRequest:
+    mode = WorkspaceMode(settings.mode)
+    return WorkspaceRequest(mode, settings.directory or None)
+
+
+def _new_connection(settings: ServerSettings) -> ServerConnection:
+    # Late: the SDK takes long to import, and a list of servers does not need it.
+    from cellwall import __version__  # noqa: PLC0415
+    from cellwall.mcp_servers.connection import ConnectionSettings, ServerConnection  # noqa: PLC0415
+
+    bounds = ConnectionSettings(
+        start_timeout_s=_START_TIMEOUT_S,
+        call_timeout_s=settings.timeout_s,
+        may_elicit=settings.may_elicit,
+        version=__version__,
+    )
+    return ServerConnection(settings.name, bounds)
+
+
+@functools.cache
+def _relay() -> str:
+    return resources.files("cellwall.mcp_servers").joinpath("relay.py").read_text("utf-8")
+
+
+def describe(entry: ServerEntry) -> Mapping[str, Json]:
+    """The settings of a server for people: no value of a variable."""
+    settings = entry.settings
+    return {
+        "name": settings.name,
+        "kind": "remote" if settings.url else "local",
+        "command": list(settings.argv),
+        "url": settings.url,
+        "domains": list(settings.domains),
+        "secrets": list(settings.secrets),
+        "env_names": sorted(settings.env),
+        "workspace": f"{settings.directory}:{settings.mode}" if settings.directory else "",
+        "template": settings.template,
+        "elicitation": settings.may_elicit,
+    }
