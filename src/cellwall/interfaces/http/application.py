@@ -128,7 +128,6 @@ def make_application(
         openapi_url="/openapi.json",
         redirect_slashes=False,  # a redirect would drop the body and repeat the Host header
     )
-    api.state.mcp = mcp
     install_handlers(api)
     for prefix, router in routers():
         api.include_router(router, prefix=prefix, include_in_schema=bool(prefix))

@@ -229,10 +229,6 @@ class LiveActions:
         self._live: dict[anyio.CancelScope, Callable[[Callable[[], None]], object]] = {}
         self._is_over = False
 
-    @property
-    def are_running(self) -> bool:
-        return bool(self._live)
-
     @contextmanager
     def entered(self) -> Iterator[None]:
         """The block is left early, without an exception, once `end` is called."""
