@@ -125,6 +125,10 @@ class HttpClient:
         return anyio.current_time() if is_used else self._used_at
 
     @property
+    def sandboxes(self) -> ClientSandboxes:
+        return self._session.sandboxes
+
+    @property
     def identity(self) -> Identity:
         return self.credential.identity
 
