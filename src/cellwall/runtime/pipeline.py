@@ -1,4 +1,4 @@
-"""The one path of every action: all that can happen to an action is in this file.
+"""The one path of every action: each step that an action takes is in this file.
 
    (1) bound and parse      (6) verify skills, write the intent; a failure of either denies
    (2) who asks, and pays   (7) lease a slot, a workspace, secrets, egress
@@ -24,8 +24,6 @@ from cellwall.core.errors import (
     BadInput,
     CellwallError,
     ConfigError,
-    Denied,
-    LimitExceeded,
 )
 from cellwall.core.outcomes import ErrorInfo, EventKind, Finding, Outcome, RunResult, Status
 from cellwall.core.packages import InstallPackages
@@ -56,7 +54,6 @@ from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
     CallTool,
-    Json,
     OutputSink,
     Role,
     SetDomains,
@@ -65,41 +62,35 @@ from cellwall.core.types import (
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict, strictest
-from cellwall.runtime.approvals import decision_after_answer
 from cellwall.runtime.bounds import ActionBounds, check_skill_size
 from cellwall.runtime.cell_io import (
     CleanedOutput,
     Listener,
     call_tool,
-    clean_result,
     screen_input,
     tool_caller,
 )
 from cellwall.runtime.cell_runs import CellRunner
 from cellwall.runtime.connections import resolve_account
+from cellwall.runtime.consents import Consents
 from cellwall.runtime.egress import (
     with_configured_domains,
     with_configured_registries,
 )
-from cellwall.runtime.guarding import withheld
+from cellwall.runtime.endings import Endings
 from cellwall.runtime.host_operations import HostOperations, required_servers
 from cellwall.runtime.judging import missing_permissions
 from cellwall.runtime.metering import Unmetered
 from cellwall.runtime.outcomes import (
     allowed_outcome,
-    denial_body,
-    denial_error,
-    deny_unasked,
     failed_outcome,
     host_failure,
-    host_question_error,
     intent_body,
     outcome_body,
     run_outcome,
     tool_result_body,
     with_all_reasons,
 )
-from cellwall.runtime.questions import disclosure_question, question_about
 from cellwall.runtime.recording import Recorder
 
 _NOT_JUDGED = Decision(Verdict.DENY, reason="refused before the policy judged the action")
@@ -133,10 +124,16 @@ class Runtime:
     telemetry: TelemetryPort = OFF
     connections: ConnectionsPort | None = None
     recorder: Recorder = field(init=False)
+    _endings: Endings = field(init=False)
+    _people: Consents = field(init=False)
     _host: HostOperations = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "recorder", Recorder(self.audit))
+        recorder = Recorder(self.audit)
+        object.__setattr__(self, "recorder", recorder)
+        object.__setattr__(self, "_endings", Endings(recorder))
+        people = Consents(self.guard, self.approvals, recorder, self.installer)
+        object.__setattr__(self, "_people", people)
         host = HostOperations(
             workspaces=self.workspaces,
             sandbox=self.sandbox,
@@ -213,12 +210,12 @@ class Runtime:
             if not action.principal.name:
                 raise BadInput("the action names no principal")
             response = RunResult(None, value=operation.response)
-            result = await self._clean(action, watch, response, None)
+            result = await self._people.clean(action, watch, response, None)
             watch.step(Step.OUTCOME)
             body = tool_result_body(operation, result)
             audit_id = await self.recorder.record(action, EventKind.OUTCOME, body)
         except CellwallError as error:
-            return self._refuse(action, watch, decision, (), "", error)
+            return self._endings.refuse(action, watch, decision, (), "", error)
         return run_outcome(action, decision, audit_id, result, None)
 
     async def _perform(
@@ -245,7 +242,7 @@ class Runtime:
             # Its rates are counted, and what it will cost is reserved (RBAC-4).
             held = await self.quota.reserve(action)
         except CellwallError as error:
-            return self._refuse(action, watch, _NOT_JUDGED, (), "", error)
+            return self._endings.refuse(action, watch, _NOT_JUDGED, (), "", error)
         outcome = None
         try:
             outcome = await self._judge_and_run(
@@ -285,13 +282,13 @@ class Runtime:
             if decision.verdict is Verdict.ASK and use is not None and use.host_asks:
                 # (5) The agent's host asks its own user; the question is logged before that.
                 watch.step(Step.ASK)
-                return await self._ask_host(action, decision, findings)
+                return await self._endings.leave_to_host(action, decision, findings)
             # (5) Nothing is leased yet, so a question can wait. No answer denies (POL-8).
             if decision.verdict is Verdict.ASK:
                 watch.step(Step.ASK)
-                decision = await self._ask_person(action, decision, ask)
+                decision = await self._people.ask_about(action, decision, ask)
             if decision.verdict is not Verdict.ALLOW:
-                return await self._deny(
+                return await self._endings.deny(
                     action, watch, decision, findings, by_role=lacking is not None
                 )
             action = with_configured_domains(action, role, self.domains)
@@ -307,7 +304,7 @@ class Runtime:
                 # (8) The agent's host runs the tool; the result arrives as a `ToolResult`.
                 return allowed_outcome(action, decision, findings, audit_id)
         except CellwallError as error:
-            return self._refuse(action, watch, decision, findings, audit_id, error)
+            return self._endings.refuse(action, watch, decision, findings, audit_id, error)
         held.start()
         listener = None if sink is None else Listener(sink)
         clean = None if listener is None else CleanedOutput(self.guard, listener)
@@ -316,12 +313,14 @@ class Runtime:
                 action, watch, decision, audit_id, clean, tools, servers, ask, skills
             )
         except CellwallError as error:
-            return self._refuse(action, watch, decision, findings, audit_id, error)
+            return self._endings.refuse(action, watch, decision, findings, audit_id, error)
         except OSError as error:  # a full disk, no free descriptor: the host's, not a bug
             if listener is not None and error is listener.error:
                 self.recorder.quietly(action, {"status": "interrupted"})
                 raise
-            return self._refuse(action, watch, decision, findings, audit_id, host_failure(error))
+            return self._endings.refuse(
+                action, watch, decision, findings, audit_id, host_failure(error)
+            )
         except BaseException:  # cancelled, or a bug: logged as interrupted
             self.recorder.quietly(action, {"status": "interrupted"})
             raise
@@ -362,7 +361,7 @@ class Runtime:
         done = await self._host.run(action, watch, servers)
         if done is not None:
             # (9)
-            result = await self._clean(action, watch, done, ask)
+            result = await self._people.clean(action, watch, done, ask)
             return run_outcome(action, decision, audit_id, result, None)
         # (7) A template is shared and older than this action: its packages are judged again.
         watch.step(Step.LEASE)
@@ -405,26 +404,11 @@ class Runtime:
                 await sink.end()
             # Findings of egress and workspace quote names that the code has chosen: redact them.
             result = replace(result, findings=(*result.findings, *settled))
-            result = await self._clean(action, watch, result, ask)
+            result = await self._people.clean(action, watch, result, ask)
             outcome = run_outcome(action, decision, audit_id, result, workspace.id)
             if not (action.registries or isinstance(action.operation, InstallPackages)):
                 return outcome
             return replace(outcome, packages=self.egress.take_packages(action.id))
-
-    async def _clean(
-        self, action: Action, watch: ActionWatch, result: RunResult, ask: ApproverPort | None
-    ) -> RunResult:
-        """Guard and redact a result. Content that needs consent is shown to a model only after a
-        person has agreed (GRD-3)."""
-        watch.step(Step.GUARD_OUTPUT)
-        cleaned = await clean_result(self.guard, action, result)
-        if not cleaned.withheld:
-            return cleaned
-        # A question of its own: an answer that allowed the action does not answer this one.
-        question = disclosure_question(action, cleaned.withheld, timeout_s=self.approvals.timeout_s)
-        if (await self.approvals.ask(question, near=ask)).allows:
-            return cleaned
-        return replace(cleaned, shown=withheld(cleaned.withheld), results=())
 
     async def _judge(
         self, action: Action, findings: Sequence[Finding], servers: ToolServersPort | None
@@ -448,81 +432,12 @@ class Runtime:
             raise BadInput("the action names no principal")
         return self.roles.role_of(action.principal)
 
-    async def _ask_host(
-        self, action: Action, decision: Decision, findings: Sequence[Finding]
-    ) -> Outcome:
-        """The status is `denied`, so a host that cannot ask its user denies."""
-        body = intent_body(action, decision, ())
-        audit_id = await self.recorder.record(action, EventKind.INTENT, body)
-        error = host_question_error(action, decision)
-        return failed_outcome(action, Status.DENIED, decision, findings, audit_id, error)
-
-    async def _ask_person(
-        self, action: Action, decision: Decision, ask: ApproverPort | None
-    ) -> Decision:
-        """The decision after a person was asked; a caller that stops waiting is denied."""
-        if isinstance(action.operation, UseTool):
-            # The agent's host waits only seconds for a hook, too short for a person.
-            return deny_unasked(decision)
-        question = question_about(action, decision, timeout_s=self.approvals.timeout_s)
-        try:
-            answer = await self.approvals.ask(question, near=ask)
-        except CellwallError:
-            raise
-        except BaseException:
-            self.recorder.quietly(action, {"status": "interrupted", "question": question.id})
-            raise
-        if answer.allows and isinstance(action.operation, InstallPackages):
-            self.installer.consent(action, action.operation, answer)
-        return decision_after_answer(decision, answer)
-
-    async def _deny(
-        self,
-        action: Action,
-        watch: ActionWatch,
-        decision: Decision,
-        findings: Sequence[Finding],
-        *,
-        by_role: bool,
-    ) -> Outcome:
-        """Step 10 of an action that its role, the policy or a person has denied."""
-        watch.step(Step.OUTCOME)
-        body = denial_body(action, decision)
-        audit_id = await self.recorder.record(action, EventKind.DENIAL, body)
-        error = denial_error(action, decision, by_role=by_role)
-        return failed_outcome(action, Status.DENIED, decision, findings, audit_id, error)
-
     async def _verify_skills(self, action: Action) -> tuple[Skill, ...]:
         if not action.skills:
             return ()
         skills = await anyio.to_thread.run_sync(self.skills.load, action.skills)
         check_skill_size(skills, action.limits)
         return skills
-
-    def _refuse(
-        self,
-        action: Action,
-        watch: ActionWatch,
-        decision: Decision,
-        findings: Sequence[Finding],
-        audit_id: str,
-        error: CellwallError,
-    ) -> Outcome:
-        """The one place where a failed step becomes an outcome."""
-        watch.fail(error.code)
-        watch.step(Step.OUTCOME)
-        status = Status.DENIED if isinstance(error, Denied) else Status.ERROR
-        body: dict[str, Json] = {
-            "status": status.value,
-            "code": error.code,
-            "message": error.message,
-            "detail": error.detail,
-        }
-        is_repeated = isinstance(error, LimitExceeded) and error.is_repeated
-        if not isinstance(error, AuditFailed) and not is_repeated:
-            kind = EventKind.DENIAL if status is Status.DENIED else EventKind.OUTCOME
-            audit_id = self.recorder.quietly(action, body, kind) or audit_id
-        return failed_outcome(action, status, decision, findings, audit_id, ErrorInfo.of(error))
 
 
 def _with_role(role: Role, action: Action) -> Action:
