@@ -4,12 +4,16 @@
 without network, exchanges the copy with the environment in one system call: a process that is
 killed at any moment leaves the old environment or the new one. `discard` removes the copy.
 
+Processes of the sandbox can change every file of the workspace at any moment. So that `stage` does
+not run their code with the registry, it executes no file of the workspace (PKG-3).
+
     /workspace/.cellwall-install/ID/    the copy: a user base of Python, or a package of npm
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -23,6 +27,11 @@ _STAMP = "base"
 _UV = "/opt/packages/uv"
 _INSTALL = ("pip", "install", "--no-config", "--no-progress", "--only-binary=:all:")
 _NPM = ("install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier")
+NPM_WITHOUT_GIT = {"npm_config_git": "/nonexistent", "npm_config_allow_git": "none"}
+"""For a git dependency, npm runs npm in the clone, whose .npmrc can name any program as git, also
+with `--ignore-scripts`. Variables overrule that file; npm before 11.10 knows only the first."""
+_PROGRAMS = "/tmp/.cellwall-install"
+"""/tmp belongs to this cell alone."""
 _NPM_FILES = ("package.json", "package-lock.json", "npm-shrinkwrap.json")
 
 
@@ -37,6 +46,7 @@ def main(step: str, ecosystem: str, name: str, base: str, *requirements: str) ->
     if step == "commit":
         return _commit(place, copy, target, base)
     _prepare(place, copy, target)
+    os.environ["PATH"] = _system_path(os.environ["PATH"])
     code = _run_npm(place, requirements) if ecosystem == "npm" else _run_uv(place, requirements)
     if code != 0:
         _remove(place)
@@ -46,6 +56,11 @@ def main(step: str, ecosystem: str, name: str, base: str, *requirements: str) ->
 def _site_packages(base: str) -> str:
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     return f"{base}/lib/{version}/site-packages"
+
+
+def _system_path(path: str) -> str:
+    """Without the folder of programs that packages have installed: any file can be `npm` there."""
+    return ":".join(each for each in path.split(":") if not each.startswith(WORKSPACE))
 
 
 def _prepare(place: str, copy: str, target: str) -> None:
@@ -83,11 +98,33 @@ def _run_uv(place: str, requirements: tuple[str, ...]) -> int:
     os.chdir("/")  # where no file of the workspace is read for a requirement
     # Beside the environment, so that uv links its files: /tmp is memory, on another file system.
     cache = f"{place}.cache"
-    where = ("--python", sys.executable, "--prefix", place, "--cache-dir", cache)
     try:
+        python = _described_python()
+        where = ("--python", python, "--prefix", place, "--cache-dir", cache)
         return _spawn(_UV, *_INSTALL, *where, "--", *requirements)
     finally:
         shutil.rmtree(cache, ignore_errors=True)
+
+
+def _described_python() -> str:
+    """A program that prints what uv asks of a Python, and runs nothing.
+
+    uv queries an interpreter by a script that it writes into its cache, which is in the workspace.
+    It is asked here once, with a cache of its own, and the answer is kept.
+    """
+    os.mkdir(_PROGRAMS)
+    program, answer = f"{_PROGRAMS}/python", f"{_PROGRAMS}/answer"
+    cache = ("--cache-dir", f"{_PROGRAMS}/cache")
+    _write_program(program, f'{shlex.quote(sys.executable)} "$@" | tee {answer}')
+    _spawn(_UV, "python", "find", "--no-config", "--no-project", "--quiet", *cache, program)
+    _write_program(program, f"exec cat {answer}")
+    return program
+
+
+def _write_program(path: str, script: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"#!/bin/sh\n{script}\n")
+    os.chmod(path, 0o700)
 
 
 def _run_npm(place: str, requirements: tuple[str, ...]) -> int:
@@ -99,6 +136,7 @@ def _run_npm(place: str, requirements: tuple[str, ...]) -> int:
     os.environ |= {"npm_config_cache": "/tmp/.npm", "npm_config_prefix": "/tmp/.npm-global"}
     os.environ |= {"npm_config_userconfig": os.devnull}
     os.environ |= {"npm_config_registry": "https://registry.npmjs.org/"}
+    os.environ |= NPM_WITHOUT_GIT  # package.json is a file of the workspace
     return _spawn("npm", *_NPM, "--prefix", place, "--", *requirements)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from cellwall.core.host_programs import wheel_program
 from cellwall.sandbox.inside import install
 
 
@@ -30,7 +34,7 @@ def managed(monkeypatch, files, code=0):
                 file.write(text)
         return code
 
-    monkeypatch.setattr(install, "_run_pip", write)
+    monkeypatch.setattr(install, "_run_uv", write)
 
 
 def run(place, step, name="one"):
@@ -87,3 +91,24 @@ def test_copies_of_killed_installations_are_removed_after_an_hour(place, monkeyp
         os.utime(place / ".cellwall-install" / name, (moment, moment))
     run(place, "stage")
     assert sorted(os.listdir(place / ".cellwall-install")) == ["new", "one"]
+
+
+@pytest.mark.requirement("PKG-3")
+def test_the_interpreter_that_uv_gets_runs_no_script(tmp_path, monkeypatch):
+    """uv writes its query into a cache that code in the workspace can change."""
+    monkeypatch.setattr(install, "_PROGRAMS", str(tmp_path / "programs"))
+    monkeypatch.setattr(install, "_UV", wheel_program("uv", "uv"))
+    script = f"open({str(tmp_path / 'ran')!r}, 'w').close()"
+    python = install._described_python()
+    described = subprocess.run([python, "-I", "-c", script], check=True, stdout=subprocess.PIPE)
+    assert json.loads(described.stdout)["sys_executable"] == sys.executable
+    assert not (tmp_path / "ran").exists()
+    # The control: the Python that the answer is about runs the script.
+    subprocess.run([sys.executable, "-I", "-c", script], check=True)
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.requirement("PKG-3")
+def test_programs_of_the_workspace_are_not_on_the_path():
+    path = "/usr/bin:/bin:/workspace/.local/bin"
+    assert install._system_path(path) == "/usr/bin:/bin"
