@@ -7,7 +7,9 @@ killed at any moment leaves the old environment or the new one. `discard` remove
 Processes of the sandbox can change every file of the workspace at any moment. So that `stage` does
 not run their code with the registry, it executes no file of the workspace (PKG-3).
 
-    /workspace/.cellwall-install/ID/    the copy: a user base of Python, or a package of npm
+    /workspace/.cellwall-install/ID/         the copy: a user base of Python, or a package of npm
+    /workspace/.cellwall-install/ID.base     the environment that was copied
+    /workspace/.cellwall-install/ID.cache/   the cache of uv
 """
 
 from __future__ import annotations
@@ -17,13 +19,16 @@ import shlex
 import shutil
 import sys
 import time
+from contextlib import suppress
 
 WORKSPACE = "/workspace"
 STAGING = f"{WORKSPACE}/.cellwall-install"
 _STALE_S = 3600.0
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
-_STAMP = "base"
+# Beside the copy, where no wheel has data files.
+_STAMP = ".base"
+_CACHE = ".cache"
 _UV = "/opt/packages/uv"
 _INSTALL = ("pip", "install", "--no-config", "--no-progress", "--only-binary=:all:")
 _NPM = ("install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier")
@@ -70,7 +75,7 @@ def _prepare(place: str, copy: str, target: str) -> None:
         if time.time() - each.stat(follow_symlinks=False).st_mtime > _STALE_S:
             _remove(each.path)
     os.makedirs(os.path.dirname(copy))
-    with open(f"{place}/{_STAMP}", "w", encoding="ascii") as stamp:
+    with open(f"{place}{_STAMP}", "w", encoding="ascii") as stamp:
         stamp.write(_stamp(target))
     if os.path.isdir(target):
         shutil.copytree(target, copy, symlinks=True, copy_function=_link)
@@ -97,7 +102,7 @@ def _stamp(target: str) -> str:
 def _run_uv(place: str, requirements: tuple[str, ...]) -> int:
     os.chdir("/")  # where no file of the workspace is read for a requirement
     # Beside the environment, so that uv links its files: /tmp is memory, on another file system.
-    cache = f"{place}.cache"
+    cache = f"{place}{_CACHE}"
     try:
         python = _described_python()
         where = ("--python", python, "--prefix", place, "--cache-dir", cache)
@@ -150,7 +155,7 @@ def _spawn(*words: str) -> int:
 
 
 def _commit(place: str, copy: str, target: str, base: str) -> int:
-    with open(f"{place}/{_STAMP}", encoding="ascii") as stamp:
+    with open(f"{place}{_STAMP}", encoding="ascii") as stamp:
         if stamp.read() != _stamp(target):
             _remove(place)
             print("the environment was changed meanwhile; install again", file=sys.stderr)
@@ -162,8 +167,11 @@ def _commit(place: str, copy: str, target: str, base: str) -> int:
             if os.path.isfile(f"{place}/{name}"):
                 os.replace(f"{place}/{name}", f"{WORKSPACE}/{name}")
     else:
-        _move_others(place, base)
-        _keep_out_of_git(base)
+        try:
+            _move_others(place, base)
+            _keep_out_of_git(base)
+        except OSError as error:  # a link to a protected place; the packages are in the environment
+            print(f"programs of the packages are missing: {error.strerror}", file=sys.stderr)
     _remove(place)
     return 0
 
@@ -182,9 +190,8 @@ def _move_others(place: str, base: str) -> None:
             names.remove("lib")
         inside = os.path.relpath(folder, place)
         for name in files:
-            if (inside, name) != (".", _STAMP):
-                os.makedirs(os.path.join(base, inside), exist_ok=True)
-                os.replace(os.path.join(folder, name), os.path.join(base, inside, name))
+            os.makedirs(os.path.join(base, inside), exist_ok=True)
+            os.replace(os.path.join(folder, name), os.path.join(base, inside, name))
 
 
 def _exchange(copy: str, target: str) -> None:
@@ -197,8 +204,11 @@ def _exchange(copy: str, target: str) -> None:
         raise OSError(number, os.strerror(number), target)
 
 
-def _remove(path: str) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+def _remove(place: str) -> None:
+    for path in (place, f"{place}{_CACHE}", f"{place}{_STAMP}"):
+        shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            os.unlink(path)
     try:
         os.rmdir(STAGING)
     except OSError:  # another installation uses it

@@ -90,7 +90,28 @@ def test_copies_of_killed_installations_are_removed_after_an_hour(place, monkeyp
         moment = os.stat(place).st_mtime - age_s
         os.utime(place / ".cellwall-install" / name, (moment, moment))
     run(place, "stage")
-    assert sorted(os.listdir(place / ".cellwall-install")) == ["new", "one"]
+    assert sorted(os.listdir(place / ".cellwall-install")) == ["new", "new.base", "one", "one.base"]
+
+
+@pytest.mark.requirement("PKG-5")
+def test_a_data_file_of_a_wheel_is_not_taken_for_the_state_of_the_installation(place, monkeypatch):
+    for name in ("base", ".base", ".cache"):
+        managed(monkeypatch, {"zebra.py": name, f"../../../{name}": "1 1"})
+        assert run(place, "stage") == 0
+        assert run(place, "commit") == 0
+        assert environment(place) == {"zebra.py": name}
+    assert not (place / ".cellwall-install").exists()
+
+
+@pytest.mark.requirement("PKG-5")
+def test_programs_that_cannot_be_placed_do_not_hide_what_was_installed(place, monkeypatch, capfd):
+    (place / ".cellwall-packages").mkdir()
+    (place / ".cellwall-packages/bin").symlink_to("/proc/self/nowhere")
+    managed(monkeypatch, {"zebra.py": "1", "../../../bin/zebra": "#!"})
+    assert run(place, "stage") == 0
+    assert run(place, "commit") == 0
+    assert environment(place) == {"zebra.py": "1"}
+    assert "programs of the packages are missing" in capfd.readouterr().err
 
 
 @pytest.mark.requirement("PKG-3")
