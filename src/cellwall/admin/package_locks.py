@@ -38,6 +38,7 @@ from cellwall.packages.locks.model import Lock
 from cellwall.packages.names import Ecosystem, canonical_name
 from cellwall.runtime.judging import require
 from cellwall.runtime.wiring import App, open_app
+from cellwall.sandbox.inside.install import NPM_WITHOUT_GIT
 from cellwall.sandbox.templates import environments, uv_program
 
 __all__ = ["LOCK_NAMES", "Ecosystem", "PackageLocks", "ResolvedLock"]
@@ -56,6 +57,7 @@ _NPM = (
 _NPM_ENVIRONMENT = {
     "npm_config_cache": f"/workspace/{uv_program.CACHE}",
     "npm_config_userconfig": "/dev/null",
+    **NPM_WITHOUT_GIT,
 }
 # In the cell: `rm` removes a link and not its target. A lock without packages leaves no folder.
 _CLEAR = f"cd /workspace && rm -rf {_STAGING} {uv_program.CACHE} && mkdir {_STAGING}"

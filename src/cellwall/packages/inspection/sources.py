@@ -7,7 +7,6 @@ runs in a cell without network; the inspection finds the archives whose build is
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from email import message_from_bytes
 from email.policy import compat32
@@ -20,6 +19,7 @@ from cellwall.core.verdict import Verdict
 from cellwall.packages.inspection.archives import Member, strip_root
 from cellwall.packages.inspection.code_screening import CodeScreening
 from cellwall.packages.inspection.findings import ArtifactFinding
+from cellwall.parsing.toml import load_untrusted_toml
 
 # Folders that a build does not install.
 _NOT_INSTALLED = re.compile(r"(?:^|/)(?:tests?|testing|docs?|examples?|bench\w*)/")
@@ -51,7 +51,7 @@ def inspect_source(members: Iterator[Member], name: str, version: str) -> list[A
 def read_build_system(project: bytes) -> Mapping[str, Any]:
     """The table `[build-system]` of a `pyproject.toml`; empty where there is none."""
     try:
-        found = tomllib.loads(project.decode("utf-8")).get("build-system", {})
+        found = load_untrusted_toml(project).get("build-system", {})
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +29,7 @@ from cellwall.packages.locks.model import (
     text,
 )
 from cellwall.packages.names import Ecosystem
+from cellwall.parsing.toml import load_untrusted_toml
 
 PUBLIC_HOSTS = frozenset({"pypi.org", "files.pythonhosted.org"})
 
@@ -37,7 +37,7 @@ PUBLIC_HOSTS = frozenset({"pypi.org", "files.pythonhosted.org"})
 def parse_pylock(data: bytes) -> Lock:
     """The lock in the bytes of a `pylock.toml`."""
     try:
-        lock = Pylock.from_dict(tomllib.loads(data.decode()))
+        lock = Pylock.from_dict(load_untrusted_toml(data))
     except PylockUnsupportedVersionError as error:
         raise BadLock(f"pylock.toml: {_short(error)}") from None
     except (PylockValidationError, ValueError, TypeError, RecursionError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -24,6 +23,7 @@ from cellwall.packages.locks.model import (
 )
 from cellwall.packages.locks.pylock import PUBLIC_HOSTS
 from cellwall.packages.names import Ecosystem
+from cellwall.parsing.toml import load_untrusted_toml
 
 _VERSION = 1
 _LOCAL = ("virtual", "editable", "directory")
@@ -35,7 +35,7 @@ Entry = Mapping[str, Any]
 def parse_uv_lock(data: bytes) -> Lock:
     """The lock in the bytes of a `uv.lock`."""
     try:
-        document = tomllib.loads(data.decode())
+        document = load_untrusted_toml(data)
     except (ValueError, RecursionError):
         raise BadLock("uv.lock is not TOML") from None
     if document.get("version") != _VERSION:

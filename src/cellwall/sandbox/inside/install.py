@@ -4,25 +4,39 @@
 without network, exchanges the copy with the environment in one system call: a process that is
 killed at any moment leaves the old environment or the new one. `discard` removes the copy.
 
-    /workspace/.cellwall-install/ID/    the copy: a user base of Python, or a package of npm
+Processes of the sandbox can change every file of the workspace at any moment. So that `stage` does
+not run their code with the registry, it executes no file of the workspace (PKG-3).
+
+    /workspace/.cellwall-install/ID/         the copy: a user base of Python, or a package of npm
+    /workspace/.cellwall-install/ID.base     the environment that was copied
+    /workspace/.cellwall-install/ID.cache/   the cache of uv
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import time
+from contextlib import suppress
 
 WORKSPACE = "/workspace"
 STAGING = f"{WORKSPACE}/.cellwall-install"
 _STALE_S = 3600.0
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
-_STAMP = "base"
+# Beside the copy, where no wheel has data files.
+_STAMP = ".base"
+_CACHE = ".cache"
 _UV = "/opt/packages/uv"
 _INSTALL = ("pip", "install", "--no-config", "--no-progress", "--only-binary=:all:")
 _NPM = ("install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier")
+NPM_WITHOUT_GIT = {"npm_config_git": "/nonexistent", "npm_config_allow_git": "none"}
+"""For a git dependency, npm runs npm in the clone, whose .npmrc can name any program as git, also
+with `--ignore-scripts`. Variables overrule that file; npm before 11.10 knows only the first."""
+_PROGRAMS = "/tmp/.cellwall-install"
+"""/tmp belongs to this cell alone."""
 _NPM_FILES = ("package.json", "package-lock.json", "npm-shrinkwrap.json")
 
 
@@ -37,6 +51,7 @@ def main(step: str, ecosystem: str, name: str, base: str, *requirements: str) ->
     if step == "commit":
         return _commit(place, copy, target, base)
     _prepare(place, copy, target)
+    os.environ["PATH"] = _system_path(os.environ["PATH"])
     code = _run_npm(place, requirements) if ecosystem == "npm" else _run_uv(place, requirements)
     if code != 0:
         _remove(place)
@@ -48,6 +63,11 @@ def _site_packages(base: str) -> str:
     return f"{base}/lib/{version}/site-packages"
 
 
+def _system_path(path: str) -> str:
+    """Without the folder of programs that packages have installed: any file can be `npm` there."""
+    return ":".join(each for each in path.split(":") if not each.startswith(WORKSPACE))
+
+
 def _prepare(place: str, copy: str, target: str) -> None:
     """A copy of hard links: package managers replace files and do not write into them."""
     os.makedirs(STAGING, exist_ok=True)
@@ -55,7 +75,7 @@ def _prepare(place: str, copy: str, target: str) -> None:
         if time.time() - each.stat(follow_symlinks=False).st_mtime > _STALE_S:
             _remove(each.path)
     os.makedirs(os.path.dirname(copy))
-    with open(f"{place}/{_STAMP}", "w", encoding="ascii") as stamp:
+    with open(f"{place}{_STAMP}", "w", encoding="ascii") as stamp:
         stamp.write(_stamp(target))
     if os.path.isdir(target):
         shutil.copytree(target, copy, symlinks=True, copy_function=_link)
@@ -82,12 +102,34 @@ def _stamp(target: str) -> str:
 def _run_uv(place: str, requirements: tuple[str, ...]) -> int:
     os.chdir("/")  # where no file of the workspace is read for a requirement
     # Beside the environment, so that uv links its files: /tmp is memory, on another file system.
-    cache = f"{place}.cache"
-    where = ("--python", sys.executable, "--prefix", place, "--cache-dir", cache)
+    cache = f"{place}{_CACHE}"
     try:
+        python = _described_python()
+        where = ("--python", python, "--prefix", place, "--cache-dir", cache)
         return _spawn(_UV, *_INSTALL, *where, "--", *requirements)
     finally:
         shutil.rmtree(cache, ignore_errors=True)
+
+
+def _described_python() -> str:
+    """A program that prints what uv asks of a Python, and runs nothing.
+
+    uv queries an interpreter by a script that it writes into its cache, which is in the workspace.
+    It is asked here once, with a cache of its own, and the answer is kept.
+    """
+    os.mkdir(_PROGRAMS)
+    program, answer = f"{_PROGRAMS}/python", f"{_PROGRAMS}/answer"
+    cache = ("--cache-dir", f"{_PROGRAMS}/cache")
+    _write_program(program, f'{shlex.quote(sys.executable)} "$@" | tee {answer}')
+    _spawn(_UV, "python", "find", "--no-config", "--no-project", "--quiet", *cache, program)
+    _write_program(program, f"exec cat {answer}")
+    return program
+
+
+def _write_program(path: str, script: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"#!/bin/sh\n{script}\n")
+    os.chmod(path, 0o700)
 
 
 def _run_npm(place: str, requirements: tuple[str, ...]) -> int:
@@ -99,6 +141,7 @@ def _run_npm(place: str, requirements: tuple[str, ...]) -> int:
     os.environ |= {"npm_config_cache": "/tmp/.npm", "npm_config_prefix": "/tmp/.npm-global"}
     os.environ |= {"npm_config_userconfig": os.devnull}
     os.environ |= {"npm_config_registry": "https://registry.npmjs.org/"}
+    os.environ |= NPM_WITHOUT_GIT  # package.json is a file of the workspace
     return _spawn("npm", *_NPM, "--prefix", place, "--", *requirements)
 
 
@@ -112,7 +155,7 @@ def _spawn(*words: str) -> int:
 
 
 def _commit(place: str, copy: str, target: str, base: str) -> int:
-    with open(f"{place}/{_STAMP}", encoding="ascii") as stamp:
+    with open(f"{place}{_STAMP}", encoding="ascii") as stamp:
         if stamp.read() != _stamp(target):
             _remove(place)
             print("the environment was changed meanwhile; install again", file=sys.stderr)
@@ -124,8 +167,11 @@ def _commit(place: str, copy: str, target: str, base: str) -> int:
             if os.path.isfile(f"{place}/{name}"):
                 os.replace(f"{place}/{name}", f"{WORKSPACE}/{name}")
     else:
-        _move_others(place, base)
-        _keep_out_of_git(base)
+        try:
+            _move_others(place, base)
+            _keep_out_of_git(base)
+        except OSError as error:  # a link to a protected place; the packages are in the environment
+            print(f"programs of the packages are missing: {error.strerror}", file=sys.stderr)
     _remove(place)
     return 0
 
@@ -144,9 +190,8 @@ def _move_others(place: str, base: str) -> None:
             names.remove("lib")
         inside = os.path.relpath(folder, place)
         for name in files:
-            if (inside, name) != (".", _STAMP):
-                os.makedirs(os.path.join(base, inside), exist_ok=True)
-                os.replace(os.path.join(folder, name), os.path.join(base, inside, name))
+            os.makedirs(os.path.join(base, inside), exist_ok=True)
+            os.replace(os.path.join(folder, name), os.path.join(base, inside, name))
 
 
 def _exchange(copy: str, target: str) -> None:
@@ -159,8 +204,11 @@ def _exchange(copy: str, target: str) -> None:
         raise OSError(number, os.strerror(number), target)
 
 
-def _remove(path: str) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+def _remove(place: str) -> None:
+    for path in (place, f"{place}{_CACHE}", f"{place}{_STAMP}"):
+        shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            os.unlink(path)
     try:
         os.rmdir(STAGING)
     except OSError:  # another installation uses it

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from cellwall.core.host_programs import wheel_program
 from cellwall.sandbox.inside import install
 
 
@@ -30,7 +34,7 @@ def managed(monkeypatch, files, code=0):
                 file.write(text)
         return code
 
-    monkeypatch.setattr(install, "_run_pip", write)
+    monkeypatch.setattr(install, "_run_uv", write)
 
 
 def run(place, step, name="one"):
@@ -86,4 +90,46 @@ def test_copies_of_killed_installations_are_removed_after_an_hour(place, monkeyp
         moment = os.stat(place).st_mtime - age_s
         os.utime(place / ".cellwall-install" / name, (moment, moment))
     run(place, "stage")
-    assert sorted(os.listdir(place / ".cellwall-install")) == ["new", "one"]
+    assert sorted(os.listdir(place / ".cellwall-install")) == ["new", "new.base", "one", "one.base"]
+
+
+@pytest.mark.requirement("PKG-5")
+def test_a_data_file_of_a_wheel_is_not_taken_for_the_state_of_the_installation(place, monkeypatch):
+    for name in ("base", ".base", ".cache"):
+        managed(monkeypatch, {"zebra.py": name, f"../../../{name}": "1 1"})
+        assert run(place, "stage") == 0
+        assert run(place, "commit") == 0
+        assert environment(place) == {"zebra.py": name}
+    assert not (place / ".cellwall-install").exists()
+
+
+@pytest.mark.requirement("PKG-5")
+def test_programs_that_cannot_be_placed_do_not_hide_what_was_installed(place, monkeypatch, capfd):
+    (place / ".cellwall-packages").mkdir()
+    (place / ".cellwall-packages/bin").symlink_to("/proc/self/nowhere")
+    managed(monkeypatch, {"zebra.py": "1", "../../../bin/zebra": "#!"})
+    assert run(place, "stage") == 0
+    assert run(place, "commit") == 0
+    assert environment(place) == {"zebra.py": "1"}
+    assert "programs of the packages are missing" in capfd.readouterr().err
+
+
+@pytest.mark.requirement("PKG-3")
+def test_the_interpreter_that_uv_gets_runs_no_script(tmp_path, monkeypatch):
+    """uv writes its query into a cache that code in the workspace can change."""
+    monkeypatch.setattr(install, "_PROGRAMS", str(tmp_path / "programs"))
+    monkeypatch.setattr(install, "_UV", wheel_program("uv", "uv"))
+    script = f"open({str(tmp_path / 'ran')!r}, 'w').close()"
+    python = install._described_python()
+    described = subprocess.run([python, "-I", "-c", script], check=True, stdout=subprocess.PIPE)
+    assert json.loads(described.stdout)["sys_executable"] == sys.executable
+    assert not (tmp_path / "ran").exists()
+    # The control: the Python that the answer is about runs the script.
+    subprocess.run([sys.executable, "-I", "-c", script], check=True)
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.requirement("PKG-3")
+def test_programs_of_the_workspace_are_not_on_the_path():
+    path = "/usr/bin:/bin:/workspace/.local/bin"
+    assert install._system_path(path) == "/usr/bin:/bin"
