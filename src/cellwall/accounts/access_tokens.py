@@ -117,7 +117,7 @@ def _read_header(token: str) -> str:
     encoded = token.partition(".")[0]
     try:
         header = json.loads(urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise failures.bad_token("unreadable header") from None
     if not isinstance(header, dict) or header.keys() != _HEADER_NAMES:
         raise failures.bad_token("unexpected header")

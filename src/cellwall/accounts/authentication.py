@@ -79,7 +79,11 @@ class Authentication:
         return replace(known.identity, address=address)
 
     async def still_counts(self, identity: Identity) -> bool:
-        """Whether neither the user, nor the sign-in, nor the token was revoked since.
+        """Whether neither the user, nor the sign-in, nor the token was revoked since."""
+        return await self.renewed(identity) is not None
+
+    async def renewed(self, identity: Identity) -> Identity | None:
+        """The identity with the role and the teams of now; None if it was revoked since.
 
         Unlike `authenticate` it does not mind that an access token has expired: what was begun
         with it may take longer.
@@ -88,13 +92,15 @@ class Authentication:
             user_id=identity.user_id, family_id=identity.family_id, jti=identity.credential
         )
         if state is None or state.user.is_disabled or state.is_token_revoked:
-            return False
+            return None
         if identity.family_id:
-            return state.is_family_live
-        if identity.expires_s <= self._clock():
-            return False
-        tokens = await self._store.list_service_tokens(identity.user_id)
-        return any(each.id == identity.credential and not each.is_revoked for each in tokens)
+            counts = state.is_family_live
+        else:
+            tokens = await self._store.list_service_tokens(identity.user_id)
+            counts = identity.expires_s > self._clock() and any(
+                each.id == identity.credential and not each.is_revoked for each in tokens
+            )
+        return replace(identity, role=state.user.role, teams=state.teams) if counts else None
 
     def _note_revision(self, revision: int) -> None:
         """Forget every token when a credential has ended since it was looked up."""

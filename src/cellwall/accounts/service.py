@@ -109,6 +109,10 @@ class Accounts:
         """Whether a request that came with this identity may go on: nothing was revoked."""
         return await self._authentication.still_counts(identity)
 
+    async def renewed(self, identity: Identity) -> Identity | None:
+        """The identity with the role and the teams of now; None if it does not count any more."""
+        return await self._authentication.renewed(identity)
+
     async def count_request(self, address: str) -> None:
         """Count a request; raises `LimitExceeded`, which is recorded once per window."""
         try:

@@ -84,7 +84,8 @@ class Limits:
         for spec in fields(self):
             value = getattr(self, spec.name)
             least, most = spec.metadata["least"], spec.metadata["most"]
-            if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or (isinstance(value, float) and math.isnan(value)):
                 raise BadInput(
                     f"limit {spec.name} must be a number, not {value!r:.40}", code="CW-BAD-LIMIT"
                 )
@@ -103,12 +104,14 @@ class Limits:
 
 
 _SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_MAX_SHOWN = 1 << 63
 _UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB}
 
 
 def _format(name: str, value: float) -> str:
     is_size = name.endswith(("_bytes", "_bytes_per_s"))
-    return size_text(int(value)) if is_size else f"{value}"
+    is_shown = abs(value) < _MAX_SHOWN  # a larger one cannot become a float
+    return size_text(int(value)) if is_size and is_shown else f"{value!r:.40}"
 
 
 def size_text(number: int) -> str:

@@ -28,9 +28,10 @@ from cellwall.interfaces.http.bodies.accounts import (
     UserPage,
 )
 from cellwall.interfaces.http.callers import CurrentCaller, require
+from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.service import CurrentService
 
-routes = APIRouter(tags=["accounts"], responses=ERRORS)
+routes = APIRouter(route_class=CheckedRoute, tags=["accounts"], responses=ERRORS)
 
 
 @routes.get("/users")

@@ -23,11 +23,12 @@ from cellwall.interfaces.http.bodies.lookups import (
     ProposalBody,
 )
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, may, require
+from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.service import CurrentService, Service
 from cellwall.runtime.approval_board import VIA
 from cellwall.runtime.approval_queue import chosen_rule
 
-routes = APIRouter(tags=["approvals"], responses=ERRORS)
+routes = APIRouter(route_class=CheckedRoute, tags=["approvals"], responses=ERRORS)
 _NAMES: tuple[AnswerName, ...] = get_args(AnswerName)
 
 

@@ -32,9 +32,10 @@ from cellwall.interfaces.http.callers import (
     csrf_token,
     current_caller,
 )
+from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.service import CurrentService, Service
 
-routes = APIRouter(tags=["accounts"], responses=ERRORS)
+routes = APIRouter(route_class=CheckedRoute, tags=["accounts"], responses=ERRORS)
 _REFRESH_COOKIE = "cellwall_refresh"
 _REFRESH_PATH = "/v1/auth"
 _REFRESH_PREFIX = "cwr_"

@@ -10,9 +10,10 @@ from cellwall.core.accounts import Meter
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.sign_in import BudgetBody, BudgetChange, BudgetList
 from cellwall.interfaces.http.callers import CurrentCaller
+from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.service import CurrentService
 
-routes = APIRouter(tags=["accounts"], responses=ERRORS)
+routes = APIRouter(route_class=CheckedRoute, tags=["accounts"], responses=ERRORS)
 Kind = Literal["user", "team"]
 Resource = Literal["runs", "cpu_s", "sent_bytes", "money"]
 _ONE = "/budgets/{kind}/{subject}/{resource}"

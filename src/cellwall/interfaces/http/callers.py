@@ -88,6 +88,9 @@ async def current_caller(
             code="CW-SIGN-IN-MISSING",
         )
     is_by_cookie = header is None
+    identity = await authenticate(service, token, address=address)
+    found = Caller(identity, address, is_by_cookie)
+    request.state.caller = found  # for the record of a refusal
     if is_by_cookie and request.method not in _SAFE_METHODS:
         sent = request.headers.get(CSRF_HEADER, "")
         if not hmac.compare_digest(sent.encode(), csrf_token(token).encode()):
@@ -96,9 +99,6 @@ async def current_caller(
                 hint=f"Send {CSRF_HEADER}; GET /v1/auth/session tells it.",
                 code="CW-CSRF",
             )
-    identity = await authenticate(service, token, address=address)
-    found = Caller(identity, address, is_by_cookie)
-    request.state.caller = found  # for the record of a refusal
     return found
 
 

@@ -17,12 +17,13 @@ from cellwall.core.text import plain
 from cellwall.core.types import FileEntry, FileOperation
 from cellwall.interfaces.http.bodies import ERRORS, ErrorResponse
 from cellwall.interfaces.http.bodies.sessions import Entry, Listing
-from cellwall.interfaces.http.callers import Caller, CurrentCaller
+from cellwall.interfaces.http.callers import Caller, CurrentCaller, current_caller
+from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.problems import RefusedOutcome, raise_for_refusal
 from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.service import CurrentService
 
-routes = APIRouter(tags=["files"], responses=ERRORS)
+routes = APIRouter(route_class=CheckedRoute, tags=["files"], responses=ERRORS)
 _BINARY = "application/octet-stream"
 _PATH = "/sessions/{session_id}/files/{path:path}"
 _BYTES = {"schema": {"type": "string", "format": "binary"}, "example": "a,b\n1,2\n"}
@@ -82,6 +83,7 @@ async def write_file(
     `If-None-Match: *` only as a new file."""
     sandbox = service.sandboxes.find(caller.identity, session_id)
     content = await request.body()
+    caller = await current_caller(request, service, None)  # the body may have taken long
     async with sandbox.writing:  # of two conditional writes the second sees the first
         if if_match is not None or if_none_match is not None:
             await _check_tags(sandbox, caller, path, if_match, if_none_match)

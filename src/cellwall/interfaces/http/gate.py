@@ -28,6 +28,7 @@ _HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
+_SIGN_IN = "/v1/auth/"
 _CORS_METHODS = b"GET, POST, PUT, PATCH, DELETE"
 _CORS_HEADERS = (
     b"authorization, content-type, idempotency-key, last-event-id, if-match, if-none-match, "
@@ -42,6 +43,10 @@ _ORIGIN = ErrorInfo(
 )
 _NUL = ErrorInfo("CW-BAD-INPUT", "the address contains a NUL", "See /openapi.json.")
 _LARGE = ErrorInfo("CW-TOO-LARGE", "the body is too large", "Send less at once.")
+
+
+MAX_UNKNOWN_BYTES = 64 * 1024
+"""Of a body that is parsed before the caller is known, as that of a sign-in."""
 
 
 class Gate:
@@ -74,6 +79,8 @@ class Gate:
         # A file is the only body that is not parsed on the event loop, so it may be larger.
         is_file = scope.get("method") == "PUT" and "/files/" in scope["path"]
         most = self._max_file_bytes if is_file else self._max_body_bytes
+        if scope["path"].startswith(_SIGN_IN):
+            most = min(most, MAX_UNKNOWN_BYTES)
         refusal = self._refusal(headers, origin, most) or _refuse_nul(scope)
         if refusal is None:
             refusal = await self._over_rate(scope)

@@ -28,11 +28,12 @@ from cellwall.interfaces.http.bodies.lookups import (
 )
 from cellwall.interfaces.http.bodies.sessions import OutcomeBody
 from cellwall.interfaces.http.callers import CurrentCaller, may, require
+from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.rendering import outcome_json
 from cellwall.interfaces.http.service import CurrentService
 from cellwall.runtime.guarding import LazyGuard
 
-routes = APIRouter(responses=ERRORS)
+routes = APIRouter(route_class=CheckedRoute, responses=ERRORS)
 _MAX_SEEN = 100_000
 """Records that one request looks at; a rare record needs narrower conditions."""
 

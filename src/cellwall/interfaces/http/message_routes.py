@@ -15,10 +15,11 @@ from cellwall.interfaces.http.bodies.messages import (
     ReplyBody,
 )
 from cellwall.interfaces.http.callers import CurrentCaller
+from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.problems import raise_for_refusal
 from cellwall.interfaces.http.service import CurrentService
 
-routes = APIRouter(tags=["messages"], responses=ERRORS)
+routes = APIRouter(route_class=CheckedRoute, tags=["messages"], responses=ERRORS)
 
 
 @routes.post("/messages")

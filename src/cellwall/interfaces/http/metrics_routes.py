@@ -12,6 +12,7 @@ from cellwall.core.telemetry import TelemetryPort
 from cellwall.core.types import Permission
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.callers import CurrentCaller, require
+from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.service import CurrentService
 from cellwall.runtime.observing import metrics_text
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 routes = APIRouter(
-    tags=["health"], responses={code: ERRORS[code] for code in (400, 401, 403, 421, 429, 503)}
+    route_class=CheckedRoute,
+    tags=["health"],
+    responses={code: ERRORS[code] for code in (400, 401, 403, 421, 429, 503)},
 )
 
 _TEXT: dict[int | str, dict[str, Any]] = {

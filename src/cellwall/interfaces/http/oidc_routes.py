@@ -15,9 +15,10 @@ from cellwall.interfaces.http.auth_routes import set_tokens
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.sign_in import ProviderAddress, SignInMethods
 from cellwall.interfaces.http.callers import CurrentCaller, address_of
+from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.service import CurrentService, Service
 
-routes = APIRouter(tags=["accounts"], responses=ERRORS)
+routes = APIRouter(route_class=CheckedRoute, tags=["accounts"], responses=ERRORS)
 _COOKIE = "cellwall_oidc"
 _PATH = "/v1/auth/oidc"
 _LIVES_S = 600

@@ -17,9 +17,10 @@ from cellwall.interfaces.http.bodies.sign_in import (
     PasskeySignIn,
 )
 from cellwall.interfaces.http.callers import CurrentCaller, address_of
+from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.service import CurrentService
 
-routes = APIRouter(tags=["accounts"], responses=ERRORS)
+routes = APIRouter(route_class=CheckedRoute, tags=["accounts"], responses=ERRORS)
 
 
 @routes.post("/auth/passkeys/register")

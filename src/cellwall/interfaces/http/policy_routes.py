@@ -20,12 +20,15 @@ from cellwall.interfaces.http.bodies.policies import (
     Rules,
 )
 from cellwall.interfaces.http.callers import CurrentCaller, require
+from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.rendering import without_path
 from cellwall.interfaces.http.sandboxes import default_policy
 from cellwall.interfaces.http.service import CurrentService, Service
 from cellwall.runtime.policies import Policy, effective_policy, read_call
 
-routes = APIRouter(prefix="/policies", tags=["policies"], responses=ERRORS)
+routes = APIRouter(
+    route_class=CheckedRoute, prefix="/policies", tags=["policies"], responses=ERRORS
+)
 _CWD = "/workspace"
 """Paths of calls are those in a sandbox."""
 

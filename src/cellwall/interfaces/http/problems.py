@@ -174,10 +174,11 @@ def _info(request: Request, error: CellwallError) -> ErrorInfo:
 
 
 async def _record_denial(request: Request, error: CellwallError) -> str:
-    """Every denial is an event (AUD-1); those of actions are recorded by the runtime."""
-    if not isinstance(error, Denied):
-        return ""
+    """Every denial of a caller is an event (AUD-1); those of actions are recorded by the runtime.
+    One of nobody is not: a flood of them would fill the record."""
     caller = getattr(request.state, "caller", None)
+    if not isinstance(error, Denied) or caller is None:
+        return ""
     route = request.scope.get("route")
     body = {
         "verdict": "deny",
@@ -186,8 +187,7 @@ async def _record_denial(request: Request, error: CellwallError) -> str:
         "code": error.code,
         "message": error.message,
     }
-    name = caller.principal.name if caller is not None else ""
-    event = Event(EventKind.DENIAL, "", name, "http", dict(body))
+    event = Event(EventKind.DENIAL, "", caller.principal.name, "http", dict(body))
     return await service_of(request).app.audit.record(event)
 
 

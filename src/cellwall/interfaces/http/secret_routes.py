@@ -21,9 +21,10 @@ from cellwall.interfaces.http.bodies.secrets import (
     SecretRequest,
 )
 from cellwall.interfaces.http.callers import CurrentCaller
+from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.service import CurrentService
 
-routes = APIRouter(tags=["secrets"], responses=ERRORS)
+routes = APIRouter(route_class=CheckedRoute, tags=["secrets"], responses=ERRORS)
 
 
 @routes.get("/secrets")

@@ -33,6 +33,7 @@ from cellwall.interfaces.http.listening import Listening, Started
 from cellwall.interfaces.http.operator_view import OperatorView
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.service_manager import ServiceManager
+from cellwall.interfaces.http.terminal import MAX_FRAME_BYTES
 from cellwall.interfaces.standalone_proxy import first_error
 from cellwall.interfaces.supervisor.server import Supervisor
 from cellwall.runtime.wiring import App
@@ -162,6 +163,9 @@ class ServiceProcess:
             access_log=False,  # the audit log tells who did what
             proxy_headers=False,  # a client could name any address
             server_header=False,
+            # A WebSocket accepts messages before its caller is known.
+            ws_max_size=MAX_FRAME_BYTES,
+            ws_per_message_deflate=False,
             timeout_graceful_shutdown=server.drain_s,  # type: ignore[arg-type]  # passed to asyncio
             ssl_context_factory=None if context is None else lambda _config, _default: context,
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -12,7 +14,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from cellwall.admin import session_data
-from cellwall.admin.accounts import Identity
+from cellwall.admin.accounts import Identity, require_own
 from cellwall.core.accounts import SessionRecord
 from cellwall.core.errors import BadInput, NotFound
 from cellwall.core.languages import canonical
@@ -29,17 +31,20 @@ from cellwall.interfaces.http.bodies.sessions import (
     SessionPage,
 )
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, require
+from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.rendering import outcome_json
 from cellwall.interfaces.http.runs import Run
 from cellwall.interfaces.http.sandboxes import OwnedSandbox, about
-from cellwall.interfaces.http.service import CurrentService, Service
+from cellwall.interfaces.http.service import CurrentService, Service, service_of
 from cellwall.interfaces.sdk.commands import argv_of
 from cellwall.interfaces.sdk.hosts import SandboxSpec
 
 EVENTS = "text/event-stream"
+_LOOK_EVERY_S = 0.05
+"""For a revocation, while a run is followed."""
 _EVENT_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
-routes = APIRouter(tags=["sessions"], responses=ERRORS)
+routes = APIRouter(route_class=CheckedRoute, tags=["sessions"], responses=ERRORS)
 _ONE = "/sessions/{session_id}"
 
 
@@ -210,8 +215,9 @@ async def follow_run(
     last: Annotated[int, Header(alias="Last-Event-ID", ge=0)] = 0,
 ) -> Response:
     """The events of a run behind `Last-Event-ID`, after a lost connection."""
-    run = service.sandboxes.find(caller.identity, session_id).runs.find(run_id)
-    return _stream(run, last)
+    sandbox = service.sandboxes.find(caller.identity, session_id)
+    run = sandbox.runs.find(run_id)
+    return _stream(_Follower(service, caller.identity, sandbox), run, last)
 
 
 @routes.delete(f"{_ONE}/runs/{{run_id}}", status_code=204)
@@ -253,7 +259,8 @@ async def _run(
     own_key = None if key is None else f"{caller.id} {key}"
     run = sandbox.runs.begin(work, key=own_key, request=path + b"\0" + await request.body())
     if _wants_events(accept):
-        return _stream(run, 0)
+        follower = _Follower(service_of(request), caller.identity, sandbox)
+        return _stream(follower, run, 0)
     outcome = await _outcome(request, run, is_joined_by_key=key is not None)
     return JSONResponse(outcome_json(outcome), headers={"Cellwall-Run": run.id})
 
@@ -286,10 +293,42 @@ def _wants_events(accept: str) -> bool:
     return any(part.partition(";")[0].strip().lower() == EVENTS for part in accept.split(","))
 
 
-def _stream(run: Run, after: int) -> StreamingResponse:
+@dataclass(slots=True)
+class _Follower:
+    """Who reads the events of a run: a revocation ends the stream, as the end of a membership."""
+
+    service: Service
+    who: Identity
+    sandbox: OwnedSandbox
+    _revision: int = -1
+    _looked_at: float = 0.0
+
+    async def may_read(self) -> bool:
+        if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
+            return True
+        revision = await self.service.accounts.revision()
+        if revision != self._revision:
+            who = await self.service.accounts.renewed(self.who)
+            if who is None or not _is_own(self.sandbox, who):
+                return False
+            self._revision = revision
+        self._looked_at = time.monotonic()
+        return True
+
+
+def _is_own(sandbox: OwnedSandbox, who: Identity) -> bool:
+    try:
+        return require_own(sandbox, who, what="session") is sandbox
+    except NotFound:
+        return False
+
+
+def _stream(follower: _Follower, run: Run, after: int) -> StreamingResponse:
     async def chunks() -> AsyncIterator[bytes]:
         yield f": run {run.id}\nretry: 1000\n\n".encode()
         async for event in run.stream(after):
+            if not await follower.may_read():
+                return
             yield event
 
     headers = {**_EVENT_HEADERS, "Cellwall-Run": run.id}

@@ -45,6 +45,8 @@ _log = logging.getLogger("cellwall.http")
 _FIRST_WITHIN_S = 10.0
 _FOLLOW_S = 5.0
 _MAX_MESSAGE = 65_536
+MAX_FRAME_BYTES = 2 * _MAX_MESSAGE
+"""What the server reads at all; between both, a client gets a reason."""
 _MAX_SIDE = 1000
 _POLICY_VIOLATION, _INTERNAL_ERROR = 1008, 1011
 _FAILED = ErrorInfo("CW-INTERNAL", "the service failed on this terminal", "Try again.")
