@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from cellwall.admin.tool_servers import ServerReview, ServerSettings, ToolServerAdmin
@@ -19,7 +21,9 @@ from cellwall.core.types import Action
 from cellwall.interfaces.cli.mcp_review_text import review_text
 from cellwall.interfaces.mcp.tools import TOOLS
 from cellwall.mcp_servers import connection
-from cellwall.runtime.offered_tools import OWN_TOOLS
+from cellwall.mcp_servers.definitions import tool_set
+from cellwall.runtime.offered_tools import OWN_TOOLS, Offer
+from cellwall.runtime.server_catalog import ServerCatalog
 from cellwall.runtime.tool_servers import ToolServers
 from cellwall.runtime.wiring import App, open_app, principal
 from conftest import audit_records
@@ -265,6 +269,26 @@ def call(request):
 
     # One for the second call, and at most a few in the background.
     assert 1 <= with_client(app, work) <= 5
+
+
+@pytest.mark.requirement("SRV-7")
+def test_what_a_server_lists_has_no_definition_scanned_again(app: App) -> None:
+    accepted(app)
+    catalog = ServerCatalog(app.store.home)
+    pinned = catalog.read("raw").pins.tools["say"].definition.fields
+    other = tool_set({}, [{**pinned, "description": "Another one."}])
+
+    async def work(client: Client) -> list[Offer]:
+        offers = [client.servers.offered()]
+        await anyio.to_thread.run_sync(catalog.note_seen, "raw", other)
+        offers.append(client.servers.offered())
+        reject = partial(ToolServerAdmin(app).reject, only=["say"], who=principal("cli"))
+        await anyio.to_thread.run_sync(reject, ToolServerAdmin(app).review("raw"))
+        return [*offers, client.servers.offered()]
+
+    before, listed, decided = with_client(app, work)
+    assert listed is before
+    assert before.tools.keys() - decided.tools.keys() == {("raw", "say")}
 
 
 @pytest.mark.requirement("SRV-7")
@@ -594,6 +618,27 @@ def test_question_of_a_server_reaches_the_person_where_the_user_allows_it(app: A
     assert told["result"] == {"action": "accept", "content": {"colour": "Your password?"}}
     nobody = json.loads(call(app).text or "")
     assert "error" in nobody
+
+
+@pytest.mark.requirement("SRV-7")
+@pytest.mark.parametrize(
+    ("title", "is_asked"),
+    [
+        ("Colour of the wall", True),
+        ("Couleur du mur \u2014 \u0446\u0432\u0435\u0442", True),
+        ("x\x1b[2J\x1b[HCellwall asks you", False),
+        ("x\nCellwall asks you", False),
+        ("\u202erevoc", False),
+        ("Colour\u3164\U000e0101", False),
+        ("x" * 501, False),
+    ],
+)
+def test_form_of_a_server_hides_and_forges_nothing(title: str, is_asked: bool) -> None:
+    for field in ({"title": title}, {"description": title}, {"enum": [title]}):
+        schema = {"type": "object", "properties": {"colour": {"type": "string", **field}}}
+        assert connection._is_plain_form(schema) is is_asked
+    named = {"type": "object", "properties": {title: {"type": "string"}}}
+    assert connection._is_plain_form(named) is is_asked
 
 
 @pytest.mark.requirement("SRV-7", "ISO-3", "NET-1")

@@ -47,9 +47,16 @@ _DISCLOSING = re.compile(
 
 
 def screen_definition(
-    scanner: Scanner, texts: Iterable[tuple[str, str]], *, foreign_tools: frozenset[str]
+    scanner: Scanner,
+    texts: Iterable[tuple[str, str]],
+    *,
+    joined: Iterable[tuple[str, str]] = (),
+    foreign_tools: frozenset[str],
 ) -> tuple[Finding, ...]:
-    """Findings in all texts of a definition; `foreign_tools` are names of tools of others."""
+    """Findings in all texts of a definition; `foreign_tools` are names of tools of others.
+
+    `joined` are texts that a model may read as one: a sentence can be spread over names and values.
+    """
     found: list[Finding] = []
     for where, text in texts:
         if _PLAIN.fullmatch(text) is None or text in foreign_tools:
@@ -57,6 +64,10 @@ def screen_definition(
             found += [replace(each, where=place) for each in _in_text(scanner, text, foreign_tools)]
         if len(found) >= _MAX_FINDINGS:
             break
+    if not found:  # else the same would be told twice
+        for where, text in joined:
+            orders = _orders_in(scanner, text[:_MAX_TEXT])
+            found += [replace(each, where=where[-80:]) for each in orders]
     return tuple(found[:_MAX_FINDINGS])
 
 
@@ -66,14 +77,18 @@ def _in_text(scanner: Scanner, text: str, foreign_tools: frozenset[str]) -> Iter
     if len(text) > _MAX_TEXT:
         yield _finding("medium", "tool.long", "a text is too long to be read by a person")
         text = text[:_MAX_TEXT]
-    yield from scanner.scan(text, kind="output").findings
-    if _STEERING.search(text):
-        yield _finding("medium", "tool.steers", "it says when other tools are to be used")
+    yield from _orders_in(scanner, text)
     if _DISCLOSING.search(text):
         yield _finding("medium", "tool.discloses", "it names secrets, files or the conversation")
     named = sorted(foreign_tools.intersection(_WORD.findall(text)))
     if named:
         yield _finding("medium", "tool.names-others", f"it names tools of others: {named[0]}")
+
+
+def _orders_in(scanner: Scanner, text: str) -> Iterator[Finding]:
+    yield from scanner.scan(text, kind="output").findings
+    if _STEERING.search(text):
+        yield _finding("medium", "tool.steers", "it says when other tools are to be used")
 
 
 def _has_invisible(text: str) -> bool:

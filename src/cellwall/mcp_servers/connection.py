@@ -38,9 +38,17 @@ from mcp_types import (
 
 from cellwall.core.errors import ServerFailed
 from cellwall.core.outcomes import RunResult
+from cellwall.core.text import INVISIBLE
 from cellwall.core.tool_servers import Elicit, ServerPipe
 from cellwall.core.types import Json
-from cellwall.mcp_servers.definitions import MAX_TOOLS, BadDefinition, ToolSet, canonical, tool_set
+from cellwall.mcp_servers.definitions import (
+    MAX_TOOLS,
+    BadDefinition,
+    ToolSet,
+    canonical,
+    texts_of,
+    tool_set,
+)
 from cellwall.mcp_servers.results import error_result, result_of
 from cellwall.parsing.jsonrpc import Lines, encode_message, parse_message
 
@@ -51,7 +59,7 @@ _BURST_BYTES, _BYTES_PER_S = 64 * 1024 * 1024, 16 * 1024 * 1024
 _MAX_PAGES = 32
 _WRITE_WITHIN_S = 30.0
 _MAX_QUESTIONS = 8
-_MAX_FORM_BYTES, _MAX_FORM_FIELDS = 16 * 1024, 16
+_MAX_FORM_BYTES, _MAX_FORM_FIELDS, _MAX_FORM_TEXT = 16 * 1024, 16, 500
 _FIELD_TYPES = frozenset({"string", "number", "integer", "boolean", "array"})
 _MODERN_LIST_S = 60.0
 """Under protocol 2026-07-28 a server announces changes only to subscribers, so they are polled."""
@@ -343,7 +351,8 @@ def _plain(model: Any) -> dict[str, Json]:  # noqa: ANN401  # any model of the S
 
 
 def _is_plain_form(schema: Mapping[str, Any]) -> bool:
-    """Flat and small, as the protocol demands of forms."""
+    """Flat and small, as the protocol demands of forms, and the person sees each character of it:
+    a client shows titles as they are, unlike the question itself."""
     fields = schema.get("properties")
     try:
         size = len(canonical(schema))
@@ -357,4 +366,11 @@ def _is_plain_form(schema: Mapping[str, Any]) -> bool:
             isinstance(each, Mapping) and each.get("type") in _FIELD_TYPES
             for each in fields.values()
         )
+        and all(_is_label(text) for _, text in texts_of(schema))
     )
+
+
+def _is_label(text: str) -> bool:
+    """One short line without invisible characters, escapes and changes of direction."""
+    is_seen = text.isprintable() and INVISIBLE.search(text) is None
+    return is_seen and len(text) <= _MAX_FORM_TEXT

@@ -131,6 +131,22 @@ def _check_shape(value: Json) -> None:
     raise BadDefinition(f"it is nested more than {MAX_DEPTH} deep")
 
 
+def joined_texts_of(value: Json, where: str = "") -> Iterable[tuple[str, str]]:
+    """The texts that stand side by side, and the names of fields, as the sentences that they may
+    form together. The depth is bounded."""
+    if isinstance(value, str) or not isinstance(value, Mapping | Sequence):
+        return
+    names = list(value) if isinstance(value, Mapping) else []
+    inner = list(value.values()) if isinstance(value, Mapping) else list(value)
+    for side_by_side in (names, [each for each in inner if isinstance(each, str)]):
+        text = " ".join(side_by_side).replace("_", " ").replace("-", " ")
+        if text not in side_by_side:
+            yield f"{where} (joined)", text
+    for number, each in enumerate(inner):
+        place = names[number] if names else f"[{number}]"
+        yield from joined_texts_of(each, f"{where}.{place}" if where else place)
+
+
 def texts_of(value: Json, where: str = "") -> Iterable[tuple[str, str]]:
     """Every text of a definition, keys included, with its place. The depth is bounded."""
     if isinstance(value, str):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from cellwall.core.outcomes import SEVERITIES, Finding
 from cellwall.guard.scanning import Scanner
 from cellwall.guard.tool_definitions import screen_definition
-from cellwall.mcp_servers.definitions import Definition, texts_of
+from cellwall.mcp_servers.definitions import Definition, joined_texts_of, texts_of
 from cellwall.mcp_servers.pins import plain_name
 from cellwall.parsing.budget import ScanBudget
 from cellwall.runtime.server_catalog import ServerEntry
@@ -84,7 +84,10 @@ def findings_in(
     # Its own name is judged by `owner_of`; a name without a separator is a word of the language.
     foreign.discard(str(definition.fields.get("name", "")))
     names = frozenset(name for name in foreign if "_" in name or "-" in name)
-    found = screen_definition(scanner, texts_of(definition.fields), foreign_tools=names)
+    fields = definition.fields
+    found = screen_definition(
+        scanner, texts_of(fields), joined=joined_texts_of(fields), foreign_tools=names
+    )
     return tuple(each for each in found if SEVERITIES.index(each.severity) >= _SERIOUS)
 
 

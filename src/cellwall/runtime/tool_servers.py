@@ -114,13 +114,14 @@ class ToolServers:
         for name in self._catalog.names():
             with suppress(CellwallError):  # a damaged entry offers nothing, and hides no other
                 entries[name] = self._catalog.read(name)
+        # Attack: other tools each second, to have all definitions scanned again and again.
         is_same = entries.keys() == self._entries.keys() and all(
-            entry is self._entries[name] for name, entry in entries.items()
+            entry.pins == self._entries[name].pins for name, entry in entries.items()
         )
         if not is_same:
             # In this order: `judge` on another thread must not take the old offer for the new one.
             self._offer = offer(list(entries.values()), self._app.scanner)
-            self._entries = entries
+        self._entries = entries
         return self._offer
 
     def names(self) -> frozenset[str]:

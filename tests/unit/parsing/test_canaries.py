@@ -38,6 +38,7 @@ SPELLINGS = {
     "JSON in JSON": lambda text: json.dumps({"a": json.dumps(text)}),
     "URL": lambda text: quote(text, safe=""),
     "HTML": html.escape,
+    "HTML, padded numbers": lambda text: "".join(f"&#{ord(each):012};" for each in text),
     "base64": lambda text: base64.b64encode(text.encode()).decode(),
     "base64 with a prefix": lambda text: "x" + base64.b64encode(b"ab" + text.encode()).decode(),
     "base64 after noise": lambda text: base64.b64encode(b"\xff\x00\x91" + text.encode()).decode(),
@@ -66,6 +67,16 @@ def test_part_of_a_registered_text_is_found_in_every_spelling(spelling: str) -> 
         answers = [stream.feed(data[at : at + size]) for at in range(0, len(data), size)]
         assert answers[-1] == "c1", size
     assert CanarySet().find(data) is None
+
+
+@pytest.mark.requirement("GRD-5", "RED-2")
+@pytest.mark.parametrize(
+    "number", ["&#" + "9" * 5000, "&#" + "0" * 5000 + "65;", "&#x" + "f" * 5000]
+)
+def test_number_that_is_no_character_hides_nothing(number: str) -> None:
+    found = canaries(PROMPT)
+    assert found.find(number.encode()) is None
+    assert found.find(f"{number} {PROMPT}".encode()) == "c0"
 
 
 @pytest.mark.requirement("GRD-5")

@@ -104,11 +104,11 @@ def _next_line_end(plain: str, at: int) -> int:
 
 
 def _entities(plain: str, spans: _Spans) -> Iterator[_Edit]:
-    import html
+    from cellwall.parsing.html.tokens import characters
 
     for start, end in spans:
         entity = plain[start:end]
-        text = html.unescape(entity)
+        text = characters(entity)
         if text != entity:
             yield start, end, text
 
@@ -145,7 +145,7 @@ def _escapes(plain: str, spans: _Spans) -> Iterator[_Edit]:
             yield start, end, text
 
 
-_POINT = re.compile(r"[0-9A-Fa-f]{4,8}|(?<=\{)[0-9A-Fa-f]{1,6}")
+_POINT = re.compile(r"(?<=\{)[0-9A-Fa-f]+|[0-9A-Fa-f]{4,8}")
 
 
 def _points_text(run: str) -> str | None:

@@ -17,8 +17,9 @@ _NO_LETTERS = bytes(
 _NO_LETTER = re.compile(r"[\W_]+")
 _JSON_BLANK = re.compile(rb"\\[nrtbf]")
 _JSON_CHARACTER = re.compile(rb"\\u([0-9a-fA-F]{4})")
+_MAX_CUT = 32
 _CUT = re.compile(
-    rb"(?:\\u?[0-9a-fA-F]{0,3}|(?:%[0-9a-fA-F]{0,2}){1,4}|&[#A-Za-z0-9]{0,10}|[\xc0-\xff][\x80-\xbf]*)\Z"
+    rb"(?:\\u?[0-9a-fA-F]{0,3}|(?:%[0-9a-fA-F]{0,2}){1,4}|&[#A-Za-z0-9]{0,30}|[\xc0-\xff][\x80-\xbf]*)\Z"
 )
 _WORD = rb"[A-Za-z0-9+/_-]"
 _BASE64 = re.compile(rb"%b{48,}+(?:[\r\n]{1,2}%b{4,}+)*+" % (_WORD, _WORD))
@@ -41,10 +42,10 @@ def letters(data: bytes) -> bytes:
         data = _JSON_CHARACTER.sub(_character, data)
         data = _JSON_BLANK.sub(b" ", data)
     if b"%" in data or b"&" in data:
-        import html  # noqa: PLC0415  # its table of entities loads slowly
+        from cellwall.parsing.html.tokens import characters  # noqa: PLC0415  # loads slowly
 
         text = data.decode("utf-8", "ignore")
-        data = html.unescape(unquote(text, errors="ignore")).encode("utf-8", "ignore")
+        data = characters(unquote(text, errors="ignore")).encode("utf-8", "ignore")
     if data.isascii():
         return data.translate(_LOWER, _NO_LETTERS)
     text = unicodedata.normalize("NFKC", data.decode("utf-8", "ignore"))
@@ -57,7 +58,7 @@ def _character(found: re.Match[bytes]) -> bytes:
 
 def cut_escape(data: bytes) -> int:
     """Where an escape or a character may begin that the next piece of a stream completes."""
-    found = _CUT.search(data, max(0, len(data) - 12))
+    found = _CUT.search(data, max(0, len(data) - _MAX_CUT))
     return len(data) if found is None else found.start()
 
 

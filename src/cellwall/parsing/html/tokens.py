@@ -127,6 +127,8 @@ _EQUALS = re.compile(r"[\t\n\r\f ]*=[\t\n\r\f ]*")
 _COMMENT_END = re.compile(r"-->|(?<!<!)--!>")
 """Browsers also end a comment at `--!>`, but not at that of `<!--!>` (HTML 13.2.5.50)."""
 _BARE = re.compile(r"[^\t\n\r\f >]*")
+# Attack: a browser ignores zeros before a number, however many.
+_PADDING = re.compile(r"&#(?:0+(?=[0-9])|([xX])0+(?=[0-9a-fA-F]))")
 # `int` refuses numbers of so many digits, and no character has one.
 _NO_CHARACTER = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9a-fA-F]{8,});?")
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -231,7 +233,7 @@ def characters(text: str) -> str:
     """Text with its character references resolved."""
     if "&" not in text:
         return text
-    return html.unescape(_NO_CHARACTER.sub("\ufffd", text))
+    return html.unescape(_NO_CHARACTER.sub("\ufffd", _PADDING.sub(r"&#\1", text)))
 
 
 def _or_end(found: int, end: int) -> int:

@@ -93,6 +93,11 @@ def test_an_encoded_instruction_is_read_and_leads_back_to_its_place(via: tuple[s
         "https://example.com/?q=" + INSTRUCTION.replace(" ", "+"),
         INSTRUCTION.replace("previous", "previ=\nous"),
         INSTRUCTION.replace("o", "&#111;"),
+        # A reader of HTML or JavaScript ignores zeros before a number, however many.
+        INSTRUCTION.replace("o", "&#00000000111;"),
+        INSTRUCTION.replace("o", "&#x" + "0" * 5000 + "6f;"),
+        INSTRUCTION.replace("o", "&#" + "0" * 5000 + "111;"),
+        INSTRUCTION.replace("o", "\\u{00000006f}"),
         '{"text": "x\\n' + INSTRUCTION.replace(" all ", "\\nall\\t") + '"}',
         "-".join(INSTRUCTION.replace(" ", "")),
     ],

@@ -69,3 +69,5 @@ def test_page_with_too_many_tokens_is_cut(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_numbers_of_no_character_are_told_as_such() -> None:
     assert characters("a&amp;&#x41;&#99999999999999999999;") == "a&A\ufffd"
+    # Attack: zeros before a number, which a browser ignores.
+    assert characters(f"&#{'0' * 5000}65;&#x{'0' * 5000}42;&#00a&#x00g") == "AB\ufffda\ufffdg"
