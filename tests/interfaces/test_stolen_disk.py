@@ -224,6 +224,10 @@ def test_retention_erases_by_age_and_by_size_but_not_under_a_hold(
     sweep_state(shared_app())
     assert sorted(os.listdir(Path(state_home, "workspaces"))) == sorted(kept)
     note.write_text(json.dumps(written))
+    with pytest.raises(Denied) as held:
+        cellwall.Changes(kept[0]).discard()
+    assert held.value.code == "CW-SESSION-HELD"
+    assert sorted(os.listdir(Path(state_home, "workspaces"))) == sorted(kept)
     admin.release("case")
     admin.seal()
     assert os.listdir(Path(state_home, "workspaces")) == [kept[1]]  # the oldest went
