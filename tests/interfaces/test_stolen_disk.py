@@ -19,7 +19,7 @@ from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
 from cellwall.core.errors import BadInput, CellwallError, Denied, VaultError
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Principal
-from cellwall.runtime.wiring import close_shared, principal, shared_app
+from cellwall.runtime.wiring import close_shared, principal, shared_app, sweep_state
 from conftest import audit_records
 from interfaces.test_cli_process import in_process
 
@@ -217,6 +217,16 @@ def test_retention_erases_by_age_and_by_size_but_not_under_a_hold(
     admin = AuditLogAdmin(ME)
     admin.hold("case", "a court asks")
     admin.seal()
+    assert sorted(os.listdir(Path(state_home, "workspaces"))) == sorted(kept)
+    note = Path(state_home, "workspaces", kept[0], "session.json")
+    written = json.loads(note.read_text())
+    note.write_text(json.dumps(written | {"made_ns": 1}))  # past `keep_changes_days`
+    sweep_state(shared_app())
+    assert sorted(os.listdir(Path(state_home, "workspaces"))) == sorted(kept)
+    note.write_text(json.dumps(written))
+    with pytest.raises(Denied) as held:
+        cellwall.Changes(kept[0]).discard()
+    assert held.value.code == "CW-SESSION-HELD"
     assert sorted(os.listdir(Path(state_home, "workspaces"))) == sorted(kept)
     admin.release("case")
     admin.seal()

@@ -15,15 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cellwall.audit.records import SEALED_VERSION
-from cellwall.audit.retention import holds
 from cellwall.audit.sealed_bodies import CLEAR_KINDS
 from cellwall.audit.search import Query, search
-from cellwall.core.errors import BadInput, Denied
+from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json, Permission, Principal, check_id, new_id
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import audit_directory
+from cellwall.runtime.session_data import refuse_held
 from cellwall.runtime.wiring import App
 from cellwall.sandbox.files.descriptors import closing_fd, remove_tree
 
@@ -48,7 +48,7 @@ def erase(app: App, subject_id: str, *, principal: Principal) -> ErasedSession:
     require(app.settings, principal, Permission.FILES_WRITE)  # (1)
     refuse_agents("erasing a session")
     check_id(subject_id)
-    _refuse_held(app)  # (2)
+    refuse_held(app.store.home)  # (2)
     with app.ledger.hold_ended(subject_id):
         names, sealed, clear = _keys_in_log(app, subject_id)
         had_workspace = os.path.isdir(os.path.join(app.store.home, "workspaces", subject_id))
@@ -73,16 +73,6 @@ def erase(app: App, subject_id: str, *, principal: Principal) -> ErasedSession:
         }
         _write(app, principal, action_id, body)  # (6)
     return erased
-
-
-def _refuse_held(app: App) -> None:
-    active = holds(audit_directory(app.store.home))
-    if active:
-        raise Denied(
-            "a hold on the audit log is in force, and nothing may be erased",
-            hint="`cellwall audit hold` lists the holds.",
-            code="CW-SESSION-HELD",
-        )
 
 
 def _keys_in_log(app: App, subject_id: str) -> tuple[set[str], int, int]:

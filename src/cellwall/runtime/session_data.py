@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from cellwall.audit.log import AuditLog
 from cellwall.audit.retention import holds
 from cellwall.config.models import Settings
-from cellwall.core.errors import CellwallError, WorkspaceError
+from cellwall.core.errors import CellwallError, Denied, WorkspaceError
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json
 from cellwall.runtime.recording import audit_directory
@@ -68,6 +68,16 @@ def readable_keys(
 ) -> SessionKeys:
     """Keys that can also read: the vault opens for them when needed, and `ask` may ask a person."""
     return SessionKeys(home, _VaultOnDemand(home, settings, ask))
+
+
+def refuse_held(home: str) -> None:
+    """Raise `Denied` while a hold on the log is in force."""
+    if holds(audit_directory(home)):
+        raise Denied(
+            "a hold on the audit log is in force, and nothing may be erased",
+            hint="`cellwall audit hold` lists the holds.",
+            code="CW-SESSION-HELD",
+        )
 
 
 _ENFORCE_EVERY_S = 3600.0

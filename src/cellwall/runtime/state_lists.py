@@ -46,8 +46,9 @@ class StateList:
 
     def stamp(self) -> Stamp:
         """A value that differs after every change."""
+        path = f"{self.home}/{self.name}/{self.name}.json"  # on the path of every action
         try:
-            found = os.stat(os.path.join(self._folder, self._file), follow_symlinks=False)
+            found = os.stat(path, follow_symlinks=False)
         except FileNotFoundError:
             return ABSENT
         except OSError:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cellwall.audit.log import AuditLog
+from cellwall.audit.retention import holds
 from cellwall.config.load import candidates, load_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
@@ -40,7 +41,7 @@ from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
 from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
-from cellwall.runtime.recording import note_configuration, open_record
+from cellwall.runtime.recording import audit_directory, note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
 from cellwall.runtime.session_data import enforce_retention, readable_keys
 from cellwall.runtime.template_packages import TemplatePackages
@@ -351,7 +352,13 @@ def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None
     dead = ledger.sweep()
     store.placeholders.sweep()
     keep_days = settings.workspace.keep_changes_days
-    store.sweep(dead=dead, live=ledger.live(), keep_days=keep_days, hold_ended=ledger.hold_ended)
+    store.sweep(
+        dead=dead,
+        live=ledger.live(),
+        keep_days=keep_days,
+        hold_ended=ledger.hold_ended,
+        is_held=functools.cache(lambda: bool(holds(audit_directory(store.home)))),
+    )
 
 
 def _open_judge(settings: Settings, home: str) -> PackageJudge:

@@ -10,17 +10,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from cellwall.audit.export.forwarding import Forwarder, ForwardMark, read_state
+from cellwall.audit.export.sinks import Receipt
 from cellwall.audit.export.target import ExportTarget
 from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
 from cellwall.audit.retention import maintain_segments
+from cellwall.audit.search import FoundRecord
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.secrets.session_keys import SessionKeys
 from unit.audit.audit_logs import aged, event, lines_of, put_lines, relinked, sign
@@ -118,6 +120,7 @@ def test_records_are_forwarded_as_they_are_written_and_never_twice_without_need(
 _CHILD = """
 import sys
 from cellwall.audit.export.forwarding import Forwarder
+from cellwall.audit.export.sinks import Receipt
 from cellwall.audit.export.target import ExportTarget
 audit, folder, port, ca = sys.argv[1:]
 goal = ExportTarget.parse("syslog", f"tls://127.0.0.1:{port}", ca_file=ca)
@@ -248,6 +251,47 @@ def test_records_that_a_power_cut_took_back_are_not_skipped_when_others_take_the
     again = records(receiver)[5:]
     assert [record["seq"] for record in again][-3:] == [3, 4, 5]
     assert all("instead" in json.dumps(record["body"]) for record in again[-3:])
+
+
+@pytest.mark.requirement("AUD-4")
+@pytest.mark.parametrize(
+    ("old", "new"), [(b'"n":2', b'"n":7'), (b'"seq":4,', b'"seq":9,')], ids=["body", "number"]
+)
+def test_an_altered_record_is_reported_and_does_not_keep_the_processor_busy(tmp_path, old, new):
+    audit, tries = tmp_path / "audit", []
+
+    class Nowhere:
+        def __init__(self, _: ExportTarget) -> None:
+            tries.append(self)
+
+        def send(self, batch: Sequence[FoundRecord]) -> Receipt:
+            return Receipt()
+
+        def close(self) -> None:
+            pass
+
+    with AuditLog.open(str(audit)) as log:
+        for number in range(4):
+            log.write(event(number))
+    lines, goal = lines_of(audit), ExportTarget.parse("syslog", "tls://127.0.0.1:1")
+    put_lines(audit, [line.replace(old, new) for line in lines])
+    assert lines_of(audit) != lines
+    folder = str(tmp_path / "forward")
+    forwarder = Forwarder(str(audit), folder, goal, None, pause_s=3600, open_sink=Nowhere)
+    forwarder.start()
+    try:
+        until(lambda: state(tmp_path).code == "CW-AUDIT-ALTERED")
+    finally:
+        forwarder.stop()
+    assert state(tmp_path).seq == 0
+    assert len(tries) == 1
+    put_lines(audit, lines)
+    forwarder = Forwarder(str(audit), folder, goal, None, open_sink=Nowhere)
+    forwarder.start()
+    try:
+        until(lambda: state(tmp_path).seq == 5)
+    finally:
+        forwarder.stop()
 
 
 @pytest.mark.requirement("AUD-4")

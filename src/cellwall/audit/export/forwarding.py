@@ -29,7 +29,14 @@ from typing import Any
 from cellwall.audit.export.sinks import ExportSink, NotDelivered
 from cellwall.audit.export.syslog import UNCONFIRMED, SyslogSink
 from cellwall.audit.export.target import ExportTarget
-from cellwall.audit.files import closing_fd, make_folder, open_folder, open_private, replace_file
+from cellwall.audit.files import (
+    closing_fd,
+    log_altered,
+    make_folder,
+    open_folder,
+    open_private,
+    replace_file,
+)
 from cellwall.audit.merkle import leaf_hash, unproven_checkpoint
 from cellwall.audit.records import SEALED_VERSION
 from cellwall.audit.sealed_bodies import is_locked
@@ -164,13 +171,9 @@ class Forwarder:
                     if self._state.state != "ok":
                         self._note(folder, "ok", mark)
                     continue
+                gaps = 0
                 for found in batch:
-                    is_next = found.record["seq"] == expected
-                    if is_next and last_leaf not in (_NO_LEAF, found.record["prev"]):
-                        return  # replaced since it was read: look again at (2)
-                    if not is_next:
-                        gap = found.record["seq"] - expected
-                        self._state = replace(self._state, gaps=self._state.gaps + max(0, gap))
+                    gaps += _gap_before(found, expected, last_leaf)
                     last_leaf = leaf_hash(found.line).hex()
                     expected = found.record["seq"] + 1
                 receipt = sink.send([self._opened(each) for each in batch])  # (4)
@@ -181,6 +184,7 @@ class Forwarder:
                         code="CW-EXPORT-UNCONFIRMED",
                     )
                 mark.move(expected - 1, last_leaf)  # (5)
+                self._state = replace(self._state, gaps=self._state.gaps + gaps)
                 self._note(folder, "ok", mark)
 
     def _opened(self, found: FoundRecord) -> FoundRecord:
@@ -240,6 +244,19 @@ class Forwarder:
         fields = {name: getattr(self._state, name) for name in ForwardState.__slots__}
         with suppress(OSError):
             replace_file(_STATE, json.dumps(fields).encode(), folder, durable=False)
+
+
+def _gap_before(found: FoundRecord, expected: int, last_leaf: str) -> int:
+    """How many records retention has deleted before this one.
+
+    Raises if it does not follow the last one: it was replaced since that was read, and the next try
+    looks again at (2), or the log was altered, and a person must know.
+    """
+    seq = found.record["seq"]
+    is_linked = seq == expected and last_leaf in (_NO_LEAF, found.record["prev"])
+    if not is_linked and not seq == found.segment.first > expected:
+        raise log_altered(f"record {seq} does not follow the one before it")
+    return int(seq - expected)
 
 
 def read_state(folder: str) -> ForwardState:

@@ -41,7 +41,15 @@ _EXTENT = struct.Struct(">QQ")
 _LENGTH = struct.Struct(">I")
 _MAX_HEADER_BYTES = 1024 * 1024
 MAX_ENTRIES: Final = 10_000_000
-_XATTR_PREFIXES = ("user.", "trusted.overlay.")
+_MAX_PATH_BYTES = 4095
+"""What lies deeper cannot be opened by its path, and not be applied either; see changes.py."""
+_NODE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_OVERLAY_XATTRS = frozenset(
+    f"{space}.overlay.{name}"
+    for space in ("user", "trusted")
+    for name in ("opaque", "redirect", "whiteout")
+)
+"""Those that changes.py reads; code could make others longer than any header."""
 
 Progress = Callable[[int], None]
 """Gets the bytes done so far."""
@@ -151,19 +159,28 @@ def write_archive(
     links: dict[tuple[int, int], str] = {}
     for name, root in roots.items():
         _put_header(out, {"p": name, "t": "d", **_attributes(root.fd, os.fstat(root.fd))})
-        for step in root.walk(max_entries=MAX_ENTRIES):
-            _put_entry(out, name, root, step, links)
+
+        def can_be_opened(step: WalkStep, top: str = name) -> bool:
+            return len(os.fsencode(f"{top}/{step.path}")) <= _MAX_PATH_BYTES
+
+        for step in root.walk(max_entries=MAX_ENTRIES, descend=can_be_opened):
+            _put_entry(out, name, step, links)
     out.finish()
 
 
 def _put_entry(
-    out: _ChunkWriter, top: str, root: Root, step: WalkStep, links: dict[tuple[int, int], str]
+    out: _ChunkWriter, top: str, step: WalkStep, links: dict[tuple[int, int], str]
 ) -> None:
     status, path = step.status, f"{top}/{step.path}"
     kind = stat.S_IFMT(status.st_mode)
     if kind == stat.S_IFLNK:
         target = os.readlink(step.name, dir_fd=step.dir_fd)
         _put_header(out, {"p": path, "t": "l", "to": target, **_owner(status)})
+        return
+    is_whiteout = kind == stat.S_IFCHR and status.st_rdev == 0  # how overlayfs marks a removed name
+    if kind not in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFIFO) and not is_whiteout:
+        # Sockets and devices cannot be applied. Left out before links: a link to one would be a
+        # link to nothing.
         return
     identity = (status.st_dev, status.st_ino)
     if kind != stat.S_IFDIR and status.st_nlink > 1:
@@ -173,18 +190,15 @@ def _put_entry(
         links[identity] = path
     if kind == stat.S_IFDIR:
         unlock(step.dir_fd, step.name)  # the walk enters it next
-    with root.node(step.path) as node:
+    with closing_fd(os.open(step.name, _NODE, dir_fd=step.dir_fd)) as node:
         about = {"p": path, **_attributes(node, status)}
         if kind == stat.S_IFDIR:
             _put_header(out, {"t": "d", **about})
         elif kind == stat.S_IFREG:
             _put_header(out, {"t": "f", "n": status.st_size, **about})
             _put_extents(out, node, status)
-        elif kind == stat.S_IFCHR and status.st_rdev == 0:  # how overlayfs marks a removed name
-            _put_header(out, {"t": "w", **about})
-        elif kind == stat.S_IFIFO:
-            _put_header(out, {"t": "p", **about})
-        # Sockets and devices cannot be applied: nothing of them is worth keeping.
+        else:
+            _put_header(out, {"t": "w" if is_whiteout else "p", **about})
 
 
 def _put_header(out: _ChunkWriter, header: dict[str, Any]) -> None:
@@ -194,7 +208,7 @@ def _put_header(out: _ChunkWriter, header: dict[str, Any]) -> None:
 
 def _attributes(node: int, status: os.stat_result) -> dict[str, Any]:
     path = proc_path(node)
-    names = [name for name in os.listxattr(path) if name.startswith(_XATTR_PREFIXES)]
+    names = [name for name in os.listxattr(path) if name in _OVERLAY_XATTRS]
     found = {name: os.getxattr(path, name).hex() for name in names}
     mode = stat.S_IMODE(status.st_mode)
     return {"m": mode, "mt": status.st_mtime_ns, "x": found, **_owner(status)}
@@ -273,8 +287,7 @@ def extract(
                 progress(done)
         # Last, the deepest first: a directory may be read-only, and each entry changes its time.
         for header in reversed(directories):
-            with root.node(header["p"]) as node:
-                _set_attributes(node, header)
+            _set_attributes_below(root, header)
 
 
 def _get_header(source: _ChunkReader) -> dict[str, Any]:
@@ -314,8 +327,7 @@ def _make_entry(root: Root, header: dict[str, Any], source: _ChunkReader) -> int
                 return _make_file(folder, name, header, source)
             case _:
                 raise _damaged("an entry of an unknown kind")
-    with root.node(header["p"]) as node:
-        _set_attributes(node, header)
+    _set_attributes_below(root, header)
     return 0
 
 
@@ -338,12 +350,20 @@ def _make_file(folder: int, name: str, header: dict[str, Any], source: _ChunkRea
     return written
 
 
+def _set_attributes_below(root: Root, header: dict[str, Any]) -> None:
+    with (
+        root.parent(header["p"]) as (folder, name),  # its own path may be too long
+        closing_fd(os.open(name, _NODE, dir_fd=folder)) as node,
+    ):
+        _set_attributes(node, header)
+
+
 def _set_attributes(node: int, header: dict[str, Any]) -> None:
     path = proc_path(node)
     if os.geteuid() == 0:
         os.chown(path, header["u"], header["g"])
     for name, value in header["x"].items():
-        if name.startswith(_XATTR_PREFIXES):
+        if name in _OVERLAY_XATTRS:
             os.setxattr(path, name, bytes.fromhex(value))
     os.chmod(path, header["m"])
     os.utime(path, ns=(header["mt"], header["mt"]))

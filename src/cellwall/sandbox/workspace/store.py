@@ -216,20 +216,25 @@ class WorkspaceStore:
         live: Collection[str],
         keep_days: int,
         hold_ended: Callable[[str], AbstractContextManager[None]],
+        is_held: Callable[[], bool],
     ) -> None:
         """Remove the folders of killed runs, and changes that were not applied in time.
 
         A live sandbox may be older than that: its layers are mounted, and stay. `hold_ended` raises
-        for a session that lives.
+        for a session that lives, or whose changes are being applied. While a legal hold is in force
+        (`is_held`, asked only if something is to be removed), no changes are removed.
         """
         for session in self.sessions():
             if session.id in live:
                 continue
             with suppress(OSError, CellwallError):
-                if (time.time_ns() - session.made_ns) / 1e9 > keep_days * _DAY_S and (
-                    session.request.mode is not WorkspaceMode.PRIVATE
+                if (
+                    (time.time_ns() - session.made_ns) / 1e9 > keep_days * _DAY_S
+                    and session.request.mode is not WorkspaceMode.PRIVATE
+                    and not is_held()
                 ):
-                    self.remove(session.id)
+                    with hold_ended(session.id):
+                        self.remove(session.id)
                 elif session.id in dead:
                     self.retire(session)
                 elif time.time_ns() - session.made_ns > _TIDY_AFTER_NS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 
 from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.types import WorkspaceMode, WorkspaceRequest, new_id
+from cellwall.sandbox.files.root import Root
+from cellwall.sandbox.workspace.changes import changes as changes_of
 from cellwall.sandbox.workspace.store import StoredWorkspace, WorkspaceStore
 
 pytestmark = pytest.mark.requirement("FS-5")
@@ -135,6 +138,38 @@ def test_a_kept_workspace_is_one_encrypted_file_and_comes_back_whole(store):
     assert sorted(os.listdir(session.folder)) == ["sealed", "session.json"]
 
 
+def test_nothing_that_code_makes_loses_its_files_or_keeps_them_in_clear(
+    store, tmp_path, monkeypatch
+):
+    session = store.make(new_id("act"), COW)
+    upper = Path(session.upper_path)
+    (upper / "a").write_bytes(CANARY)
+    with socket.socket(socket.AF_UNIX) as made, monkeypatch.context() as there:
+        there.chdir(upper)  # the path of a socket is short
+        made.bind("socket")  # is not kept, so a link to it must not be kept either
+        os.link("socket", "z-link")
+    folder = os.open(upper, os.O_RDONLY)
+    for _ in range(30):  # longer than any path that the kernel opens
+        os.mkdir("d" * 200, dir_fd=folder)
+        below = os.open("d" * 200, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(folder)
+    for number in range(30):
+        os.setxattr(upper / "a", f"user.overlay.{number}", b"x" * 100)
+    store.retire(session)
+    assert not holds_canary(session.folder)
+    with store.open_upper(session) as opened:
+        assert sorted(os.listdir(opened)) == ["a", "d" * 200]
+        assert Path(opened, "a").read_bytes() == CANARY
+        assert os.listxattr(Path(opened, "a")) == []
+        (tmp_path / "lower").mkdir()
+        with Root.open(str(tmp_path / "lower")) as lower, Root.open(opened) as root:
+            found = [change.path for change in changes_of(lower, root)]
+    assert "a" in found
+    assert len(found[-1]) > 4095  # listed, for `apply` to refuse it
+
+
 def test_a_live_workspace_is_read_in_place(store):
     session = kept(store)
     with store.open_upper(session) as upper:
@@ -219,7 +254,8 @@ def sweep(store: WorkspaceStore, session: StoredWorkspace, *, is_live: bool = Fa
     note = Path(session.folder, "session.json")
     made = f'"made_ns": {session.made_ns}'
     note.write_text(note.read_text().replace(made, f'"made_ns": {session.made_ns - 7200 * 10**9}'))
-    store.sweep(dead=(), live=(), keep_days=7, hold_ended=alive if is_live else nullcontext)
+    hold_ended = alive if is_live else nullcontext
+    store.sweep(dead=(), live=(), keep_days=7, hold_ended=hold_ended, is_held=lambda: False)
 
 
 def test_a_sweep_touches_no_live_session(store):

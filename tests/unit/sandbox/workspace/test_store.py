@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -103,9 +104,16 @@ def test_sweeping_removes_the_dead_and_the_expired_only(store: WorkspaceStore) -
         note = Path(session.folder, "session.json")
         note.write_text(json.dumps({**json.loads(note.read_text()), "made_ns": 1}))
     live = {living.id, old_and_living.id}
-    store.sweep(
-        dead={dead.id, fresh.id, unchanged.id}, live=live, keep_days=7, hold_ended=nullcontext
+    sweep = partial(
+        store.sweep,
+        dead={dead.id, fresh.id, unchanged.id},
+        live=live,
+        keep_days=7,
+        hold_ended=nullcontext,
     )
+    sweep(is_held=lambda: True)
+    assert folders(store) == sorted([living.id, fresh.id, old_and_living.id, expired.id])
+    sweep(is_held=lambda: False)
     assert folders(store) == sorted([living.id, fresh.id, old_and_living.id])
 
 
