@@ -14,6 +14,7 @@ from cellwall.admin.connections import ConnectionAdmin
 from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.accounts import SessionsPort
+from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
@@ -63,6 +64,7 @@ class Service:
     store: SessionsPort
     settings: ServiceSettings
     sandboxes: OwnedSandboxes
+    approvals: ApprovalRecords
     readiness: ReadinessProbe
     secrets: OwnedSecrets
     inbox: Inbox
