@@ -42,6 +42,7 @@ from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes, default_policy
 from cellwall.interfaces.http.service import Service, ServiceSettings
+from cellwall.interfaces.http.spools import Spools
 from cellwall.runtime.wiring import App
 
 __all__ = ["API", "Service", "ServiceSettings", "make_application"]
@@ -102,6 +103,7 @@ def make_application(
                 approvals=approvals,
                 readiness=ReadinessProbe(app, store, sandboxes),
                 paths=HostPaths.of(app),
+                spools=Spools(app.store.home, max_file_bytes=settings.max_file_bytes),
                 inbox=Inbox(
                     app.runtime,
                     store,
