@@ -13,7 +13,7 @@ import pytest
 import cellwall
 from cellwall.admin.connections import ConnectionAdmin
 from cellwall.core.connections import ConnectedAccount
-from cellwall.core.errors import CellwallError, Denied
+from cellwall.core.errors import BadInput, CellwallError, Denied
 from cellwall.core.outcomes import EventKind, Outcome, Status
 from cellwall.core.types import Action, CalendarEvent, Principal, UseAccount
 from cellwall.runtime import wiring
@@ -190,6 +190,17 @@ def test_account_cannot_name_the_secret_of_another_user(perform, admin, server):
         admin.list(by=mallory, user="ann")
     with pytest.raises(Denied, match="secrets:use"):
         admin.add("c", by=Principal("gus", "http", "user"), **known)
+
+
+@pytest.mark.requirement("RBAC-3")
+def test_no_user_takes_the_places_of_others(admin, server):
+    greedy = Principal("greedy", "http", "power-user")
+    known = {"kind": "caldav", "url": server.url("ann"), "username": "a", "secret": "CAL"}
+    for number in range(50):
+        admin.add(f"a{number}", by=greedy, **known)
+    with pytest.raises(BadInput, match="too many"):
+        admin.add("more", by=greedy, **known)
+    assert admin.add("one", by=Principal("modest", "http", "power-user"), **known)
 
 
 @pytest.mark.requirement("RBAC-2", "POL-1")

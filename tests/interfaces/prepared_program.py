@@ -240,6 +240,7 @@ def prepare_service() -> None:
     importlib.import_module("cellwall.storage.migrations.versions.r0001_accounts")
     importlib.import_module("cellwall.admin.account_admin")
     importlib.import_module("cellwall.interfaces.http.server")
+    importlib.import_module("cellwall.interfaces.http.startup")
     importlib.import_module("uvicorn.lifespan.on")
     importlib.import_module("uvicorn.protocols.websockets.auto")
     _freeze()

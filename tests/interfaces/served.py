@@ -75,7 +75,9 @@ class Place:
         self.done("user", "add", name, "--role", role)
         return self.done("token", "create", "--user", name).decode().strip()
 
-    def start(self, *words: str, env: Mapping[str, str] = {}, code: str | None = None) -> Process:
+    def start(
+        self, *words: str, env: Mapping[str, str] = {}, code: str | None = None, **streams: Any
+    ) -> Process:
         """A fork of a prepared program: imports take longer than everything else together."""
         return prepared_program.Popen(
             ["serve", *words],
@@ -84,7 +86,7 @@ class Place:
             cwd="/",
             user=self.user.get("user"),
             start_new_session=True,  # a signal for its whole group is for it alone
-            **_STREAMS,
+            **{**_STREAMS, **streams},
         )
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import anyio
 import pytest
@@ -66,3 +67,25 @@ def test_code_is_printed_alone_for_a_user_who_exists(state_home: str) -> None:
     assert json.loads(call("pair", "list", "ann", "--json")[1]) == {"pairings": []}
     code, _, told = call("pair", "code", "nobody")
     assert (code, "CW-NOT-FOUND" in told) == (125, True)
+
+
+@pytest.mark.requirement("SEC-3")
+def test_project_of_a_secret_is_set_shown_and_ended(state_home: str, tmp_path: Path) -> None:
+    file = ["--key-file", str(tmp_path / "key")]
+    config = tmp_path / "cellwall.toml"
+    config.write_text(f'[vault]\nkey = "file"\nkey_file = "{tmp_path}/key"\n')
+    where = ["--config", str(config)]
+    assert call("vault", "init", *file, *where)[0] == 0
+    setting = ["vault", "set", "TOKEN", *where]
+
+    def project() -> str:
+        listed = json.loads(call("vault", "list", "--json", *where)[1])["secrets"]
+        return str(listed[0]["project"])
+
+    assert call(*setting, "--project", str(tmp_path), stdin=b"some-long-value")[0] == 0
+    assert project() == str(tmp_path)
+    assert call(*setting, stdin=b"another-long-value")[0] == 0
+    assert project() == str(tmp_path)
+    assert call(*setting, "--project", f"{tmp_path}/nothing", stdin=b"x-long-value")[0] == 125
+    assert call(*setting, "--project", "", stdin=b"a-third-long-value")[0] == 0
+    assert project() == ""

@@ -48,8 +48,9 @@ def test_clients_are_led_to_the_metadata_of_the_resource(service: McpService) ->
         assert refused.status_code == 401
         origin = service.url.removesuffix("/mcp")
         place = f"{origin}/.well-known/oauth-protected-resource/mcp"
+        scopes = "files:read files:write network:use packages:install sandbox:execute"
         assert refused.headers["www-authenticate"] == (
-            f'Bearer realm="cellwall", resource_metadata="{place}"'
+            f'Bearer realm="cellwall", scope="{scopes}", resource_metadata="{place}"'
         )
         found = http.get(place).json()
         assert found == http.get(place.removesuffix("/mcp")).json()
@@ -108,6 +109,10 @@ def test_a_scope_and_a_lowered_role_bound_what_a_client_may_do(
     client = RawClient(service, reads, version)
     assert client.call("list_files")["status"] == "ok"
     assert client.call("run_code", code="1")["error"]["code"] == "CW-ROLE"
+    none = RawClient(service, service.token("reader", scopes=("approvals:answer",))[0], version)
+    refused = none.send()
+    assert refused.status_code == 403
+    assert 'error="insufficient_scope"' in refused.headers["www-authenticate"]
     token, _ = service.token(f"lowered-{version}")
     client = RawClient(service, token, version)
     assert client.call("run_code", code="x = 1")["status"] == "ok"

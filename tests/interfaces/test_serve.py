@@ -448,6 +448,36 @@ def refuses(served: Served) -> bool:
         return True
 
 
+START_LATE = """
+import builtins, os, sys
+from cellwall.interfaces.cli.main import main
+class Late:
+    def __del__(self):  # here an exception of a signal handler would be lost
+        os.write(1, b"now\\n")
+        os.read(0, 1)
+real = builtins.__import__
+def slow(name, *rest):
+    if name == "cellwall.interfaces.http.server":
+        builtins.__import__ = real
+        Late()
+    return real(name, *rest)
+builtins.__import__ = slow
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_during_the_start_is_not_lost(place, number):
+    process = place.start("--port", "0", code=START_LATE, stdin=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"now\n"
+        process.send_signal(number)
+        assert process.wait(DEADLINE_S) == -number
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_after_the_drain_runs_are_ended_and_no_process_is_left(place):
     token, mark = place.token(), uuid.uuid4().hex
     place.configure("[server]\ndrain_s = 0.2\n")

@@ -119,7 +119,21 @@ def test_agents_reach_the_tools_over_mcp(served, ann):
             "mcp-name": "run_code",
         },
     )
-    assert "42" in told.json()["result"]["structuredContent"]["output"], told.text
+    result = told.json()["result"]["structuredContent"]
+    assert "42" in result["output"]
+    # The operator sees it, and ends it.
+    listed = json.loads(served.place.done("ps", "--json"))["sandboxes"]
+    assert [each["owner"] for each in listed if each["id"] == result["session"]] == ["ann"]
+    [known] = [
+        each
+        for each in ann.get("/v1/sessions", params={"state": "all"}).json()["sessions"]
+        if each["id"] == result["session"]
+    ]
+    assert known["state"] == "live"
+    served.place.done("kill", result["session"])
+    listed = json.loads(served.place.done("ps", "--json"))["sandboxes"]
+    assert result["session"] not in [each["id"] for each in listed]
+    assert ann.get(f"/v1/sessions/{result['session']}").json()["state"] == "ended"
 
 
 def test_the_supervisor_of_a_service_is_not_stopped_alone(served):

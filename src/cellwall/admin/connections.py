@@ -19,7 +19,13 @@ from cellwall.core.outcomes import EventKind
 from cellwall.core.types import REMOTE_INTERFACES, Json, Permission, Principal, new_id
 from cellwall.egress.destinations.hostnames import parse_url
 from cellwall.runtime.agent_processes import refuse_agents
-from cellwall.runtime.connection_list import MAX_ACCOUNTS, ConnectionList, encode, owner_of
+from cellwall.runtime.connection_list import (
+    MAX_ACCOUNTS,
+    MAX_OWN_ACCOUNTS,
+    ConnectionList,
+    encode,
+    owner_of,
+)
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange
 from cellwall.secrets.leases import check_secret_name
@@ -99,8 +105,13 @@ class ConnectionAdmin:
 
 
 def _check_free(account: ConnectedAccount, others: list[ConnectedAccount]) -> None:
-    if len(others) >= MAX_ACCOUNTS:
-        raise BadInput(f"there are {MAX_ACCOUNTS} accounts already", code="CW-BAD-ACCOUNT")
+    own = sum(other.owner == account.owner for other in others)
+    if len(others) >= MAX_ACCOUNTS or own >= MAX_OWN_ACCOUNTS:
+        raise BadInput(
+            "there are too many connected accounts already",
+            hint="Remove one that is not used any more.",
+            code="CW-BAD-ACCOUNT",
+        )
     for other in others:
         if (other.owner, other.name) == (account.owner, account.name):
             raise BadInput(

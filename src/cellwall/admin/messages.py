@@ -44,6 +44,8 @@ _PAIRED = "This account is connected to Cellwall now."
 _BUSY = "There were too many messages. Wait a minute, then send it again."
 _REFUSED = "Cellwall refused this message."
 _MAX_NAME = 256
+_MAX_GREETING = 256 * 1024
+"""A message with a code; of a mail, with all its headers and parts."""
 _ABANDONED_S = 120.0
 """A process that admitted a message and did not answer it for so long has ended."""
 _DAY_S = 86_400.0
@@ -182,6 +184,8 @@ class Inbox:
         )
 
     async def _greet(self, message: InboundMessage, sender: Sender) -> Reception:
+        if len(message.content) > _MAX_GREETING:  # strangers get little time
+            return Reception(status="unpaired", reply=PAIRING_HINT)
         texts = await anyio.to_thread.run_sync(
             lambda: list(_visible_texts(message.channel, message.content))
         )

@@ -26,7 +26,7 @@ from cellwall.mcp_servers.pins import ToolChange, accept, compare, plain_name, r
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.egress import check_domain
 from cellwall.runtime.judging import require
-from cellwall.runtime.offered_tools import findings_in, owner_of, owners_of
+from cellwall.runtime.offered_tools import findings_in, one_budget, owner_of, owners_of
 from cellwall.runtime.recording import AdminChange
 from cellwall.runtime.server_catalog import (
     ServerCatalog,
@@ -147,13 +147,14 @@ class ToolServerAdmin:
         entries = [each for each in self.entries() if isinstance(each, ServerEntry)]
         owners = owners_of(entries, but=name)
         tools: list[ReviewedTool] = []
-        for change in compare(entry.pins, entry.seen):
-            if change.after is None:
-                tools.append(ReviewedTool(change))
-                continue
-            findings = findings_in(self._app.scanner, change.after, entries, server=name)
-            shadows = owner_of(owners, name, change.name) if change.name else ""
-            tools.append(ReviewedTool(change, findings, shadows))
+        with one_budget():
+            for change in compare(entry.pins, entry.seen):
+                if change.after is None:
+                    tools.append(ReviewedTool(change))
+                    continue
+                findings = findings_in(self._app.scanner, change.after, entries, server=name)
+                shadows = owner_of(owners, name, change.name) if change.name else ""
+                tools.append(ReviewedTool(change, findings, shadows))
         return ServerReview(entry, entry.seen, tuple(tools))
 
     def accept(

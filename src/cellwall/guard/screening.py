@@ -32,7 +32,7 @@ from cellwall.core.types import (
 from cellwall.guard.report import Treatment
 from cellwall.guard.scanning import Scanner
 
-_AGENTS = frozenset({"hook", "mcp", "http"})
+_AGENTS = frozenset({"hook", "mcp", "http", "mcp-http"})
 _UNSCREENED = {
     "code.text.too-long": "Run it in smaller pieces.",
     "code.text.not-finished": "Run it in smaller pieces, or write it more plainly.",

@@ -7,6 +7,7 @@ and hold where it errs.
 # ruff: noqa: PLC0415  # late imports: the redactor is loaded with the first text, pseudonyms where the setting is on
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,27 +16,34 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cellwall.core.network import Page
 from cellwall.core.outcomes import Finding, RunResult
+from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
     Action,
+    CallTool,
     Json,
     OutputSink,
     ProcessOperation,
     ReceiveMessage,
     SendReply,
     ToolResult,
+    UseTool,
 )
 from cellwall.guard.rendering import ModelRenderer, ToolResultCleaner
 from cellwall.guard.report import GuardSettings
 from cellwall.guard.scanning import Scanner
-from cellwall.guard.screening import screen_action, strings
+from cellwall.guard.screening import screen_action
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget
-from cellwall.parsing.canaries.canary_set import CanarySet, CanaryStream
 
 if TYPE_CHECKING:
     from cellwall.guard.pii import Pseudonyms
     from cellwall.guard.redact import RedactingStream, Redactor, SecretHit
+    from cellwall.parsing.canaries.canary_set import CanarySet, CanaryStream
 
 StreamName = Literal["stdout", "stderr"]
+_CANARY_REFUSED = "the call contains part of a registered text"
+_FILE_TOOLS = frozenset(
+    ("Read", "Glob", "Grep", "LS", "NotebookRead", "Write", "Edit", "MultiEdit", "NotebookEdit")
+)
 CANARY_NOTE = "[cellwall: withheld: it contains part of a registered text]\n"
 """In place of output with part of a registered text, such as a system prompt."""
 
@@ -49,8 +57,9 @@ class Guard:
         *,
         scanner: Scanner | None = None,
         redactor: Callable[[], Redactor] | None = None,
-        canaries: Callable[[], CanarySet] = CanarySet,
+        canaries: Callable[[], CanarySet | None] = lambda: None,
     ) -> None:
+        """`canaries` gives the registered texts; None: there are none."""
         self._canaries = canaries
         self.settings = GuardSettings() if settings is None else settings
         self.scanner = Scanner(self.settings) if scanner is None else scanner
@@ -68,10 +77,16 @@ class Guard:
         return Redactor()
 
     def screen(self, action: Action) -> Sequence[Finding]:
-        """Findings about code and texts of an action (GRD-9); a setting makes some deny."""
-        return screen_action(
-            action, self.scanner, self.settings.denied_code, self.settings.code_patterns
-        )
+        """Findings about code and texts of an action (GRD-9); a setting makes some deny. So does a
+        registered text in a call that may leave this machine."""
+        found: list[Finding] = []
+        self._has_canary(_leaving(action), "input", found, _CANARY_REFUSED)
+        return [
+            *found,
+            *screen_action(
+                action, self.scanner, self.settings.denied_code, self.settings.code_patterns
+            ),
+        ]
 
     def clean(self, action: Action, result: RunResult) -> RunResult:
         """The result without secrets, with its findings, and rendered if a model reads it."""
@@ -80,7 +95,8 @@ class Guard:
 
     def _clean(self, action: Action, result: RunResult) -> RunResult:
         result, findings = self._redact_result(action, result)
-        result = self._withhold_canaries(result, findings)
+        if not isinstance(action.operation, ToolResult):  # its host expects the same structure
+            result = self._withhold_canaries(result, findings)
         if isinstance(action.operation, ToolResult):
             operation = action.operation
             answer = ToolResultCleaner(
@@ -121,20 +137,24 @@ class Guard:
             changes["payload"] = replace(page, text=CANARY_NOTE, body=CANARY_NOTE.encode())
         return replace(result, **changes) if changes else result
 
-    def _has_canary(self, value: Json | bytes, where: str, findings: list[Finding]) -> bool:
+    def _has_canary(
+        self,
+        value: Json | bytes,
+        where: str,
+        findings: list[Finding],
+        message: str = "output with part of a registered text was withheld",
+    ) -> bool:
         canaries = self._canaries()
         if not canaries or not value:
             return False
-        # One text for all strings: a registered text may be split among them.
-        data = (
-            value
-            if isinstance(value, bytes)
-            else " ".join(strings(value)).encode("utf-8", "replace")
-        )
-        name = canaries.find(data)
+        if not isinstance(value, bytes):
+            # One text for all strings: a registered text may be split among them.
+            value = json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace")
+        name = canaries.find(value)
         if name is None:
             return False
-        findings.append(_canary_finding(name, where))
+        found = Finding("canary", "high", message, rule=f"canary.{name}", where=where)
+        findings.append(found)
         return True
 
     def redact(self, text: str) -> str:
@@ -247,13 +267,13 @@ class RedactedSink:
         self,
         sink: OutputSink,
         redactor: Callable[[], Redactor],
-        canaries: Callable[[], CanarySet] = CanarySet,
+        canaries: Callable[[], CanarySet | None] = lambda: None,
     ) -> None:
         self._sink = sink
         self._redactor = redactor
         self._canaries = canaries
         self._streams: dict[StreamName, RedactingStream] = {}
-        self._searches: dict[StreamName, CanaryStream] = {}
+        self._searches: dict[StreamName, CanaryStream | None] = {}
         self._ended: set[StreamName] = set()
         """Streams with a registered text in them: nothing more of them is forwarded."""
 
@@ -261,7 +281,7 @@ class RedactedSink:
         stream = self._streams.get(name)
         if stream is None:
             stream = self._streams[name] = self._redactor().stream()
-            self._searches[name] = self._canaries().stream()
+            self._searches[name] = _search_in(self._canaries())
         self._forward(name, stream.feed(chunk))
 
     def end(self) -> None:
@@ -271,7 +291,8 @@ class RedactedSink:
     def _forward(self, name: StreamName, cleaned: bytes) -> None:
         if not cleaned or name in self._ended:
             return
-        if self._searches[name].feed(cleaned) is not None:
+        search = self._searches[name]
+        if search is not None and search.feed(cleaned) is not None:
             self._ended.add(name)
             cleaned = CANARY_NOTE.encode()
         self._sink(name, cleaned)
@@ -280,9 +301,9 @@ class RedactedSink:
 class _ProcessStreams:
     """Both redacting streams of one background process."""
 
-    def __init__(self, redactor: Redactor, canaries: CanarySet) -> None:
+    def __init__(self, redactor: Redactor, canaries: CanarySet | None) -> None:
         self._lock = threading.Lock()
-        self._searches = (canaries.stream(), canaries.stream())
+        self._searches = (_search_in(canaries), _search_in(canaries))
         self._ended = [False, False]
         self._stdout, self._stderr = redactor.stream(), redactor.stream()
         self._seen = (0, 0)
@@ -298,7 +319,8 @@ class _ProcessStreams:
         """Nothing of a stream from the piece on that completes part of a registered text."""
         if self._ended[which]:
             return b""
-        self._ended[which] = self._searches[which].feed(cleaned) is not None
+        search = self._searches[which]
+        self._ended[which] = search is not None and search.feed(cleaned) is not None
         return CANARY_NOTE.encode() if self._ended[which] else cleaned
 
     def new_findings(self) -> Iterator[Finding]:
@@ -310,9 +332,22 @@ class _ProcessStreams:
             yield from _summarise_hits(self._stderr.hits[second:], "stderr")
 
 
-def _canary_finding(name: str, where: str) -> Finding:
-    message = "output with part of a registered text was withheld"
-    return Finding("canary", "high", message, rule=f"canary.{name}", where=where)
+def _search_in(canaries: CanarySet | None) -> CanaryStream | None:
+    return None if canaries is None else canaries.stream()
+
+
+def _leaving(action: Action) -> Json:
+    """The arguments of a call by which a text can leave. Requests of sandboxes are searched by
+    egress; an agent's own file tools stay on this machine."""
+    match action.operation:
+        case UseTool(tool, given) if tool not in _FILE_TOOLS:
+            return given
+        case CallServerTool(arguments=given):
+            return given
+        case CallTool(args=args, kwargs=kwargs):
+            return [list(args), dict(kwargs)]
+        case _:
+            return None
 
 
 def _summarise_hits(hits: Sequence[SecretHit], where: str) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ _MAX_FINDINGS = 50
 _MAX_TEXT = 32 * 1024
 # Identifiers and types form no sentence.
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/$#-]{0,48}")
-_WORD = re.compile(r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)+")
+_WORD = re.compile(r"[A-Za-z0-9_-]+")  # with more structure it would take quadratic time
 # Parts of an emoji: a selector or joiner after a symbol.
 _EMOJI_PARTS = re.compile("(?<=[\u2000-\u3300\U0001f000-\U0001faff])[\ufe0e\ufe0f\u200d]")
 

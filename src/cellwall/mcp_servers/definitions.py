@@ -18,6 +18,8 @@ MAX_TOOLS = 256
 MAX_DEFINITION_BYTES = 64 * 1024
 MAX_SET_BYTES = 1024 * 1024
 MAX_DEPTH = 32
+MAX_VALUES = 2000
+"""In one definition: each takes a line of the review, and a person has to read them all."""
 _MAX_SHOWN_NAME = 80
 
 
@@ -35,8 +37,7 @@ class Definition:
     @classmethod
     def of(cls, fields: Mapping[str, Json]) -> Definition:
         """Raises `BadDefinition` for one that is too large, too deep or no JSON."""
-        if _is_too_deep(fields):
-            raise BadDefinition(f"it is nested more than {MAX_DEPTH} deep")
+        _check_shape(fields)
         data = canonical(fields)
         if len(data) > MAX_DEFINITION_BYTES:
             raise BadDefinition(f"it has more than {MAX_DEFINITION_BYTES} bytes")
@@ -112,8 +113,8 @@ def canonical(value: Json) -> bytes:
     return text.encode("ascii")
 
 
-def _is_too_deep(value: Json) -> bool:
-    level: list[Json] = [value]
+def _check_shape(value: Json) -> None:
+    level, count = [value], 0
     for _ in range(MAX_DEPTH):
         inner: list[Json] = []
         for item in level:
@@ -121,10 +122,13 @@ def _is_too_deep(value: Json) -> bool:
                 inner += item.values()
             elif isinstance(item, Sequence) and not isinstance(item, str):
                 inner += item
+        count += len(inner)
+        if count > MAX_VALUES:
+            raise BadDefinition(f"it has more than {MAX_VALUES} values")
         if not inner:
-            return False
+            return
         level = inner
-    return True
+    raise BadDefinition(f"it is nested more than {MAX_DEPTH} deep")
 
 
 def texts_of(value: Json, where: str = "") -> Iterable[tuple[str, str]]:

@@ -13,7 +13,6 @@ from cellwall.core.types import Json
 from cellwall.mcp_servers.definitions import Definition, ToolSet
 
 ToolState: TypeAlias = Literal["accepted", "new", "changed", "rejected", "refused", "gone"]
-_MAX_DIFF_LINES = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,8 @@ class ToolChange:
     reason: str = ""
 
     def diff(self) -> str:
-        """A unified diff of both definitions; empty where they are equal."""
+        """A unified diff of both definitions; empty where they are equal. Whole: a definition is
+        bounded, and an attack could stand in a part that is left out."""
         if self.state not in {"new", "changed", "gone"}:
             return ""
         before, after = (_lines(each) for each in (self.before, self.after))
@@ -57,9 +57,6 @@ class ToolChange:
             for line in difflib.unified_diff(before, after, "accepted", "now", lineterm="", n=3)
             if not line.startswith(("---", "+++"))
         ]
-        if len(lines) > _MAX_DIFF_LINES:
-            left_out = len(lines) - _MAX_DIFF_LINES
-            lines = [*lines[:_MAX_DIFF_LINES], f"[{left_out} more lines]"]
         return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ secret, and without that vault it is nothing.
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 from cellwall.accounts.failures import not_found
@@ -14,7 +15,9 @@ from cellwall.core.connections import ConnectedAccount
 from cellwall.core.types import REMOTE_INTERFACES, Principal
 from cellwall.runtime.state_lists import Stamp, StateList
 
-MAX_ACCOUNTS = 1000
+MAX_ACCOUNTS = 10_000
+MAX_OWN_ACCOUNTS = 50
+"""Of one owner, so that no user takes the places of others."""
 _FIELDS = frozenset(ConnectedAccount.__dataclass_fields__)
 
 
@@ -66,6 +69,12 @@ class ConnectionList:
         for each in self.all():
             found.setdefault(each.owner, {}).update({each.name: each, each.id: each})
         return found
+
+
+@cache
+def connections_of(home: str) -> ConnectionList:
+    """The list of a state folder, kept in memory."""
+    return ConnectionList(home)
 
 
 def encode(account: ConnectedAccount) -> dict[str, Any]:

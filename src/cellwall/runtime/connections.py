@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import ConnectionsPort, EgressPort, VaultPort
 from cellwall.core.types import Action, UseAccount
-from cellwall.runtime.connection_list import ConnectionList, owner_of
 
 
 def resolve_account(connections: ConnectionsPort | None, action: Action) -> Action:
@@ -24,12 +23,16 @@ def resolve_account(connections: ConnectionsPort | None, action: Action) -> Acti
 class OwnedConnections:
     """Implements `ConnectionsPort` over the registry of one state folder."""
 
-    accounts: ConnectionList
+    home: str
+    """The state folder."""
 
     def resolve(self, action: Action, operation: UseAccount) -> Action:
         from cellwall.egress.destinations.hostnames import domain_of
+        from cellwall.runtime.connection_list import connections_of, owner_of
 
-        account = self.accounts.find(operation.account, owner=owner_of(action.principal))
+        account = connections_of(self.home).find(
+            operation.account, owner=owner_of(action.principal)
+        )
         return replace(
             action,
             operation=replace(operation, target=account),

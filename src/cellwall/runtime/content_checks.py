@@ -11,12 +11,14 @@ import base64
 import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cellwall.config.models import Settings
 from cellwall.core.network import ContentCheck, ContentStream
-from cellwall.parsing.canaries.canary_set import Canary, CanarySet
-from cellwall.runtime.state_lists import Stamp, StateList
+from cellwall.runtime.state_lists import ABSENT, Stamp, StateList
+
+if TYPE_CHECKING:
+    from cellwall.parsing.canaries.canary_set import Canary, CanarySet
 
 _OVERLAP_BYTES = 320
 """Longer than an address or number: what is split between two pieces is found."""
@@ -63,14 +65,17 @@ class CanaryList:
 
     def __init__(self, home: str) -> None:
         self.stored = StateList(home, "canaries", "CW-CANARIES")
-        self._stamp: Stamp | None = None
-        self._set = CanarySet()
+        self._stamp = ABSENT
+        self._set: CanarySet | None = None
 
-    def current(self) -> CanarySet:
-        """All registered texts. A broken list is an error: nothing may leave unseen."""
-        stamp = self.stored.stamp()
+    def current(self) -> CanarySet | None:
+        """All registered texts; None if there are none. A broken list is an error: nothing may
+        leave unseen."""
+        stamp: Stamp = self.stored.stamp()
         if stamp != self._stamp:
-            self._set = CanarySet(self.all())
+            from cellwall.parsing.canaries.canary_set import CanarySet
+
+            self._set = CanarySet(self.all()) or None
             self._stamp = stamp
         return self._set
 
@@ -79,6 +84,8 @@ class CanaryList:
         return [self._decode(each) for each in self.stored.read()]
 
     def _decode(self, fields: dict[str, Any]) -> Canary:
+        from cellwall.parsing.canaries.canary_set import Canary
+
         try:
             key = base64.b64decode(fields["key"], validate=True)
             prints = {
@@ -111,7 +118,16 @@ class CanaryCheck:
 
     @property
     def is_active(self) -> bool:
-        return bool(self.canaries.current())
+        return self.canaries.current() is not None
 
     def stream(self) -> ContentStream:
-        return self.canaries.current().stream()
+        canaries = self.canaries.current()
+        return _NOTHING if canaries is None else canaries.stream()
+
+
+class _NothingToFind:
+    def feed(self, _: bytes) -> str | None:
+        return None
+
+
+_NOTHING = _NothingToFind()

@@ -32,7 +32,6 @@ from cellwall.guard.mark import MODES, Mode, unwrap, wrap
 from cellwall.guard.report import GuardSettings, Report, Treatment, Treatments
 from cellwall.guard.scanning import Scanner
 from cellwall.guard.service import Guard, RedactedSink
-from cellwall.parsing.canaries.canary_set import CanarySet
 from cellwall.parsing.derived_cache import use_cache
 from cellwall.runtime.secret_leases import SecretLeaser
 
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from cellwall.guard.detect import Pack
     from cellwall.guard.pii import Pseudonyms
     from cellwall.guard.redact import Redactor, SecretRules
+    from cellwall.parsing.canaries.canary_set import CanarySet
 
 __all__ = [
     "CompiledRuleCache",
@@ -105,7 +105,7 @@ def guard_of(
     settings: Settings,
     environ: Mapping[str, str],
     known: Callable[[], Mapping[str, bytes]] | None = None,
-    canaries: Callable[[], CanarySet] = CanarySet,
+    canaries: Callable[[], CanarySet | None] = lambda: None,
 ) -> Guard:
     """The guard as configured. `known` gives values to redact whatever their form, `canaries` the
     registered texts that are withheld."""

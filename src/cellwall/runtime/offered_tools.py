@@ -7,6 +7,7 @@ person has not seen, and no other tool has its name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from cellwall.core.outcomes import SEVERITIES, Finding
@@ -14,6 +15,7 @@ from cellwall.guard.scanning import Scanner
 from cellwall.guard.tool_definitions import screen_definition
 from cellwall.mcp_servers.definitions import Definition, texts_of
 from cellwall.mcp_servers.pins import plain_name
+from cellwall.parsing.budget import ScanBudget
 from cellwall.runtime.server_catalog import ServerEntry
 
 OWN_TOOLS = (
@@ -23,6 +25,7 @@ OWN_TOOLS = (
 """The names of Cellwall's own tools, which no other server's tool may have."""
 _OURS = "Cellwall"
 _SERIOUS = SEVERITIES.index("medium")
+_SCAN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,11 @@ def owner_of(owners: Mapping[str, str], server: str, tool: str) -> str:
     return owners.get(plain_name(tool)) or owners.get(plain_name(server + tool), "")
 
 
+def one_budget() -> AbstractContextManager[None]:
+    """Bounds the time to scan all definitions within; what is not scanned then counts as found."""
+    return ScanBudget(base_s=_SCAN_S).running()
+
+
 def findings_in(
     scanner: Scanner, definition: Definition, entries: Sequence[ServerEntry], *, server: str
 ) -> tuple[Finding, ...]:
@@ -82,6 +90,11 @@ def findings_in(
 
 def offer(entries: Sequence[ServerEntry], scanner: Scanner) -> Offer:
     """Decide about each accepted tool."""
+    with one_budget():
+        return _offer(entries, scanner)
+
+
+def _offer(entries: Sequence[ServerEntry], scanner: Scanner) -> Offer:
     tools: dict[tuple[str, str], OfferedTool] = {}
     withheld: dict[tuple[str, str], str] = {}
     for entry in entries:

@@ -200,7 +200,8 @@ def _encode(entry: ServerEntry) -> bytes:
         "seen": None if entry.seen is None else to_json(entry.seen),
         "seen_at": entry.seen_at,
     }
-    return json.dumps(whole, indent=1, ensure_ascii=True).encode("ascii")
+    # Compact: indented, many small values would exceed the bound with which the file is read.
+    return json.dumps(whole, separators=(",", ":"), ensure_ascii=True).encode("ascii")
 
 
 def _decode(name: str, data: bytes) -> ServerEntry:

@@ -23,6 +23,8 @@ from cellwall.core.errors import CellwallError
 
 _MAX_BYTES = 8 << 20
 Stamp = tuple[int, int, int]
+ABSENT: Stamp = (0, 0, 0)
+"""The stamp of a list that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,10 @@ class StateList:
         """A value that differs after every change."""
         try:
             found = os.stat(os.path.join(self._folder, self._file), follow_symlinks=False)
+        except FileNotFoundError:
+            return ABSENT
         except OSError:
-            return (0, 0, 0)
+            return (-1, 0, 0)  # which is read, and found broken
         return (found.st_mtime_ns, found.st_size, found.st_ino)
 
     def read(self) -> list[dict[str, Any]]:

@@ -42,6 +42,7 @@ _START_TIMEOUT_S = 60.0
 _MAX_STARTS, _STARTS_WITHIN_S = 5, 60.0
 _END_WITHIN_S = 30.0
 _SHOWN_ERROR_BYTES = 2000
+_COMPARE_EVERY_S = 1.0
 _QUARANTINE = "CW-MCP-QUARANTINE"
 _REVIEW = "A person can look at it: cellwall mcp gateway review {}"
 
@@ -60,6 +61,8 @@ class _LiveServer:
     usable: frozenset[str] | None = None
     """None: not compared since the server announced other tools."""
     starts_s: list[float] = field(default_factory=list)
+    is_comparing: bool = False
+    compared_s: float = -1e9
     errors: bytes = b""
     """The end of its standard error, for the person who reviews it."""
 
@@ -317,10 +320,17 @@ class ToolServers:
     def _changed(self, live: _LiveServer) -> None:
         """The server announces other tools: none is usable until they are compared."""
         live.usable = None
+        if live.is_comparing:
+            return  # attack: announcements without end
+        live.is_comparing = True
         self._on_change()
         self._tasks.start_soon(self._compare_again, live)
 
     async def _compare_again(self, live: _LiveServer) -> None:
+        now_s = anyio.current_time()
+        await anyio.sleep(max(0.0, live.compared_s + _COMPARE_EVERY_S - now_s))
+        live.compared_s = anyio.current_time()
+        live.is_comparing = False
         try:
             await self._current(live)
             self._on_change()

@@ -27,7 +27,6 @@ from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
 from cellwall.runtime.approval_queue import ApprovalQueue, approver_key
 from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.bounds import ActionBounds
-from cellwall.runtime.connection_list import ConnectionList
 from cellwall.runtime.connections import OwnedConnections
 from cellwall.runtime.content_checks import CanaryList, content_checks
 from cellwall.runtime.egress import ConfiguredEgress, domains_of
@@ -314,7 +313,7 @@ def open_app(
         packages=packages,
         templates=TemplatePackages(settings, home, dict(environ)),
         telemetry=OFF if telemetry is None else telemetry,
-        connections=OwnedConnections(ConnectionList(home)),
+        connections=OwnedConnections(home),
     )
     if telemetry is not None:
         gauge_runtime(telemetry, audit, sandbox, pool, approvals)

@@ -51,7 +51,7 @@ _MAGIC = b"cwk1"
 _DESTROYED = b"\xff" * SLOT_BYTES
 """Not zeros: those are slots that no process has reserved yet."""
 _NO_SESSION = bytes(16)
-_SESSION_AT = 32
+_ID_AT, _SESSION_AT = 16, 32
 _SLOTS_PER_FILE = 65_536
 _FILE_BYTES = _SLOTS_PER_FILE * SLOT_BYTES
 _PREALLOCATION_BYTES = 64 * 1024
@@ -81,8 +81,11 @@ class _LiveKey(NamedTuple):
 
     name: str
     number: int
+    file_number: int
     id: bytes
-    hour: int
+    id_at: int
+    """Where its slot has the id."""
+    until_s: float
     key: bytes
     cipher: AESGCM
 
@@ -123,7 +126,9 @@ class SessionKeys:
 
     def seal(self, session: str, plain: bytes, aad: bytes) -> tuple[str, bytes]:
         """Random nonces: 2^32 of them per key are safe, and no process writes as much in a day."""
-        live = self._live_key(session)
+        live = self._live.get(session)
+        if live is None or not self._is_usable(live):
+            live = self._new_live_key(session)
         nonce = os.urandom(NONCE_BYTES)
         return live.name, nonce + live.cipher.encrypt(nonce, plain, aad)
 
@@ -137,10 +142,7 @@ class SessionKeys:
         except (OSError, VaultError) as error:
             raise failures.session_keys_failed(error) from None
 
-    def _live_key(self, session: str) -> _LiveKey:
-        live = self._live.get(session)
-        if live is not None and self._is_usable(live):
-            return live
+    def _new_live_key(self, session: str) -> _LiveKey:
         try:
             with self._lock:
                 live = self._live.get(session)
@@ -154,12 +156,15 @@ class SessionKeys:
 
     def _is_usable(self, live: _LiveKey) -> bool:
         """False once the key was destroyed, by any process, or is too old."""
-        if _hour() - live.hour >= _MAX_USE_HOURS:
+        # On the path of every record, after a flush that evicted this code from the processor
+        # caches: few calls.
+        file = self._files.get(live.file_number)
+        if file is None or time.time() >= live.until_s:
             return False
-        file = self._files.get(live.number // _SLOTS_PER_FILE)
-        if file is None:
+        try:
+            return os.pread(file, 16, live.id_at) == live.id
+        except OSError:  # closed by another thread
             return False
-        return os.pread(file, 16, _offset(live.number) + 16) == live.id
 
     def _take(self, session: str) -> _LiveKey:
         """A reserved key, assigned to this session."""
@@ -168,7 +173,7 @@ class SessionKeys:
                 self._reserved = self._reserve(self._next_block)[::-1]
                 self._next_block = min(2 * self._next_block, _MAX_RESERVED)
             live = self._reserved.pop()
-            if _hour() - live.hour < _MAX_USE_HOURS:
+            if time.time() < live.until_s:
                 break
         at = _offset(live.number) + _SESSION_AT
         os.pwrite(self._file(live.number), session_digest(session), at)
@@ -198,7 +203,16 @@ class SessionKeys:
         wipe(middle)
         first = self._append(b"".join(slots), count)
         return [
-            _LiveKey(f"{number:08x}-{name.hex()}", number, name, hour, key, AESGCM(key))
+            _LiveKey(
+                name=f"{number:08x}-{name.hex()}",
+                number=number,
+                file_number=number // _SLOTS_PER_FILE,
+                id=name,
+                id_at=_offset(number) + _ID_AT,
+                until_s=float((hour + _MAX_USE_HOURS) * _HOUR_S),
+                key=key,
+                cipher=AESGCM(key),
+            )
             for number, (name, key) in enumerate(keys, start=first)
         ]
 

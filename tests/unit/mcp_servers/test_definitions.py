@@ -81,6 +81,8 @@ def test_bounds() -> None:
         Definition.of({"a": deep})
     with pytest.raises(BadDefinition, match="bytes"):
         Definition.of({"a": "x" * MAX_DEFINITION_BYTES})
+    with pytest.raises(BadDefinition, match="values"):
+        Definition.of({"a": [0] * 2001})
     with pytest.raises(BadDefinition, match="more than 256 tools"):
         shown(*(tool(f"t{number}") for number in range(MAX_TOOLS + 1)))
     with pytest.raises(BadDefinition, match="together"):
@@ -131,6 +133,13 @@ def test_diff_shows_invisible_characters() -> None:
     (_, change) = compare(pins, shown(tool(description="Echo.\u200b\U000e0041")))
     assert '- "description": "Echo.",' in change.diff()
     assert r'+ "description": "Echo.\u200b\udb40\udc41",' in change.diff()
+
+
+def test_diff_leaves_nothing_out() -> None:
+    last = {"type": "object", "properties": {f"p{n:04}": {"type": "string"} for n in range(900)}}
+    (_, change) = compare(Pins(), tool_set({}, [{"name": "say", "inputSchema": last}]))
+    assert '"p0899": {' in change.diff()
+    assert "more lines" not in change.diff()
 
 
 def test_every_text_of_a_definition_is_found() -> None:

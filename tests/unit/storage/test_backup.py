@@ -12,7 +12,15 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cellwall.core.accounts import Budget, Charge, Meter, Rotation
+from cellwall.core.accounts import (
+    Budget,
+    Charge,
+    ExternalIdentity,
+    Meter,
+    Passkey,
+    PendingFlow,
+    Rotation,
+)
 from cellwall.core.errors import BadInput, StorageError
 from cellwall.storage import backup as backup_module
 from cellwall.storage.backup import backup, restore
@@ -28,6 +36,14 @@ pytestmark = pytest.mark.requirement("SRV-4")
 
 ANN, BLUE = records.user("ann", password_hash="$argon2id$é"), records.team("blue")
 SESSION, APPROVAL = records.session(ANN.id, BLUE.id), records.approval(ANN.id)
+FLOW = PendingFlow(flow_hash=b"\x00\xffflow", kind="oidc", sealed=b"x", expires_s=NOW_S + 60)
+IDENTITY = ExternalIdentity(
+    issuer="https://login.example", subject="é", user_id=ANN.id, is_managed=True, created_s=NOW_S
+)
+PASSKEY = Passkey(
+    id="pky_1", credential_id=b"\x00\xff", user_id=ANN.id, name="laptop", public_key=b"\xff\x00",
+    sign_count=7, created_s=NOW_S, used_s=None,
+)  # fmt: skip
 RUNS = Meter("user", ANN.id, "runs")
 BUDGET = Budget(meter=RUNS, limit=9.0, period_s=3600.0)
 
@@ -44,6 +60,9 @@ async def fill(store: Store) -> None:
     await store.add_service_token(records.token(ANN.id, b"\x00\xfftoken"), generation=1)
     await store.add_signing_key(records.signing_key(), others_until_s=NOW_S)
     await store.add_link(records.link(b"link", ANN.id))
+    await store.add_flow(FLOW, max_live=5, now_s=NOW_S)
+    await store.add_identity(IDENTITY, new_user=None)
+    await store.add_passkey(PASSKEY, max_per_user=5)
 
 
 async def is_restored(store: Store) -> None:
@@ -61,6 +80,9 @@ async def is_restored(store: Store) -> None:
     assert found[0].is_revoked
     used = await store.use_link(b"link", password_hash="h", now_s=NOW_S, first_owner=None)
     assert used is None
+    assert await store.take_flow(FLOW.flow_hash, kind=FLOW.kind, now_s=NOW_S) is None
+    assert await store.find_identity(IDENTITY.issuer, IDENTITY.subject) == IDENTITY
+    assert await store.list_passkeys(ANN.id) == (PASSKEY,)
 
 
 async def state(store: Store) -> tuple[int, int]:

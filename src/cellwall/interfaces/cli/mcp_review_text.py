@@ -15,7 +15,8 @@ from cellwall.interfaces.terminal import one_line
 if TYPE_CHECKING:
     from cellwall.admin.tool_servers import ReviewedTool, ServerReview
 
-_MAX_ROWS, _MAX_CHARACTERS = 400, 64 * 1024
+_MAX_ROWS, _MAX_CHARACTERS = 50_000, 1 << 20
+"""More than a definition can have: nothing may be left out of what a person accepts."""
 _WORDS = {
     "accepted": "accepted, unchanged",
     "new": "new",

@@ -17,7 +17,7 @@ from cellwall.interfaces.cli.options import ConfigOptions, json_option, place_op
 from cellwall.interfaces.cli.output import print_json, print_text
 
 if TYPE_CHECKING:
-    from cellwall.interfaces.http.server import Started
+    from cellwall.interfaces.http.listening import Started
 
 _UNITS = {"user": "user.service", "system": "system.service", "socket": "socket.socket"}
 
@@ -81,8 +81,8 @@ def serve(
     if unit is not None:
         print_text(unit_text(unit))
         return 0
-    from cellwall.interfaces.http.server import ServeOptions
-    from cellwall.interfaces.http.server import serve as run_service
+    from cellwall.interfaces.http.startup import ServeOptions
+    from cellwall.interfaces.http.startup import serve as run_service
     from cellwall.runtime.observing import log_to_stderr
 
     log_to_stderr(os.environ, config=configured["config"], profile=configured["profile"])

@@ -136,12 +136,11 @@ def make_application(
         openapi_url="/openapi.json",
         redirect_slashes=False,  # a redirect would drop the body and repeat the Host header
     )
-    api.state.mcp = mcp
     install_handlers(api)
     for prefix, router in routers():
         api.include_router(router, prefix=prefix, include_in_schema=bool(prefix))
     api.router.routes.extend(mcp_routes(mcp))
-    api.state.drain = mcp.drain
+    api.state.mcp = mcp
     api.add_middleware(
         Gate,
         hosts=settings.hosts,

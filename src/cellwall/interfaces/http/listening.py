@@ -35,6 +35,16 @@ class Listening:
     context: ssl.SSLContext | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """What a person needs once the service listens."""
+
+    url: str
+    sign_in_code: str | None
+    """Of the link for the first owner; None once there is a user."""
+    link_s: int
+
+
 def open_listening(
     settings: Settings,
     *,

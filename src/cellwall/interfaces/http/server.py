@@ -1,11 +1,4 @@
-"""The process of `cellwall serve`: one event loop with the HTTP server and the supervisor.
-
-It starts in this order, and each step can refuse with a hint before a later one has an effect:
-  (1) who: not root, unless that is asked for;
-  (2) sockets: opened or inherited; beyond loopback only with TLS;
-  (3) cells: the lock of the supervisor, so that this process owns all cells of the state folder;
-  (4) database: created or migrated;
-  (5) the runtime, the accounts and the application; then it listens and says so.
+"""The service once it has its sockets: one event loop with the HTTP server and the supervisor.
 
 It stops in this order: no new connections; requests under way have `drain_s` to end; then they are
 cancelled; sandboxes end; the lock is released. A second signal ends the process at once: as after
@@ -19,12 +12,10 @@ import functools
 import logging
 import math
 import os
-import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
@@ -32,92 +23,24 @@ import uvicorn
 from fastapi import FastAPI
 
 from cellwall.admin.accounts import open_accounts
-from cellwall.admin.database import DatabaseAdmin
-from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
-from cellwall.core.errors import CellwallError, Denied
+from cellwall.core.errors import CellwallError
 from cellwall.core.home import shaping
 from cellwall.interfaces.http.application import ServiceSettings, make_application
 from cellwall.interfaces.http.connections import bounded_protocol
 from cellwall.interfaces.http.housekeeping import Housekeeping
-from cellwall.interfaces.http.listening import Listening, open_listening
+from cellwall.interfaces.http.listening import Listening, Started
 from cellwall.interfaces.http.operator_view import OperatorView
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
-from cellwall.interfaces.http.service_manager import ServiceManager, inherited_sockets
+from cellwall.interfaces.http.service_manager import ServiceManager
 from cellwall.interfaces.standalone_proxy import first_error
-from cellwall.interfaces.supervisor.ownership import own_cells
 from cellwall.interfaces.supervisor.server import Supervisor
-from cellwall.runtime.home import state_home
-from cellwall.runtime.wiring import App, principal
+from cellwall.runtime.wiring import App
 
 _log = logging.getLogger("cellwall.serve")
 _ENDING_S = 30.0
 """Beyond the drain: sandboxes end, and the audit log is closed."""
 _LOOK_EVERY_S = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions:
-    """What the command line says."""
-
-    config: str | None
-    profile: str | None
-    host: str | None
-    port: int | None
-    as_root: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """What a person needs once the service listens."""
-
-    url: str
-    sign_in_code: str | None
-    """Of the link for the first owner; None once there is a user."""
-    link_s: int
-
-
-def serve(options: ServeOptions, on_ready: Callable[[Started], None]) -> int:
-    """Serve until a signal; returns the exit code."""
-    if os.geteuid() == 0 and not options.as_root:  # (1)
-        raise Denied(
-            "the service does not run as root",
-            hint="Run it as an ordinary user (docs/guides/serve.md shows how), or accept the risk "
-            "with --dangerously-as-root.",
-            code="CW-SERVE-ROOT",
-        )
-    config = None if options.config is None else os.path.abspath(options.config)
-    settings = load_settings(file=config, profile=options.profile, environ=os.environ)
-    manager = ServiceManager(os.environ)
-    inherited = inherited_sockets(os.environ)
-    home = state_home(os.environ)
-    os.umask(0o077)
-    _raise_descriptor_limit()
-    listening = open_listening(
-        settings, host=options.host, port=options.port, inherited=inherited
-    )  # (2)
-    with _owned_cells(home) as line:  # (3)
-        DatabaseAdmin(home, settings).prepare(principal("cli"))  # (4)
-        os.environ.update(shaping(os.environ))  # absolute: the directory changes
-        os.chdir("/")
-        process = ServiceProcess(home, settings, listening, manager, on_ready)
-        return anyio.run(process.run, line, config, options.profile)  # (5)
-
-
-def _raise_descriptor_limit() -> None:
-    """Each connection and each live cell needs descriptors."""
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-@contextmanager
-def _owned_cells(home: str) -> Iterator[socket.socket]:
-    line, lock = own_cells(home)
-    try:
-        yield line
-    finally:
-        line.close()
-        os.close(lock)
 
 
 class ServiceProcess:
@@ -257,7 +180,7 @@ class ServiceProcess:
                 server.should_exit = True
                 supervisor.drain()
                 if self._api is not None:
-                    self._api.state.drain()
+                    self._api.state.mcp.drain()
 
     async def _ping(self) -> None:
         """Tell systemd's watchdog that the event loop runs."""

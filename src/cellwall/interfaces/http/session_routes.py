@@ -319,7 +319,8 @@ def _describe(service: Service, who: Identity, record: SessionRecord) -> Session
     known: Any = record.about
     return Session(
         id=record.id,
-        state="ended",
+        # A sandbox of an MCP client is live without being one of the API's.
+        state="live" if record.ended_s is None else "ended",
         template=str(known.get("template", "")),
         limits=known.get("limits", {}),
         team=record.team_id,

@@ -65,7 +65,6 @@ class HttpClient:
         """Of the newest request: the same user and sign-in as all before."""
         self.session_id = ""
         self._max_body_bytes = max_body_bytes
-        self.sandboxes = sandboxes
         self._session = ClientSession(sandboxes)
         self._manager: StreamableHTTPSessionManager
         self._requests: set[_InFlight] = set()
@@ -126,6 +125,10 @@ class HttpClient:
         return anyio.current_time() if is_used else self._used_at
 
     @property
+    def sandboxes(self) -> ClientSandboxes:
+        return self._session.sandboxes
+
+    @property
     def identity(self) -> Identity:
         return self.credential.identity
 
@@ -152,6 +155,9 @@ class HttpClient:
         self, scope: Scope, receive: Receive, response: Response, credential: Credential
     ) -> None:
         """Answer one request; the response is ended early with the client or the credential."""
+        if self.is_ended:  # the transport is gone
+            await response.end_early()
+            return
         self.credential = credential
         # The same user; a role or scope that has changed counts from now on (RBAC-2).
         self._session.sandboxes.act_as(self.identity.principal(INTERFACE))
@@ -170,8 +176,6 @@ class HttpClient:
             )
         request = _InFlight(credential, method)
         self._requests.add(request)
-        if self.is_ended:
-            request.scope.cancel()
         try:
             with request.scope:
                 yield request

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import anyio
 from mcp.server.streamable_http import LAST_EVENT_ID_HEADER, MCP_SESSION_ID_HEADER
@@ -28,7 +28,7 @@ from cellwall.interfaces.mcp.http_client import Credential, HttpClient
 from cellwall.interfaces.mcp.http_clients import CredentialChecks, HttpClients
 from cellwall.interfaces.mcp.http_responses import NO_SESSION, Response, refuse
 from cellwall.interfaces.mcp.messages import max_message_bytes
-from cellwall.interfaces.mcp.protected_resource import ProtectedResource
+from cellwall.interfaces.mcp.protected_resource import TOOL_SCOPES, ProtectedResource
 from cellwall.interfaces.mcp.sessions import SandboxRecords
 from cellwall.parsing.jsonrpc import error_of, parse_message
 
@@ -119,13 +119,12 @@ class McpEndpoint:
         scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         address = scope["client"][0] if scope.get("client") else ""
         if scheme.lower() != "bearer" or not token.strip():
-            raise self._unauthenticated("this request bears no access token")
+            raise self._challenged(401, "this request bears no access token", "")
         try:
             revision = await self.accounts.revision()
             identity = await self.accounts.authenticate(
                 token.strip(), audience=self.resource.url, address=address
             )
-            return Credential(identity, revision)
         except CellwallError as error:
             # One answer for every cause, except that guesses are slowed down.
             if (wait_s := getattr(error, "retry_after_s", None)) is not None:
@@ -133,13 +132,16 @@ class McpEndpoint:
                 raise _Refused(429, slow, **{"retry-after": str(wait_s)}) from None
             if not isinstance(error, SignInRefused):
                 raise
-            raise self._unauthenticated(error.message, is_token_wrong=True) from None
+            raise self._challenged(401, error.message, "invalid_token") from None
+        if identity.scopes is not None and not identity.scopes & TOOL_SCOPES:
+            raise self._challenged(403, "the token has no scope of a tool", "insufficient_scope")
+        return Credential(identity, revision)
 
-    def _unauthenticated(self, message: str, *, is_token_wrong: bool = False) -> _Refused:
-        challenge = self.resource.challenge(is_token_wrong=is_token_wrong)
-        return _Refused(
-            401, error_of(INVALID_REQUEST, message, None), **{"www-authenticate": challenge}
-        )
+    def _challenged(
+        self, status: int, message: str, error: Literal["", "invalid_token", "insufficient_scope"]
+    ) -> _Refused:
+        headers = {"www-authenticate": self.resource.challenge(error)}
+        return _Refused(status, error_of(INVALID_REQUEST, message, None), **headers)
 
     async def _serve(
         self,

@@ -13,7 +13,7 @@ from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
 from mcp_types import JSONRPCMessage
 
 _MAX_EVENTS = 512
-_MAX_BYTES = 16 * 1024 * 1024
+_MAX_BYTES = 4 * 1024 * 1024
 _OVERHEAD_BYTES = 128
 
 

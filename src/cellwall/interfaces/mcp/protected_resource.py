@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import urlsplit
 
 from cellwall.core.types import Json, Permission
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
+TOOL_SCOPES = frozenset(
+    {
+        Permission.FILES_READ,
+        Permission.FILES_WRITE,
+        Permission.SANDBOX_EXECUTE,
+        Permission.NETWORK_USE,
+        Permission.PACKAGES_INSTALL,
+    }
+)
+"""What the tools need; a token without any of them can do nothing here."""
+_SCOPES = " ".join(sorted(TOOL_SCOPES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +45,12 @@ class ProtectedResource:
             "resource_name": "Cellwall",
             "authorization_servers": [self.issuer],
             "bearer_methods_supported": ["header"],
-            "scopes_supported": [each.value for each in Permission],
+            # Answers to questions count where the token may answer.
+            "scopes_supported": sorted({*TOOL_SCOPES, Permission.APPROVALS_ANSWER}),
         }
 
-    def challenge(self, *, is_token_wrong: bool) -> str:
+    def challenge(self, error: Literal["", "invalid_token", "insufficient_scope"]) -> str:
         """For `WWW-Authenticate`. No error where no token came (RFC 6750, section 3.1)."""
-        error = 'error="invalid_token", ' if is_token_wrong else ""
-        return f'Bearer realm="cellwall", {error}resource_metadata="{self.metadata_url}"'
+        stated = f'error="{error}", ' if error else ""
+        place = f'resource_metadata="{self.metadata_url}"'
+        return f'Bearer realm="cellwall", {stated}scope="{_SCOPES}", {place}'
