@@ -184,7 +184,7 @@ class SessionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRecord:
-    """A question to a person, and the answer once there is one."""
+    """That a question was put to a person, and how it ended. Never the text of the question."""
 
     id: str
     session_id: str
@@ -192,9 +192,22 @@ class ApprovalRecord:
     asked_s: float
     expires_s: float
     question: Mapping[str, Json]
+    """The name of the asker, the tool, and the rule that asks."""
     answer: str | None
+    """The kind of the answer, or why there is none."""
     answered_by: str | None
+    """The id of a user; None where nobody answered, or somebody on another channel."""
     answered_s: float | None
+    """When it ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewer:
+    """Whose records are looked for."""
+
+    user_id: str
+    teams: frozenset[str]
+    sees_all: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,17 +455,25 @@ class SessionsPort(Protocol):
     async def end_all_sessions(self, *, now_s: float) -> int:
         """After a restart: no session outlives the process that ran it."""
 
-    async def add_approval(self, approval: ApprovalRecord) -> None: ...
+    async def add_approval(self, approval: ApprovalRecord) -> bool:
+        """False if the owner is gone."""
 
-    async def find_approval(self, approval_id: str, *, user_id: str) -> ApprovalRecord | None: ...
+    async def find_approval(
+        self, approval_id: str, *, seen_by: Viewer
+    ) -> ApprovalRecord | None: ...
 
-    async def list_approvals(self, *, user_id: str, now_s: float) -> tuple[ApprovalRecord, ...]:
-        """The unanswered ones that have not expired, the oldest first."""
+    async def list_ended_approvals(
+        self, *, seen_by: Viewer, before: str = "", limit: int = 100
+    ) -> tuple[ApprovalRecord, ...]:
+        """The newest first; `before` is the id of the last one of the page before."""
 
-    async def answer_approval(
-        self, approval_id: str, *, answer: str, answered_by: str, now_s: float
+    async def end_approval(
+        self, approval_id: str, *, answer: str, answered_by: str | None, now_s: float
     ) -> bool:
-        """False if it was answered before, has expired, or does not exist."""
+        """False if it has ended before, or does not exist."""
+
+    async def end_all_approvals(self, *, answer: str, now_s: float) -> int:
+        """After a restart: nobody waits for an answer any more."""
 
 
 class UsagePort(Protocol):

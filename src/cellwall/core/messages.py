@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from cellwall.core.accounts import AccountsPort, SessionsPort, User
+from cellwall.core.accounts import AccountsPort, SessionsPort, User, UsersPort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,5 +96,5 @@ class ServiceStore(AccountsPort, MessagesPort, Protocol):
     """All that the accounts of a service need of a database."""
 
 
-class SessionStore(SessionsPort, MessagesPort, Protocol):
+class SessionStore(SessionsPort, MessagesPort, UsersPort, Protocol):
     """All that the sessions and messages of a service need of a database."""

@@ -174,11 +174,15 @@ class FileOperation:
     content: bytes = b""
     target: str = ""
     source: ByteSource | None = field(default=None, repr=False)
-    """For `upload`: a tar stream."""
+    """For `upload`: a tar stream. For `write`: the content, in place of `content`."""
     sink: ByteSink | None = field(default=None, repr=False)
-    """For `download`: the sink of the tar stream."""
+    """For `download`: the sink of the tar stream. For `read`: of the content, in place of the
+    payload."""
     recursive: bool = True
     skip_links: bool = False
+    source_bytes: int = 0
+    source_sha256: str = ""
+    """For `write` from a source: what is judged. Other content is not written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +373,17 @@ class Transfer:
     content_bytes: int
     archive_bytes: int
     archive_sha256: str
+
+    def to_json(self) -> dict[str, int | str]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedFile:
+    """The content of a file that went through a source or a sink."""
+
+    content_bytes: int
+    content_sha256: str
 
     def to_json(self) -> dict[str, int | str]:
         return asdict(self)

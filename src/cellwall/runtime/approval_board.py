@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import anyio
 
@@ -43,37 +44,49 @@ class PostedQuestion:
         return self.answer
 
 
+class QuestionRecords(Protocol):
+    """Told of each question on the board. Called from any thread; returns at once."""
+
+    def opened(self, question: Question) -> None: ...
+
+    def ended(self, question: Question, final: Answer | None) -> None:
+        """`final` is None where the caller did not wait for the answer."""
+
+
 class ApprovalBoard:
     """The open questions of one runtime; empty unless a service shows them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._posted: dict[str, PostedQuestion] = {}
-        self._is_served = False
+        self._records: QuestionRecords | None = None
 
     @contextmanager
-    def served(self) -> Iterator[None]:
+    def served(self, records: QuestionRecords) -> Iterator[None]:
         """While the block lasts, users can answer; else no question waits here."""
-        self._is_served = True
+        self._records = records
         try:
             yield
         finally:
-            self._is_served = False
+            self._records = None
 
     @contextmanager
     def posted(
         self, question: Question, *, needs_signature: bool
     ) -> Iterator[PostedQuestion | None]:
         """Show a question for as long as the block lasts; None: no user could see it."""
-        if not self._is_served:
+        records = self._records
+        if records is None:
             yield None
             return
         posted = PostedQuestion(question, needs_signature=needs_signature)
         with self._lock:
             self._posted[question.id] = posted
+        records.opened(question)
         try:
             yield posted
         finally:
+            records.ended(question, posted.final)
             with self._lock:
                 del self._posted[question.id]
                 posted.is_over = True

@@ -33,6 +33,7 @@ from cellwall.core.types import (
     SendReply,
     ServeClient,
     Skill,
+    StreamedFile,
     ToolResult,
     Transfer,
     UseAccount,
@@ -310,8 +311,10 @@ def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901  # one cas
             body["code"] = code.decode("utf-8", "replace")
         case FileOperation() as operation:
             body = {"file": operation.name, "path": operation.path, "target": operation.target}
-            # The length of a stream is known only at its end: the outcome holds it.
-            body["content_bytes"] = None if operation.source is not None else len(operation.content)
+            # The length of an archive is known only at its end: the outcome holds it.
+            is_archive = operation.source is not None and not operation.source_sha256
+            size = len(operation.content) + operation.source_bytes
+            body["content_bytes"] = None if is_archive else size
     return body
 
 
@@ -337,7 +340,7 @@ def intent_body(action: Action, decision: Decision, skills: Sequence[Skill]) -> 
 def outcome_body(outcome: Outcome) -> dict[str, Json]:
     """The outcome in numbers and digests, never the output itself."""
     payload = outcome.payload
-    transfer = payload.to_json() if isinstance(payload, Transfer) else None
+    transfer = payload.to_json() if isinstance(payload, Transfer | StreamedFile) else None
     page: dict[str, Json] = {}
     if isinstance(payload, Page):
         page = {"url": payload.url, "status": payload.status}

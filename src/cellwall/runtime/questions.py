@@ -280,18 +280,18 @@ def circumstances(action: Action) -> tuple[str, ...]:
     if isinstance(operation, FileOperation) and operation.content:
         digest = hashlib.sha256(operation.content).hexdigest()
         found.append(f"{len(operation.content)} bytes, SHA-256 {digest}")
+    if isinstance(operation, FileOperation) and operation.source_sha256:
+        found.append(f"{operation.source_bytes} bytes, SHA-256 {operation.source_sha256}")
     return tuple(found)
 
 
 def call_sha256(action: Action) -> str:
     """The digest of everything that defines the call; equal digests mean the same call.
 
-    Empty for a stream: its content is unknown, so two streams cannot be compared.
+    Empty for an archive: its content is unknown, so two cannot be compared.
     """
     operation = action.operation
-    if isinstance(operation, FileOperation) and (
-        operation.source is not None or operation.sink is not None
-    ):
+    if isinstance(operation, FileOperation) and _is_unknown(operation):
         return ""
     if isinstance(operation, CallTool):
         operation = replace(operation, parent="")
@@ -301,6 +301,13 @@ def call_sha256(action: Action) -> str:
     who = replace(action.principal, scopes=None)
     same = repr(replace(action, principal=who, operation=operation, id=""))
     return hashlib.sha256(same.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _is_unknown(operation: FileOperation) -> bool:
+    if operation.name == "read":
+        return False  # the same bytes, wherever they go
+    is_unread = operation.source is not None and not operation.source_sha256
+    return is_unread or operation.sink is not None
 
 
 def _shorten(text: str) -> str:

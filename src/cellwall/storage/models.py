@@ -235,7 +235,7 @@ class SessionRow(Base):
 
 
 class ApprovalRow(Base):
-    """A question to a person and its answer."""
+    """That a question was put to a person, and how it ended; never its text."""
 
     __tablename__ = "approvals"
     __table_args__ = (Index("ix_approvals_owner_id_answered_s", "owner_id", "answered_s"),)

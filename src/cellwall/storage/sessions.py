@@ -6,17 +6,26 @@ take the same path (RBAC-3).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
-from sqlalchemy import ColumnElement, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, insert, or_, select, true, update
 
-from cellwall.core.accounts import ApprovalRecord, SessionRecord
+from cellwall.core.accounts import ApprovalRecord, SessionRecord, Viewer
 from cellwall.storage.models import ApprovalRow, SessionRow
 from cellwall.storage.repository import Repository, lock_user
 
 
 def _may_see(user_id: str, teams: frozenset[str]) -> ColumnElement[bool]:
     return or_(SessionRow.owner_id == user_id, SessionRow.team_id.in_(sorted(teams)))
+
+
+def _is_shown(viewer: Viewer) -> ColumnElement[bool]:
+    """A question is shown to its asker, to the team of its session, and to who sees all."""
+    if viewer.sees_all:
+        return true()
+    shared = select(SessionRow.id).where(SessionRow.team_id.in_(sorted(viewer.teams)))
+    return or_(ApprovalRow.owner_id == viewer.user_id, ApprovalRow.session_id.in_(shared))
 
 
 class Sessions(Repository):
@@ -64,38 +73,47 @@ class Sessions(Repository):
             statement = update(SessionRow).where(SessionRow.ended_s.is_(None), *conditions)
             return (await connection.execute(statement.values(ended_s=now_s))).rowcount
 
-    async def add_approval(self, approval: ApprovalRecord) -> None:
+    async def add_approval(self, approval: ApprovalRecord) -> bool:
         values = {**asdict(approval), "question": dict(approval.question)}
         async with self._database.write() as connection:
+            if not await lock_user(connection, approval.owner_id):
+                return False
             await connection.execute(insert(ApprovalRow).values(**values))
+            return True
 
-    async def find_approval(self, approval_id: str, *, user_id: str) -> ApprovalRecord | None:
-        query = select(ApprovalRow).where(
-            ApprovalRow.id == approval_id, ApprovalRow.owner_id == user_id
-        )
+    async def find_approval(self, approval_id: str, *, seen_by: Viewer) -> ApprovalRecord | None:
+        query = select(ApprovalRow).where(ApprovalRow.id == approval_id, _is_shown(seen_by))
         async with self._database.read() as connection:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else ApprovalRecord(**row._mapping)  # noqa: SLF001  # as above
 
-    async def list_approvals(self, *, user_id: str, now_s: float) -> tuple[ApprovalRecord, ...]:
-        query = select(ApprovalRow).where(
-            ApprovalRow.owner_id == user_id,
-            ApprovalRow.answered_s.is_(None),
-            ApprovalRow.expires_s > now_s,
-        )
-        query = query.order_by(ApprovalRow.asked_s, ApprovalRow.id)
+    async def list_ended_approvals(
+        self, *, seen_by: Viewer, before: str = "", limit: int = 100
+    ) -> tuple[ApprovalRecord, ...]:
+        query = select(ApprovalRow).where(ApprovalRow.answered_s.is_not(None), _is_shown(seen_by))
+        if before:
+            # A foreign id is as unknown as one that does not exist.
+            known = select(ApprovalRow.asked_s).where(ApprovalRow.id == before, _is_shown(seen_by))
+            asked_s = known.scalar_subquery()
+            is_same = and_(ApprovalRow.asked_s == asked_s, ApprovalRow.id < before)
+            query = query.where(or_(ApprovalRow.asked_s < asked_s, is_same))
+        query = query.order_by(ApprovalRow.asked_s.desc(), ApprovalRow.id.desc()).limit(limit)
         async with self._database.read() as connection:
             rows = await connection.execute(query)
             return tuple(ApprovalRecord(**row._mapping) for row in rows)  # noqa: SLF001  # as above
 
-    async def answer_approval(
-        self, approval_id: str, *, answer: str, answered_by: str, now_s: float
+    async def end_approval(
+        self, approval_id: str, *, answer: str, answered_by: str | None, now_s: float
     ) -> bool:
+        values = {"answer": answer, "answered_by": answered_by, "answered_s": now_s}
+        return await self._end_approvals(values, ApprovalRow.id == approval_id) == 1
+
+    async def end_all_approvals(self, *, answer: str, now_s: float) -> int:
+        return await self._end_approvals({"answer": answer, "answered_s": now_s})
+
+    async def _end_approvals(
+        self, values: Mapping[str, object], *conditions: ColumnElement[bool]
+    ) -> int:
         async with self._database.write() as connection:
-            statement = update(ApprovalRow).where(
-                ApprovalRow.id == approval_id,
-                ApprovalRow.answered_s.is_(None),
-                ApprovalRow.expires_s > now_s,
-            )
-            statement = statement.values(answer=answer, answered_by=answered_by, answered_s=now_s)
-            return (await connection.execute(statement)).rowcount == 1
+            statement = update(ApprovalRow).where(ApprovalRow.answered_s.is_(None), *conditions)
+            return (await connection.execute(statement.values(**values))).rowcount

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from cellwall.core.accounts import AccessState, RefreshFamily, Rotation, ServiceToken
 from cellwall.storage import quick_reads
 from cellwall.storage.models import (
+    ApprovalRow,
     AttemptRow,
     FamilyRow,
     FlowRow,
@@ -34,6 +35,7 @@ from cellwall.storage.repository import (
 )
 
 _KEEP_USAGE_S = 2 * 366 * 86_400.0
+_KEEP_APPROVALS_S = 30 * 86_400.0
 """Longer than any period."""
 
 
@@ -177,6 +179,7 @@ class Tokens(Repository):
                 (UsageRow, UsageRow.period_start_s + _KEEP_USAGE_S),
                 (PairingCodeRow, PairingCodeRow.expires_s),
                 (MessageRow, MessageRow.forget_after_s),
+                (ApprovalRow, ApprovalRow.answered_s + _KEEP_APPROVALS_S),
             ):
                 count += (await connection.execute(delete(row).where(end_s <= now_s))).rowcount
             return count

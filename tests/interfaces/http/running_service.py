@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import httpx2 as httpx
 import uvicorn
+from fastapi import FastAPI
 
 from cellwall.admin.accounts import Accounts, open_accounts
 from cellwall.admin.database import storage_settings
@@ -49,6 +50,7 @@ class RunningService:
     store: Store = field(init=False)
     loop: asyncio.AbstractEventLoop = field(init=False)
     server: uvicorn.Server = field(init=False)
+    api: FastAPI = field(init=False)
     tokens: dict[str, str] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
 
@@ -158,7 +160,9 @@ def running_service(
         service.loop = asyncio.get_running_loop()
         opened = open_accounts(str(home), app.settings, issuer=url, audit=app.audit)
         async with opened as (service.accounts, service.store):
-            api = make_application(app, service.accounts, settings, store=service.store)
+            service.api = api = make_application(
+                app, service.accounts, settings, store=service.store
+            )
             options = uvicorn.Config(
                 api,
                 log_level=os.environ.get("HTTP_TEST_LOG", "critical"),

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 
+from cellwall.core.accounts import Viewer
+from cellwall.core.types import new_id
+from databases import PostgresServer, postgres  # noqa: F401  # a fixture
 from interfaces.http.running_service import DEADLINE_S, RunningService, new_session, running_service
 from interfaces.test_cli_process import until
 
@@ -18,6 +25,8 @@ POLICY = """
 allow = ["Bash", "Code", "Read", "Write"]
 ask = ["Bash(touch *)"]
 """
+RULE = "Bash(touch *)"
+ALL = Viewer(user_id="", teams=frozenset(), sees_all=True)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +78,9 @@ def test_a_run_waits_and_a_yes_over_http_lets_it_go_on(
         assert run.result(DEADLINE_S).json()["status"] == "ok"
         again = admin.post(f"/v1/approvals/{found['id']}", json={"answer": "once"})
         assert again.status_code == 404
+        ended = admin.get(f"/v1/approvals/{found['id']}").json()
+        assert (ended["state"], ended["verdict"], ended["answer"]) == ("ended", "allow", "once")
+        assert (ended["by"], ended["answered_by"]) == ("user", "administrator")
         assert admin.get("/v1/approvals").json() == {"approvals": []}
 
 
@@ -111,6 +123,13 @@ def test_a_foreign_question_answers_like_an_unknown_one(
                 assert foreign.content == absent.content
             assert other.get("/v1/approvals").json() == {"approvals": []}
             owner.post(f"/v1/approvals/{found['id']}", json={"answer": "deny"})
+            foreign, absent = (
+                other.get(f"/v1/approvals/{each}") for each in (found["id"], unknown)
+            )
+            assert (foreign.status_code, foreign.content) == (404, absent.content)
+            listed = other.get("/v1/approvals", params={"state": "ended"}).json()["approvals"]
+            assert found["id"] not in {each["id"] for each in listed}
+            assert owner.get(f"/v1/approvals/{found['id']}").json()["verdict"] == "deny"
         assert run.result(DEADLINE_S).json()["status"] == "denied"
 
 
@@ -154,3 +173,77 @@ def test_an_answer_to_another_text_or_of_another_kind_is_refused(
         right = {"answer": "session", "shown_sha256": found["shown_sha256"]}
         assert same.post(address, json=right).status_code == 200
         assert run.result(DEADLINE_S).json()["status"] == "ok"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def storage(request: pytest.FixtureRequest) -> str:
+    if request.param == "sqlite":
+        return ""
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return f'[storage]\nurl = "{server.new_url()}"\n'
+
+
+@pytest.mark.requirement("SRV-4", "FS-5")
+def test_a_restart_keeps_answers_and_ends_what_was_open(
+    storage: str, tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY)
+    config = f'{storage}[policy]\nfiles = ["{policy}"]\n[approvals]\ntimeout_s = 60.0\n'
+    with running_service(tmp_path, config=config) as service:
+        with service.client("user") as user, service.client("owner") as owner:
+            session = new_session(user)
+            run = threads.submit(ask, user, session, "top-secret-name")
+            answered = question(owner)
+            owner.post(f"/v1/approvals/{answered['id']}", json={"answer": "once"})
+            assert run.result(DEADLINE_S).json()["status"] == "ok"
+            record = service.call(service.store.find_approval(answered["id"], seen_by=ALL))
+            assert record is not None
+            assert dict(record.question) == {"by": "user", "tool": "Bash", "rule": RULE}
+            # A process that is killed leaves its questions open.
+            lost = replace(record, id=new_id("ask"), answer=None, answered_by=None, answered_s=None)
+            assert service.call(service.store.add_approval(lost))
+            assert owner.get(f"/v1/approvals/{lost.id}").status_code == 404  # nobody waits
+            with _asked_by_socket(service, session, "second-secret-name"):
+                waiting = question(owner)
+            address = f"/v1/approvals/{waiting['id']}"
+            until(lambda: owner.get(address).json().get("state") == "ended")
+        tokens = service.tokens
+    with running_service(tmp_path, config=config, may_exist=True) as service:
+        service.tokens = tokens
+        with service.client("user") as user, service.client("power-user") as other:
+            page = user.get("/v1/approvals", params={"state": "ended"})
+            found = {each["id"]: each for each in page.json()["approvals"]}
+            assert found.keys() == {answered["id"], lost.id, waiting["id"]}
+            assert "secret-name" not in page.text
+            kept = found[answered["id"]]
+            assert (kept["verdict"], kept["answered_by"]) == ("allow", "owner")
+            assert found[lost.id]["reason"] == "the service restarted; denied"
+            assert (found[lost.id]["verdict"], found[lost.id]["answer"]) == ("deny", None)
+            assert found[waiting["id"]]["verdict"] == "deny"
+            assert found[waiting["id"]]["reason"].startswith("the caller did not wait")
+            assert user.get("/v1/approvals").json() == {"approvals": []}
+            one = user.get("/v1/approvals", params={"state": "ended", "limit": 1}).json()
+            rest = {"state": "ended", "before": one["next"]}
+            assert len(user.get("/v1/approvals", params=rest).json()["approvals"]) == 2
+            refused = user.post(f"/v1/approvals/{lost.id}", json={"answer": "deny"})
+            assert refused.status_code == 404
+            nothing = {"approvals": [], "next": None}
+            assert other.get("/v1/approvals", params={"state": "ended"}).json() == nothing
+    for file in tmp_path.glob("*.db*"):
+        assert b"secret-name" not in file.read_bytes()
+
+
+def _asked_by_socket(service: RunningService, session: str, name: str) -> socket.socket:
+    """A client that can leave in the middle."""
+    body = json.dumps({"command": f"touch {name}"})
+    lines = [
+        f"POST /v1/sessions/{session}/commands HTTP/1.1",
+        f"Host: 127.0.0.1:{service.port}",
+        f"Authorization: Bearer {service.tokens['user']}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    ]
+    line = socket.create_connection(("127.0.0.1", service.port), timeout=DEADLINE_S)
+    line.sendall(("\r\n".join(lines) + "\r\n\r\n" + body).encode())
+    return line

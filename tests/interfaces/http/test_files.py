@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import os
 import socket
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import pytest
 
-from interfaces.http.running_service import DEADLINE_S, RunningService, new_session
+from cellwall.interfaces.http.spools import Spools
+from interfaces.http.running_service import DEADLINE_S, RunningService, new_session, running_service
+from interfaces.test_cli_process import until
 
 pytestmark = pytest.mark.slow
 _STEPS = (
@@ -160,3 +168,156 @@ def test_no_answer_names_a_path_of_the_host(service: RunningService, user: httpx
         assert answer.status_code < 500, answer.text
         for secret in (str(service.home), "/src/cellwall", "default_policies/"):
             assert secret not in answer.text
+
+
+_MIB = 1024 * 1024
+
+
+@pytest.mark.requirement("SRV-1", "FS-7")
+def test_large_files_go_through_in_pieces(service: RunningService, user: httpx.Client) -> None:
+    """The service runs in this process, so its memory is measured with the client's."""
+    address = f"/v1/sessions/{new_session(user)}/files/deep/er/large"
+    piece, count = bytes(range(256)) * 1024, 128  # 32 MiB
+    expected = hashlib.sha256(piece * count).hexdigest()
+    tracemalloc.start()
+    try:
+        put = user.put(address, content=(piece for _ in range(count)))
+        assert put.status_code == 204, put.text
+        seen, size = hashlib.sha256(), 0
+        with user.stream("GET", address) as got:
+            for part in got.iter_raw(65_536):
+                seen.update(part)
+                size += len(part)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (got.status_code, size, seen.hexdigest()) == (200, len(piece) * count, expected)
+    assert got.headers["Content-Length"] == str(size)
+    assert got.headers["ETag"] == put.headers["ETag"] == f'"{expected[:32]}"'
+    assert peak < 16 * _MIB
+    again = user.put(address, content=b"x", headers={"If-Match": put.headers["ETag"]})
+    assert again.status_code == 204
+    assert [each["name"] for each in _listing(user, address)] == ["large"]
+    _wait_for_room(service)
+
+
+def _listing(user: httpx.Client, address: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = user.get(address.rpartition("/")[0] + "/").json()["entries"]
+    return found
+
+
+def _wait_for_room(service: RunningService) -> None:
+    """No file is under way any more."""
+    spools = service.api.state.service.spools
+    until(lambda: spools.left_bytes == Spools("", max_file_bytes=1).left_bytes)
+
+
+@pytest.mark.requirement("SRV-1", "FS-7")
+def test_an_upload_that_breaks_off_leaves_the_old_file(
+    service: RunningService, user: httpx.Client
+) -> None:
+    address = f"/v1/sessions/{new_session(user)}/files/kept"
+    user.put(address, content=b"old").raise_for_status()
+    spools = service.api.state.service.spools
+    heads = {
+        "a length": (b"Content-Length: 4194304", b"x" * 3 * _MIB),
+        "chunks": (b"Transfer-Encoding: chunked", b"300000\r\n" + b"x" * 3 * _MIB + b"\r\n"),
+    }
+    for head, sent in heads.values():
+        with _put_by_socket(service, address, head) as line:
+            line.sendall(sent)
+            until(lambda: spools.left_bytes < Spools("", max_file_bytes=1).left_bytes)
+        _wait_for_room(service)
+        assert user.get(address).content == b"old"
+        assert [each["name"] for each in _listing(user, address)] == ["kept"]
+    # Positive control: the same, to its end.
+    with _put_by_socket(service, address, b"Content-Length: 3145728") as line:
+        line.sendall(b"y" * 3 * _MIB)
+        assert line.recv(100).startswith(b"HTTP/1.1 204")
+    assert user.get(address).content == b"y" * 3 * _MIB
+
+
+def _put_by_socket(service: RunningService, address: str, head: bytes) -> socket.socket:
+    lines = [
+        f"PUT {address} HTTP/1.1".encode(),
+        f"Host: 127.0.0.1:{service.port}".encode(),
+        f"Authorization: Bearer {service.tokens['user']}".encode(),
+        head,
+    ]
+    line = socket.create_connection(("127.0.0.1", service.port), timeout=DEADLINE_S)
+    line.sendall(b"\r\n".join(lines) + b"\r\n\r\n")
+    return line
+
+
+@pytest.mark.requirement("SRV-1")
+def test_a_reader_that_stops_or_stalls_holds_nothing(
+    service: RunningService, user: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"/v1/sessions/{new_session(user)}/files/large"
+    content = bytes(16 * _MIB)
+    user.put(address, content=content).raise_for_status()
+    request = (
+        f"GET {address} HTTP/1.1\r\nHost: 127.0.0.1:{service.port}\r\n"
+        f"Authorization: Bearer {service.tokens['user']}\r\n\r\n"
+    ).encode()
+    with socket.create_connection(("127.0.0.1", service.port), timeout=DEADLINE_S) as line:
+        line.sendall(request)
+        assert line.recv(1000).startswith(b"HTTP/1.1 200")
+    _wait_for_room(service)
+    monkeypatch.setattr("cellwall.interfaces.http.spools.STALLED_S", 0.2)
+    with socket.create_connection(("127.0.0.1", service.port), timeout=DEADLINE_S) as line:
+        line.sendall(request)
+        _wait_for_room(service)  # while the connection is open and nothing is read
+    monkeypatch.undo()
+    assert user.get(address).content == content
+
+
+@pytest.mark.requirement("SRV-1")
+def test_ranges(user: httpx.Client) -> None:
+    address = f"/v1/sessions/{new_session(user)}/files/a"
+    content = bytes(range(100))
+    tag = user.put(address, content=content).headers["ETag"]
+    parts = {
+        "bytes=0-0": (0, 1),
+        "bytes=10-19": (10, 20),
+        "bytes=90-": (90, 100),
+        "bytes=-5": (95, 100),
+        "bytes=-500": (0, 100),
+        "bytes=50-999999": (50, 100),
+    }
+    for wanted, (start, end) in parts.items():
+        got = user.get(address, headers={"Range": wanted, "If-Range": tag})
+        assert (got.status_code, got.content) == (206, content[start:end]), wanted
+        assert got.headers["Content-Range"] == f"bytes {start}-{end - 1}/100"
+        assert got.headers["ETag"] == tag
+    for wanted in ("bytes=100-", "bytes=100-200", "bytes=-0"):
+        got = user.get(address, headers={"Range": wanted})
+        assert (got.status_code, got.headers["Content-Range"]) == (416, "bytes */100"), wanted
+    for wanted in ("bytes=5-4", "bytes=-", "bytes=0-1,3-4", "lines=0-1", "bytes=0x1-2", "bytes=1"):
+        got = user.get(address, headers={"Range": wanted})
+        assert (got.status_code, got.content) == (200, content), wanted
+    other = user.get(address, headers={"Range": "bytes=0-0", "If-Range": '"other"'})
+    assert (other.status_code, other.content) == (200, content)
+    user.put(address, content=b"").raise_for_status()
+    assert (user.get(address).status_code, user.get(address).content) == (200, b"")
+    assert user.get(address, headers={"Range": "bytes=0-"}).status_code == 416
+
+
+@pytest.mark.requirement("SRV-1", "FS-3")
+def test_limits_hold_while_a_file_comes(tmp_path: Path) -> None:
+    with (
+        running_service(tmp_path, max_file_bytes=2 * _MIB) as service,
+        service.client("user") as user,
+    ):
+        session = new_session(user, limits={"file_size_bytes": _MIB, "disk_bytes": 2 * _MIB})
+        address = f"/v1/sessions/{session}/files/a"
+        user.put(address, content=b"old").raise_for_status()
+        endless = itertools.chain.from_iterable(itertools.repeat([bytes(65_536)], 1024))
+        with suppress(httpx.TransportError):  # the service need not read what it has refused
+            assert user.put(address, content=endless).status_code == 413
+        assert user.put(address, content=bytes(_MIB + 1)).status_code == 413
+        assert user.get(address).content == b"old"
+        for name in "bcd":
+            last = user.put(address[:-1] + name, content=os.urandom(_MIB))
+        assert last.json()["error"]["code"] == "CW-WORKSPACE-FULL"
+        assert len(_listing(user, address)) == 2

@@ -29,7 +29,9 @@ def test_the_names_of_limits_are_the_contract_s() -> None:
 
 
 @pytest.mark.parametrize("name", [spec.name for spec in fields(Limits)])
-@pytest.mark.parametrize("value", [0, -1, math.inf, -math.inf, math.nan, 10**30, 10**400, True, "5", None])
+@pytest.mark.parametrize(
+    "value", [0, -1, math.inf, -math.inf, math.nan, 10**30, 10**400, True, "5", None]
+)
 def test_no_limit_can_be_switched_off(name: str, value: object) -> None:
     with pytest.raises(BadInput) as refused:
         Limits(**{name: value})  # type: ignore[arg-type]  # on purpose

@@ -18,6 +18,12 @@ BOSS = Principal("boss", "http", "administrator")
 MEMBER = Principal("member", "http", "user")
 
 
+class NothingKept:
+    def opened(self, question: Question) -> None: ...
+
+    def ended(self, question: Question, final: Answer | None) -> None: ...
+
+
 def given(kind: AnswerKind = AnswerKind.ONCE, by: Principal = BOSS) -> Answer:
     return Answer(kind=kind, by=by, via=VIA)
 
@@ -34,7 +40,7 @@ def ask_with(
         async def ask() -> None:
             found.append(await broker.ask(question, near=near))
 
-        with broker.board.served(), anyio.fail_after(60):
+        with broker.board.served(NothingKept()), anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(ask)
                 while not broker.board.waiting() and not found:
@@ -117,7 +123,7 @@ def test_without_a_service_no_question_waits_here() -> None:
 
 def test_where_an_approver_has_a_key_only_a_denial_is_taken() -> None:
     board, question = ApprovalBoard(), question_for()
-    with board.served(), board.posted(question, needs_signature=True) as posted:
+    with board.served(NothingKept()), board.posted(question, needs_signature=True) as posted:
         with pytest.raises(Denied):
             board._claim(question.id, given())
         assert posted is not None

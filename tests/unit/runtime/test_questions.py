@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cellwall.core.errors import Denied
 from cellwall.core.types import (
+    Action,
     CallTool,
     FileOperation,
     Principal,
@@ -176,6 +177,28 @@ def test_tool_calls_of_other_code_are_the_same_and_streams_never_are() -> None:
     assert call_sha256(first) == call_sha256(second)
     upload = FileOperation("upload", "a", source=io.BytesIO(b""))
     assert call_sha256(action_for(operation=upload)) == ""
+
+
+@pytest.mark.requirement("POL-8")
+def test_a_written_stream_is_known_by_its_digest() -> None:
+    def write(size: int, sha256: str, path: str = "a") -> Action:
+        source = io.BytesIO(b"")
+        operation = FileOperation(
+            "write", path, source=source, source_bytes=size, source_sha256=sha256
+        )
+        return action_for(operation=operation, session_id=SESSION)
+
+    base = write(3, "ab")
+    assert call_sha256(base) == call_sha256(write(3, "ab"))
+    others = [write(4, "ab"), write(3, "cd"), write(3, "ab", path="b")]
+    assert len({call_sha256(each) for each in (base, *others)}) == 4
+    assert call_sha256(write(3, "")) == ""
+    assert "3 bytes, SHA-256 ab" in question_about(base, ASK, timeout_s=1).shown
+    read = FileOperation("read", "a", sink=io.BytesIO())
+    plain = FileOperation("read", "a")
+    digests = {call_sha256(action_for(operation=each, id="x")) for each in (read, plain)}
+    assert len(digests) == 1
+    assert digests != {""}
 
 
 def asking(*subjects: str) -> Decision:

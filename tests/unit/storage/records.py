@@ -13,6 +13,7 @@ from cellwall.core.accounts import (
     SignInLink,
     Team,
     User,
+    Viewer,
 )
 from cellwall.core.types import new_id
 
@@ -61,3 +62,7 @@ def approval(owner_id: str, **more: Any) -> ApprovalRecord:
     rest = {"expires_s": NOW_S + 100, "question": {"rule": "Bash(git push)"}, "answer": None}
     none = {"answered_by": None, "answered_s": None}
     return ApprovalRecord(**{**known, **rest, **none, "owner_id": owner_id, **more})
+
+
+def viewer(user_id: str, *teams: str, sees_all: bool = False) -> Viewer:
+    return Viewer(user_id=user_id, teams=frozenset(teams), sees_all=sees_all)

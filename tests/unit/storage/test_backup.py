@@ -71,7 +71,7 @@ async def is_restored(store: Store) -> None:
     assert await store.list_teams() == (BLUE,)
     assert await store.teams_of(ANN.id) == {BLUE.id}
     assert await store.list_sessions(user_id=ANN.id, teams=frozenset()) == (SESSION,)
-    assert await store.list_approvals(user_id=ANN.id, now_s=NOW_S) == (APPROVAL,)
+    assert await store.find_approval(APPROVAL.id, seen_by=records.viewer(ANN.id)) == APPROVAL
     assert await store.usage(RUNS, period_start_s=NOW_S) == 2.5
     assert (await store.rotate(b"refresh", successor=b"x", now_s=NOW_S))[0] is Rotation.UNKNOWN
     assert await store.signing_keys() == ()

@@ -471,30 +471,69 @@ def test_the_limit_of_live_sessions_holds_for_many_at_once(settings):
     in_store(settings, go)
 
 
-def test_an_approval_is_answered_once_before_it_expires(settings):
+@pytest.mark.requirement("SRV-4")
+def test_a_question_ends_once_and_open_ones_end_with_a_restart(settings):
+    ann = records.user("ann")
+
+    async def go(store: Store) -> None:
+        await store.add_user(ann)
+        first, second = records.approval(ann.id), records.approval(ann.id)
+        for each in (first, second):
+            assert await store.add_approval(each)
+        assert not await store.add_approval(records.approval("usr_gone"))
+        end = partial(store.end_approval, first.id, answer="once", answered_by=ann.id, now_s=NOW_S)
+        assert sorted(await race([end] * RACERS)) == [False] * (RACERS - 1) + [True]
+        assert await store.end_all_approvals(answer="restarted", now_s=NOW_S + 9) == 1
+        assert await store.end_all_approvals(answer="restarted", now_s=NOW_S + 10) == 0
+        seen_by = records.viewer(ann.id)
+        ended = replace(first, answer="once", answered_by=ann.id, answered_s=NOW_S)
+        lost = replace(second, answer="restarted", answered_s=NOW_S + 9)
+        assert await store.find_approval(first.id, seen_by=seen_by) == ended
+        assert await store.find_approval(second.id, seen_by=seen_by) == lost
+        await store.purge(now_s=NOW_S + 29 * 86_400)
+        assert len(await store.list_ended_approvals(seen_by=seen_by)) == 2
+        await store.purge(now_s=NOW_S + 31 * 86_400)
+        assert await store.list_ended_approvals(seen_by=seen_by) == ()
+
+    in_store(settings, go)
+
+
+@pytest.mark.requirement("SRV-4", "RBAC-3")
+def test_ended_questions_are_shown_to_the_asker_the_team_and_who_sees_all(settings):
     ann, bob = records.user("ann"), records.user("bob")
+    blue = records.team("blue")
 
     async def go(store: Store) -> None:
         for each in (ann, bob):
             await store.add_user(each)
-        first = records.approval(ann.id)
-        late = records.approval(ann.id, asked_s=NOW_S - 9, expires_s=NOW_S - 1)
-        for each in (first, late):
+        await store.add_team(blue)
+        shared = records.session(ann.id, blue.id)
+        assert await store.add_session(shared, max_live=9)
+        times = [NOW_S, NOW_S, NOW_S + 1, NOW_S + 2]
+        own = [records.approval(ann.id, asked_s=at, expires_s=at + 9) for at in times]
+        in_team = records.approval(ann.id, session_id=shared.id)
+        for each in (*own, in_team):
             await store.add_approval(each)
-        assert await store.list_approvals(user_id=ann.id, now_s=NOW_S) == (first,)
-        assert await store.list_approvals(user_id=bob.id, now_s=NOW_S) == ()
-        assert await store.find_approval(first.id, user_id=bob.id) is None
-
-        def answer(which) -> Callable[[], Awaitable[bool]]:
-            return lambda: store.answer_approval(
-                which.id, answer="once", answered_by=ann.id, now_s=NOW_S
-            )
-
-        assert not await answer(late)()
-        assert sorted(await race([answer(first)] * RACERS)) == [False] * (RACERS - 1) + [True]
-        assert await store.find_approval(first.id, user_id=ann.id) == replace(
-            first, answer="once", answered_by=ann.id, answered_s=NOW_S
-        )
+        anns, bobs = records.viewer(ann.id), records.viewer(bob.id)
+        assert await store.list_ended_approvals(seen_by=anns) == ()  # open ones are not listed
+        await store.end_all_approvals(answer="restarted", now_s=NOW_S)
+        seen, before = [], ""
+        while page := await store.list_ended_approvals(seen_by=anns, before=before, limit=2):
+            seen += [each.id for each in page]
+            before = page[-1].id
+        newest = sorted([*own, in_team], key=lambda each: (each.asked_s, each.id), reverse=True)
+        assert seen == [each.id for each in newest]
+        assert await store.list_ended_approvals(seen_by=bobs) == ()
+        assert await store.find_approval(own[0].id, seen_by=bobs) is None
+        member = records.viewer(bob.id, blue.id)
+        assert [each.id for each in await store.list_ended_approvals(seen_by=member)] == [
+            in_team.id
+        ]
+        # A cursor tells nothing about foreign ids.
+        for cursor in (own[3].id, "apr_unknown"):
+            assert await store.list_ended_approvals(seen_by=member, before=cursor) == ()
+        everything = records.viewer(bob.id, sees_all=True)
+        assert len(await store.list_ended_approvals(seen_by=everything)) == 5
 
     in_store(settings, go)
 

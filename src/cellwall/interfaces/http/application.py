@@ -34,6 +34,7 @@ from cellwall.interfaces.http import (
     session_routes,
     terminal,
 )
+from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.gate import Gate
 from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
 from cellwall.interfaces.http.problems import install_handlers
@@ -41,6 +42,7 @@ from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes, default_policy
 from cellwall.interfaces.http.service import Service, ServiceSettings
+from cellwall.interfaces.http.spools import Spools
 from cellwall.runtime.wiring import App
 
 __all__ = ["API", "Service", "ServiceSettings", "make_application"]
@@ -86,6 +88,8 @@ def make_application(
         app.warm_up()
         # No session outlives the process that ran it.
         await store.end_all_sessions(now_s=time.time())
+        approvals = ApprovalRecords(store)
+        await approvals.end_all()
         async with anyio.create_task_group() as tasks:
             sandboxes = OwnedSandboxes(
                 app, store, max_per_owner=settings.max_sessions_per_user, tasks=tasks
@@ -96,8 +100,10 @@ def make_application(
                 store=store,
                 settings=settings,
                 sandboxes=sandboxes,
+                approvals=approvals,
                 readiness=ReadinessProbe(app, store, sandboxes),
                 paths=HostPaths.of(app),
+                spools=Spools(app.store.home, max_file_bytes=settings.max_file_bytes),
                 inbox=Inbox(
                     app.runtime,
                     store,
@@ -109,13 +115,15 @@ def make_application(
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
             )
             tasks.start_soon(sandboxes.watch)
+            tasks.start_soon(approvals.run)
             try:
-                with api.state.service.board.served():
+                with api.state.service.board.served(approvals):
                     async with mcp.running():
                         yield
             finally:
                 with anyio.CancelScope(shield=True):
                     await sandboxes.close()
+                    await approvals.save()
                 tasks.cancel_scope.cancel()
 
     api = FastAPI(

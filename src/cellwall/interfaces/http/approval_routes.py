@@ -6,13 +6,16 @@ allow needs `approvals:answer`, to write a rule `policy:write`; to deny needs ne
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, get_args
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
+from cellwall.core.accounts import ApprovalRecord, Viewer
 from cellwall.core.approvals import Answer, AnswerKind, Question
 from cellwall.core.errors import BadInput, NotFound
 from cellwall.core.types import REMOTE_INTERFACES, Permission
+from cellwall.interfaces.http.approval_records import Unanswered
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.lookups import (
     AnswerBody,
@@ -20,6 +23,8 @@ from cellwall.interfaces.http.bodies.lookups import (
     AnswerRequest,
     Approval,
     ApprovalList,
+    EndedApproval,
+    EndedApprovalList,
     ProposalBody,
 )
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, may, require
@@ -30,11 +35,24 @@ from cellwall.runtime.approval_queue import chosen_rule
 
 routes = APIRouter(route_class=CheckedRoute, tags=["approvals"], responses=ERRORS)
 _NAMES: tuple[AnswerName, ...] = get_args(AnswerName)
+_REASONS: Mapping[str, str] = {
+    Unanswered.UNANSWERED: "no answer in time; denied",
+    Unanswered.INTERRUPTED: "the caller did not wait for the answer; denied",
+    Unanswered.RESTARTED: "the service restarted; denied",
+}
 
 
 @routes.get("/approvals")
-async def list_approvals(service: CurrentService, caller: CurrentCaller) -> ApprovalList:
-    """The open questions that the caller can see."""
+async def list_approvals(
+    service: CurrentService,
+    caller: CurrentCaller,
+    state: Literal["open", "ended"] = "open",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Annotated[str, Query(max_length=40)] = "",
+) -> ApprovalList | EndedApprovalList:
+    """The open questions that the caller can see, or with `state=ended` those that have ended."""
+    if state == "ended":
+        return await _ended_page(service, _viewer(service, caller), before=before, limit=limit)
     waiting = service.board.waiting()
     shown = [_approval(each) for each in waiting if _is_shown(service, caller, each)]
     return ApprovalList(approvals=shown)
@@ -43,9 +61,15 @@ async def list_approvals(service: CurrentService, caller: CurrentCaller) -> Appr
 @routes.get("/approvals/{approval_id}")
 async def get_approval(
     service: CurrentService, caller: CurrentCaller, approval_id: str
-) -> Approval:
-    """One open question."""
-    return _approval(_find(service, caller, approval_id))
+) -> Approval | EndedApproval:
+    """One question, open or ended."""
+    found = service.board.find(approval_id)
+    if found is not None and _is_shown(service, caller, found):
+        return _approval(found)
+    record = await service.approvals.find(approval_id, _viewer(service, caller))
+    if record is None:
+        raise _unknown()
+    return _ended(record, await _names(service, [record]))
 
 
 @routes.post("/approvals/{approval_id}")
@@ -68,6 +92,7 @@ async def answer_approval(
     rule = chosen_rule(question, body.rule) if kind is AnswerKind.RULE else body.rule
     given = Answer(kind=kind, by=caller.principal, via=VIA, rule=rule)
     final = await service.board.answer(question.id, given)
+    await service.approvals.save()  # before the answer is acknowledged
     return AnswerBody(
         id=question.id,
         answer=final.kind.value,
@@ -80,8 +105,56 @@ async def answer_approval(
 def _find(service: Service, caller: Caller, approval_id: str) -> Question:
     found = service.board.find(approval_id)
     if found is None or not _is_shown(service, caller, found):
-        raise NotFound("there is no such approval", hint="It was answered, or nobody waits for it.")
+        raise _unknown()
     return found
+
+
+def _unknown() -> NotFound:
+    return NotFound("there is no such approval", hint="It was answered, or nobody waits for it.")
+
+
+def _viewer(service: Service, caller: Caller) -> Viewer:
+    who = caller.identity
+    return Viewer(
+        user_id=who.user_id,
+        teams=frozenset(who.teams),
+        sees_all=may(service, caller, Permission.AUDIT_READ),
+    )
+
+
+async def _ended_page(
+    service: Service, viewer: Viewer, *, before: str, limit: int
+) -> EndedApprovalList:
+    found = await service.approvals.list(viewer, before=before, limit=limit + 1)
+    page = found[:limit]
+    names = await _names(service, page)
+    return EndedApprovalList(
+        approvals=[_ended(each, names) for each in page],
+        next=page[-1].id if len(found) > limit else None,
+    )
+
+
+async def _names(service: Service, records: Sequence[ApprovalRecord]) -> dict[str, str]:
+    ids = {each.answered_by for each in records if each.answered_by is not None}
+    return await service.approvals.names(ids)
+
+
+def _ended(record: ApprovalRecord, names: Mapping[str, str]) -> EndedApproval:
+    given = next((name for name in _NAMES if name == record.answer), None)
+    by = record.answered_by
+    return EndedApproval(
+        id=record.id,
+        by=str(record.question.get("by", "")),
+        session=record.session_id,
+        tool=str(record.question.get("tool", "")),
+        rule=str(record.question.get("rule", "")),
+        asked=record.asked_s,
+        ended=record.answered_s or record.asked_s,
+        verdict="deny" if given in {None, "deny"} else "allow",
+        answer=given,
+        answered_by=None if by is None else names.get(by),
+        reason="" if given is not None else _REASONS.get(record.answer or "", ""),
+    )
 
 
 def _is_shown(service: Service, caller: Caller, question: Question) -> bool:

@@ -6,15 +6,17 @@ the workspace and without following links out of it (FS-1).
 
 from __future__ import annotations
 
-import hashlib
+import re
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from starlette.requests import ClientDisconnect
 
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Outcome
 from cellwall.core.text import plain
-from cellwall.core.types import FileEntry, FileOperation
+from cellwall.core.types import ByteSink, FileEntry, FileOperation, StreamedFile
 from cellwall.interfaces.http.bodies import ERRORS, ErrorResponse
 from cellwall.interfaces.http.bodies.sessions import Entry, Listing
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, current_caller
@@ -22,6 +24,7 @@ from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.problems import RefusedOutcome, raise_for_refusal
 from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.service import CurrentService
+from cellwall.interfaces.http.spools import Spool, SpoolResponse
 
 routes = APIRouter(route_class=CheckedRoute, tags=["files"], responses=ERRORS)
 _BINARY = "application/octet-stream"
@@ -39,9 +42,15 @@ _READ: dict[int | str, dict[str, Any]] = {
         "headers": _TAG,
         "content": {_BINARY: _BYTES},
     },
+    206: {
+        "description": "The range of the bytes that `Range` names.",
+        "content": {_BINARY: _BYTES},
+    },
+    416: {"description": "The file has no such bytes."},
     304: {"description": "The file is the one that `If-None-Match` names."},
 }
 _BODY = {"requestBody": {"required": True, "content": {_BINARY: _BYTES}}}
+_RANGE = re.compile(r"bytes=(?P<first>[0-9]{0,18})-(?P<last>[0-9]{0,18})")
 Tags = Annotated[str | None, Header(max_length=1000)]
 
 
@@ -54,19 +63,55 @@ async def read_file(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     after: Annotated[str, Query(max_length=255)] = "",
     if_none_match: Tags = None,
+    if_range: Tags = None,
+    range_: Annotated[str, Header(alias="Range", max_length=200)] = "",
 ) -> Response:
-    """The bytes of a file; a path with a slash at its end, or none, lists a directory."""
+    """The bytes of a file, or with `Range` some of them; a path with a slash at its end, or none,
+    lists a directory."""
     sandbox = service.sandboxes.find(caller.identity, session_id)
     if not path or path.endswith("/"):
         found = await _perform(sandbox, caller, FileOperation("list", path or "."))
         listing = _listing(found.payload, limit, after)
         return Response(listing.model_dump_json(), media_type="application/json")
-    content = await _read(sandbox, caller, path)
-    tag = _tag(content)
-    headers = {"ETag": tag, "Content-Disposition": "attachment"}
-    if if_none_match is not None and _names(if_none_match, tag):
-        return Response(status_code=304, headers=headers)
-    return Response(content, media_type=_BINARY, headers=headers)
+    with ExitStack() as stack:
+        spool = stack.enter_context(service.spools.spool())
+        tag = await _read_into(spool, sandbox, caller, path)
+        headers = {"ETag": tag, "Content-Disposition": "attachment", "Accept-Ranges": "bytes"}
+        if if_none_match is not None and _names(if_none_match, tag):
+            return Response(status_code=304, headers=headers)
+        wanted = "" if if_range is not None and if_range.strip() != tag else range_
+        answer = _content(spool, wanted, headers)
+        if isinstance(answer, SpoolResponse):
+            stack.pop_all()  # it closes the spool when it is sent
+        return answer
+
+
+def _content(spool: Spool, wanted: str, headers: dict[str, str]) -> Response:
+    """All of a file, or the one range that is wanted."""
+    size = spool.size_bytes
+    found = _byte_range(wanted, size)
+    if found is None:
+        return SpoolResponse(spool, start=0, end=size, status=200, headers=headers)
+    start, end = found
+    if start >= end:
+        return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{size}"})
+    headers = {**headers, "Content-Range": f"bytes {start}-{end - 1}/{size}"}
+    return SpoolResponse(spool, start=start, end=end, status=206, headers=headers)
+
+
+def _byte_range(header: str, size: int) -> tuple[int, int] | None:
+    """Start and end of a single range; empty where it lies behind the file. None: all of it, also
+    for several ranges and for what is no range (RFC 9110, 14.2)."""
+    match = _RANGE.fullmatch(header.strip())
+    if match is None or match["first"] == match["last"] == "":
+        return None
+    if match["first"] == "":
+        return max(0, size - int(match["last"])), size
+    first = int(match["first"])
+    if match["last"] == "":
+        return min(first, size), size
+    last = int(match["last"])
+    return None if last < first else (min(first, size), min(last + 1, size))
 
 
 @routes.put(_PATH, status_code=204, responses=_WRITTEN, openapi_extra=_BODY)
@@ -82,13 +127,21 @@ async def write_file(
     """Write the body as a file: with `If-Match` only over the content that the tag names, with
     `If-None-Match: *` only as a new file."""
     sandbox = service.sandboxes.find(caller.identity, session_id)
-    content = await request.body()
-    caller = await current_caller(request, service, None)  # the body may have taken long
-    async with sandbox.writing:  # of two conditional writes the second sees the first
-        if if_match is not None or if_none_match is not None:
-            await _check_tags(sandbox, caller, path, if_match, if_none_match)
-        await _perform(sandbox, caller, FileOperation("write", path, content))
-    return Response(status_code=204, headers={"ETag": _tag(content)})
+    with service.spools.spool() as spool:
+        await _receive(request, spool)
+        caller = await current_caller(request, service, None)  # the body may have taken long
+        operation = FileOperation(
+            "write",
+            path,
+            source=spool,
+            source_bytes=spool.size_bytes,
+            source_sha256=spool.sha256,
+        )
+        async with sandbox.writing:  # of two conditional writes the second sees the first
+            if if_match is not None or if_none_match is not None:
+                await _check_tags(sandbox, caller, path, if_match, if_none_match)
+            await _perform(sandbox, caller, operation)
+        return Response(status_code=204, headers={"ETag": _tag(spool.sha256)})
 
 
 @routes.delete(_PATH, status_code=204, responses=_FAILED)
@@ -111,8 +164,25 @@ async def _perform(sandbox: OwnedSandbox, caller: Caller, operation: FileOperati
     return raise_for_refusal(await sandbox.perform(caller.principal, operation))
 
 
-async def _read(sandbox: OwnedSandbox, caller: Caller, path: str) -> bytes:
-    return bytes((await _perform(sandbox, caller, FileOperation("read", path))).payload)
+async def _receive(request: Request, spool: Spool) -> None:
+    try:
+        await spool.fill(request.stream())
+    except ClientDisconnect:
+        raise BadInput("the client left before the end of the file") from None
+
+
+async def _read_into(sink: ByteSink, sandbox: OwnedSandbox, caller: Caller, path: str) -> str:
+    """Returns the tag of the content."""
+    done = await _perform(sandbox, caller, FileOperation("read", path, sink=sink))
+    assert isinstance(done.payload, StreamedFile)  # noqa: S101  # by `Workspaces.operate`
+    return _tag(done.payload.content_sha256)
+
+
+class _Nowhere:
+    """Only the tag is wanted."""
+
+    def write(self, data: bytes, /) -> int:
+        return len(data)
 
 
 async def _check_tags(
@@ -123,7 +193,7 @@ async def _check_tags(
     if_none_match: str | None,
 ) -> None:
     try:
-        tag: str | None = _tag(await _read(sandbox, caller, path))
+        tag: str | None = await _read_into(_Nowhere(), sandbox, caller, path)
     except RefusedOutcome as refused:
         if refused.error.code != "CW-NOT-FOUND":
             raise
@@ -154,8 +224,8 @@ def _listing(entries: tuple[FileEntry, ...], limit: int, after: str) -> Listing:
     return Listing(entries=page, next=page[-1].name if len(found) > limit else None)
 
 
-def _tag(content: bytes) -> str:
-    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+def _tag(sha256: str) -> str:
+    return f'"{sha256[:32]}"'
 
 
 def _names(header: str, tag: str) -> bool:

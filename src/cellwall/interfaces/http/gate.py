@@ -32,9 +32,12 @@ _SIGN_IN = "/v1/auth/"
 _CORS_METHODS = b"GET, POST, PUT, PATCH, DELETE"
 _CORS_HEADERS = (
     b"authorization, content-type, idempotency-key, last-event-id, if-match, if-none-match, "
+    b"range, if-range, "
     b"x-csrf-token, mcp-protocol-version, mcp-session-id, mcp-method, mcp-name"
 )
-_CORS_EXPOSED = b"cellwall-run, etag, location, retry-after, mcp-session-id, www-authenticate"
+_CORS_EXPOSED = (
+    b"cellwall-run, content-range, etag, location, retry-after, mcp-session-id, www-authenticate"
+)
 _HOST = ErrorInfo(
     "CW-HOST", "this service does not go by that name", "Add the name to hosts in [server]."
 )

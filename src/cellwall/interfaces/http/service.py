@@ -14,9 +14,11 @@ from cellwall.admin.connections import ConnectionAdmin
 from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.accounts import SessionsPort
+from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
+from cellwall.interfaces.http.spools import Spools
 from cellwall.runtime.approval_board import ApprovalBoard
 from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.wiring import App
@@ -63,11 +65,13 @@ class Service:
     store: SessionsPort
     settings: ServiceSettings
     sandboxes: OwnedSandboxes
+    approvals: ApprovalRecords
     readiness: ReadinessProbe
     secrets: OwnedSecrets
     inbox: Inbox
     connections: ConnectionAdmin
     paths: HostPaths
+    spools: Spools
     readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
     """Threads for reading the record and for scans; more would starve the runs."""
 

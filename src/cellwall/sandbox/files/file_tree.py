@@ -6,6 +6,7 @@ Also moves trees between a workspace and the quarantine (FS-4).
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Collection, Iterator, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.limits import Limits
-from cellwall.core.types import FileEntry
+from cellwall.core.types import ByteSink, ByteSource, FileEntry, StreamedFile
 from cellwall.sandbox.files.descriptors import (
     MAX_WALK_ENTRIES,
     OPEN_DIRECTORY,
@@ -47,6 +48,8 @@ from cellwall.sandbox.files.root import (
     walk_steps,
 )
 from cellwall.sandbox.linux._syscalls import rename_new
+
+_PIECE_BYTES = 1 << 20
 
 
 def is_blocked(name: str, extensions: Collection[str]) -> bool:
@@ -84,6 +87,26 @@ class FileTree(Root):
     __slots__ = ()
 
     def read(self, path: str, *, max_bytes: int) -> bytes:
+        with self._open_file(path) as fd:
+            data = read_at_most(fd, max_bytes + 1)  # not st_size: the file can grow meanwhile
+        if len(data) > max_bytes:
+            raise path_error(path, "CW-FILE-TOO-LARGE", f"is larger than {max_bytes} bytes")
+        return data
+
+    def read_into(self, path: str, sink: ByteSink, *, max_bytes: int) -> StreamedFile:
+        """Copy a file piece by piece; what was written to the sink before an error is no file."""
+        size, digest = 0, hashlib.sha256()
+        with self._open_file(path) as fd:
+            while part := os.read(fd, _PIECE_BYTES):
+                size += len(part)
+                if size > max_bytes:
+                    raise path_error(path, "CW-FILE-TOO-LARGE", f"is larger than {max_bytes} bytes")
+                digest.update(part)
+                sink.write(part)
+        return StreamedFile(size, digest.hexdigest())
+
+    @contextmanager
+    def _open_file(self, path: str) -> Iterator[int]:
         with (
             translate_os_errors(path),
             closing_fd(self.open_below(inner_path(path), os.O_PATH)) as node,
@@ -93,13 +116,32 @@ class FileTree(Root):
             if not stat.S_ISREG(status.st_mode):
                 raise path_error(path, "CW-NOT-A-FILE", "is not a regular file")
             with closing_fd(open_regular(node)) as fd:
-                data = read_at_most(fd, max_bytes + 1)  # not st_size: the file can grow meanwhile
-            if len(data) > max_bytes:
-                raise path_error(path, "CW-FILE-TOO-LARGE", f"is larger than {max_bytes} bytes")
-            return data
+                yield fd
 
     def write(self, path: str, data: bytes, limits: WriteLimits) -> None:
-        if len(data) > limits.max_file_bytes:
+        with self._new_content(path, len(data), limits) as fd:
+            write_all(fd, data)
+
+    def write_from(
+        self, path: str, source: ByteSource, expected: StreamedFile, limits: WriteLimits
+    ) -> StreamedFile:
+        """Write piece by piece. A source with other content leaves the old file as it is."""
+        size, digest = 0, hashlib.sha256()
+        with self._new_content(path, expected.content_bytes, limits) as fd:
+            while part := source.read(_PIECE_BYTES):
+                size += len(part)
+                if size > expected.content_bytes:
+                    break
+                digest.update(part)
+                write_all(fd, part)
+            if StreamedFile(size, digest.hexdigest()) != expected:
+                raise path_error(path, "CW-CONTENT-CHANGED", "would get other content than judged")
+        return expected
+
+    @contextmanager
+    def _new_content(self, path: str, size: int, limits: WriteLimits) -> Iterator[int]:
+        """A descriptor for so many bytes; at the end they replace the file, or nothing does."""
+        if size > limits.max_file_bytes:
             most = limits.max_file_bytes
             raise path_error(path, "CW-FILE-TOO-LARGE", f"is larger than {most} bytes")
         with translate_os_errors(path):
@@ -115,7 +157,7 @@ class FileTree(Root):
                 replaced = self.counted_status(place, old)
                 self._admit(
                     path,
-                    new_bytes=len(data) - (replaced.st_blocks * 512 if replaced else 0),
+                    new_bytes=size - (replaced.st_blocks * 512 if replaced else 0),
                     new_entries=len(missing) + (replaced is None),
                     max_total_bytes=limits.max_total_bytes,
                     max_files=limits.max_files,
@@ -129,7 +171,7 @@ class FileTree(Root):
                         owner=self.kept_owner(old) or new_owner(parent),
                     ) as fd,
                 ):
-                    write_all(fd, data)
+                    yield fd
 
     def list(self, path: str = ".", *, max_entries: int = 10_000) -> tuple[FileEntry, ...]:
         inner = inner_path(path)

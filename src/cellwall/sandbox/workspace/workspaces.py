@@ -19,6 +19,7 @@ from cellwall.core.protected_names import Protection
 from cellwall.core.types import (
     Action,
     FileOperation,
+    StreamedFile,
     Transfer,
     WorkspaceMode,
     WorkspaceMount,
@@ -257,8 +258,18 @@ class Workspaces:
         limits, blocked = action.limits, self._settings.blocked_extensions
         result: object = None
         match operation.name:
+            case "read" if operation.sink is not None:
+                most = max(self._settings.max_file_read_bytes, limits.file_size_bytes)
+                result = tree.read_into(operation.path, operation.sink, max_bytes=most)
             case "read":
                 result = tree.read(operation.path, max_bytes=self._settings.max_file_read_bytes)
+            case "write" if operation.source is not None:
+                result = tree.write_from(
+                    operation.path,
+                    operation.source,
+                    StreamedFile(operation.source_bytes, operation.source_sha256),
+                    WriteLimits.of(limits, blocked),
+                )
             case "write":
                 tree.write(operation.path, operation.content, WriteLimits.of(limits, blocked))
             case "list":

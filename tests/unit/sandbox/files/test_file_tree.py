@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
+import io
 import os
 import signal
 import socket
@@ -11,6 +13,7 @@ import stat
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
@@ -18,7 +21,7 @@ from hypothesis import strategies as st
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.protected_names import load
-from cellwall.core.types import FileEntry
+from cellwall.core.types import FileEntry, StreamedFile
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits, is_blocked
 from cellwall.sandbox.files.root import inner_path
 from cellwall.sandbox.protection.protected_paths import access_check_for
@@ -54,6 +57,65 @@ def refused_code(call, *args, **kwargs):
     with pytest.raises(WorkspaceError) as caught:
         call(*args, **kwargs)
     return caught.value.code
+
+
+class Endless:
+    """A source that never ends, and counts what was taken."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def read(self, size: int, /) -> bytes:
+        self.taken += size
+        return bytes(size)
+
+
+class Broken:
+    def read(self, size: int, /) -> bytes:
+        raise OSError(errno.EIO, "gone")
+
+
+def streamed(data: bytes) -> StreamedFile:
+    return StreamedFile(len(data), hashlib.sha256(data).hexdigest())
+
+
+@pytest.mark.requirement("FS-7")
+def test_a_stream_is_written_whole_or_not_at_all(ws, place):
+    data = os.urandom(700_000)
+    assert ws.write_from("d/a", io.BytesIO(data), streamed(data), LIMITS) == streamed(data)
+    assert (place / "d" / "a").read_bytes() == data
+    endless = Endless()
+    sources = [io.BytesIO(b""), io.BytesIO(data[:-1]), io.BytesIO(data + b"x"), endless]
+    sources.append(io.BytesIO(b"x" * len(data)))
+    for source in sources:
+        code = refused_code(ws.write_from, "d/a", source, streamed(data), LIMITS)
+        assert code == "CW-CONTENT-CHANGED"
+    assert endless.taken <= 2 << 20
+    refused_code(ws.write_from, "d/a", Broken(), streamed(data), LIMITS)
+    large = StreamedFile(LIMITS.max_file_bytes + 1, "")
+    assert refused_code(ws.write_from, "d/a", Endless(), large, LIMITS) == "CW-FILE-TOO-LARGE"
+    small = replace(LIMITS, max_total_bytes=800_000)
+    assert (
+        refused_code(ws.write_from, "b", io.BytesIO(data), streamed(data), small)
+        == "CW-WORKSPACE-FULL"
+    )
+    assert (place / "d" / "a").read_bytes() == data
+    assert (os.listdir(place), os.listdir(place / "d")) == (["d"], ["a"])
+
+
+@pytest.mark.requirement("FS-7")
+def test_a_file_is_read_into_a_sink_up_to_a_limit(ws, place):
+    data = os.urandom(3_000_000)
+    (place / "a").write_bytes(data)
+    sink = io.BytesIO()
+    assert ws.read_into("a", sink, max_bytes=len(data)) == streamed(data)
+    assert sink.getvalue() == data
+    code = refused_code(ws.read_into, "a", io.BytesIO(), max_bytes=len(data) - 1)
+    assert code == "CW-FILE-TOO-LARGE"
+    (place / "d").mkdir()
+    os.mkfifo(place / "pipe")
+    for name in ("d", "pipe"):
+        assert refused_code(ws.read_into, name, sink, max_bytes=9) == "CW-NOT-A-FILE"
 
 
 # Ordinary work.

@@ -56,6 +56,32 @@ class ApprovalList(BaseModel):
     approvals: list[Approval]
 
 
+class EndedApproval(BaseModel):
+    """A question that waits no more. Its text is in the record alone."""
+
+    id: str
+    state: Literal["ended"] = "ended"
+    by: str = Field(description="who wanted to do it")
+    session: str
+    tool: str
+    rule: str = Field(description="the rule that asks")
+    asked: Seconds
+    ended: Seconds
+    verdict: Literal["allow", "deny"]
+    answer: AnswerName | None = Field(description="null: nobody answered")
+    answered_by: str | None = Field(
+        description="a user of the service; null: nobody, or somebody on the service's machine"
+    )
+    reason: str = Field(description="why there was no answer")
+
+
+class EndedApprovalList(BaseModel):
+    """The questions that have ended, the newest first."""
+
+    approvals: list[EndedApproval]
+    next: str | None = Field(description="`before` of the next page; null on the last")
+
+
 class AnswerRequest(RequestBody):
     """Allow it once, for the session or by a proposed rule; or deny it."""
 
