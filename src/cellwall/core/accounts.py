@@ -196,7 +196,7 @@ class ApprovalRecord:
     answer: str | None
     """The kind of the answer, or why there is none."""
     answered_by: str | None
-    """The id of a user; None where nobody answered, or somebody on another channel."""
+    """The id of a user; None without an answer, or with one of another channel."""
     answered_s: float | None
     """When it ended."""
 
@@ -473,7 +473,7 @@ class SessionsPort(Protocol):
         """False if it has ended before, or does not exist."""
 
     async def end_all_approvals(self, *, answer: str, now_s: float) -> int:
-        """After a restart: nobody waits for an answer any more."""
+        """After a restart: no action waits for an answer any more."""
 
 
 class UsagePort(Protocol):

@@ -175,7 +175,7 @@ def _info(request: Request, error: CellwallError) -> ErrorInfo:
 
 async def _record_denial(request: Request, error: CellwallError) -> str:
     """Every denial of a caller is an event (AUD-1); those of actions are recorded by the runtime.
-    One of nobody is not: a flood of them would fill the record."""
+    Without a caller it is not recorded: a flood of such requests would fill the record."""
     caller = getattr(request.state, "caller", None)
     if not isinstance(error, Denied) or caller is None:
         return ""
