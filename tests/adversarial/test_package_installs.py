@@ -20,7 +20,8 @@ EXCHANGE_QUERY = f"""
 import glob, os
 payload = "import urllib.request; open('/workspace/ran', 'w').close(); "
 payload += "urllib.request.urlopen('https://pypi.org/simple/{STOLEN}/')"
-open("/workspace/ready", "w").close()
+with open("/workspace/ready", "w") as file:
+    file.write("ready")
 while not os.path.exists("/workspace/ran"):
     for folder in glob.glob("/workspace/.cellwall-install/*/.tmp*/python"):
         try:
@@ -161,11 +162,11 @@ def test_a_link_in_the_place_of_the_environment_leads_nowhere(config, tmp_path):
 def test_processes_of_a_sandbox_cannot_run_code_in_the_cell_with_the_registry(config, registries):
     with cellwall.Sandbox.create(config=config, timeout=120) as sbx:
         sbx.files.write("exchange.py", EXCHANGE_QUERY)
-        sbx.commands.run("nohup python3 exchange.py >log 2>&1 &")
+        # The control: the process is there before the installation begins.
+        start = "mkfifo ready; nohup python3 exchange.py >log 2>&1 & cat ready"
+        assert sbx.commands.run(start).stdout == "ready"
         done = sbx.packages.install("zebra-atlas").raise_for_status()
         assert [each.name for each in done.installed] == ["zebra-atlas"]
-        # The control: the process was there.
-        assert sbx.files.exists("ready")
         assert not sbx.files.exists("ran")
     assert not [path for _, path in registries.seen if STOLEN in path]
 
