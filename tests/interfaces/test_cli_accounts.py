@@ -10,7 +10,10 @@ import pytest
 
 import terminals
 from cellwall.accounts.roles import shipped_roles
+from cellwall.admin.connections import ConnectionAdmin
+from cellwall.config.load import load_settings
 from cellwall.core.outcomes import EventKind
+from cellwall.core.types import Principal
 from cellwall.storage.engine import StorageSettings
 from conftest import audit_records
 from databases import in_store
@@ -61,6 +64,22 @@ def test_a_user_is_added_listed_changed_and_removed(state_home):
         *("add user", "sign-in link", "add user", "sign-in link", "set role", "disable user"),
         *("enable user", "remove user"),
     ]
+
+
+@pytest.mark.requirement("RBAC-3")
+def test_a_new_user_has_no_connected_account_of_a_removed_one_of_the_same_name(state_home):
+    told("user", "add", "ann", "--role", "owner")
+    connections = ConnectionAdmin(state_home, load_settings(environ=os.environ))
+    root = Principal("root", "cli")
+    calendar = {"url": "https://dav.example/", "username": "x", "secret": "DAV"}
+    for user in ("bob", "eve"):
+        told("user", "add", user, "--role", "user")
+        connections.add("work", kind="caldav", **calendar, by=root, user=user)
+    told("user", "remove", "Bob")
+    told("user", "add", "bob", "--role", "user")
+    assert connections.list(by=root, user="bob") == ()
+    # Control: those of others stay.
+    assert [each.name for each in connections.list(by=root, user="eve")] == ["work"]
 
 
 def test_the_token_alone_is_printed_once_and_only_its_hash_is_kept(state_home):

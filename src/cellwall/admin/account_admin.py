@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 import anyio
 
 from cellwall.admin.accounts import Accounts, open_accounts
+from cellwall.admin.connections import ConnectionAdmin
 from cellwall.admin.database import DatabaseAdmin, storage_settings
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
@@ -88,6 +89,7 @@ class AccountAdmin:
             await accounts.directory.remove_user(user.id, by=self._who)
 
         self._run_for(name, remove)
+        ConnectionAdmin(self._home, self._settings).remove_all(name, by=self._who)
 
     def set_role(self, name: str, role: str) -> None:
         refuse_agents("a role")

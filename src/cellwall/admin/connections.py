@@ -93,6 +93,18 @@ class ConnectionAdmin:
                 raise not_found("account")
             rows[:] = kept
 
+    def remove_all(self, user: str, *, by: Principal) -> None:
+        """Forget all accounts of a removed user: the next one may have the same name."""
+        owner = self._owner(by, user)
+        if not self._list.list_of(owner):
+            return
+        change = AdminChange(EventKind.ACCOUNT, "disconnect", "all", {"owner": owner})
+        with (
+            change.recorded_in(self._home, self._settings, by),
+            self._list.stored.change() as rows,
+        ):
+            rows[:] = [row for row in rows if row["owner"] != owner]
+
     def _owner(self, by: Principal, user: str | None) -> str:
         """The owner whose accounts these are, if `by` may change them."""
         if by.interface not in REMOTE_INTERFACES:
