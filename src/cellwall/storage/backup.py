@@ -47,6 +47,7 @@ from cellwall.storage.models import (
 from cellwall.storage.schema import migrate, migrate_engine, read_revision, schema_state
 
 _BATCH_ROWS = 500
+_MAX_COUNT = 1 << 31
 _DRAFT = ".cellwall-backup."
 
 
@@ -164,6 +165,9 @@ def _replace_rows(old: Connection, new: Connection) -> None:
     _delete_all(new)
     _copy_rows(old, new)
     restored = new.execute(select(StateRow.revision, StateRow.generation)).one()
+    # SQLite stores any value in any column.
+    if not all(type(each) is int and 0 <= each < _MAX_COUNT for each in restored):
+        raise failures.no_backup("its counters are out of range")
     for row in (RefreshTokenRow, FamilyRow, SigningKeyRow, LinkRow, FlowRow):
         new.execute(delete(row))
     new.execute(update(ServiceTokenRow).values(is_revoked=True))

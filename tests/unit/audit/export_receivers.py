@@ -214,10 +214,12 @@ class Certificates:
         return context
 
 
-def make_certificates(folder: Path, *, host: str = "127.0.0.1") -> Certificates:
+def make_certificates(
+    folder: Path, *, host: str = "127.0.0.1", end: dt.datetime | None = None
+) -> Certificates:
     """A test CA and a certificate for one address, for servers and clients."""
     authority = trustme.CA()
-    issued = authority.issue_cert(host)
+    issued = authority.issue_cert(host, not_after=end)
     paths = [str(folder / name) for name in ("ca.pem", "cert.pem", "key.pem")]
     authority.cert_pem.write_to_path(paths[0])
     issued.cert_chain_pems[0].write_to_path(paths[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import signal
@@ -181,6 +182,23 @@ def test_a_receiver_whose_authority_is_unknown_gets_nothing(log, tmp_path, certi
         # The same receiver, once its authority is trusted.
         with forwarding(tmp_path, target(receiver.port, stranger)):
             until(lambda: state(tmp_path).seq == 1)
+
+
+@pytest.mark.requirement("AUD-4")
+@pytest.mark.parametrize(
+    "wrong",
+    [{"host": "127.0.0.9"}, {"end": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}],
+    ids=["name", "expired"],
+)
+def test_a_receiver_with_a_wrong_certificate_of_the_right_authority_gets_nothing(
+    log, tmp_path, wrong
+):
+    bad = make_certificates(tmp_path, **wrong)
+    with StreamReceiver(listening(), bad.server()).running() as receiver:
+        with forwarding(tmp_path, target(receiver.port, bad)):
+            until(lambda: state(tmp_path).code == "CW-EXPORT-TLS")
+        assert records(receiver) == []
+    assert state(tmp_path).seq == 0
 
 
 @pytest.mark.requirement("AUD-4")

@@ -209,6 +209,8 @@ FORGERIES = {
     "column": ("ALTER TABLE users ADD COLUMN more TEXT", "CW-STORAGE-BACKUP"),
     "table": ("CREATE TABLE more (a)", "CW-STORAGE-BACKUP"),
     "no state": ("DELETE FROM state", "CW-STORAGE-BACKUP"),
+    "counter": ("UPDATE state SET generation = 9223372036854775807", "CW-STORAGE-BACKUP"),
+    "no counter": ("UPDATE state SET revision = 'x'", "CW-STORAGE-BACKUP"),
     "orphan": ("INSERT INTO sign_in_links VALUES (x'00', 'usr_none', 1.0)", "CW-STORAGE-BACKUP"),
     "in use": ("PRAGMA journal_mode = WAL", "CW-STORAGE-BACKUP"),
 }
