@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -233,6 +234,43 @@ def test_an_endless_head_is_cut_off(served):
                 line.sendall(b"X-Filler: " + b"x" * 8000 + b"\r\n")
                 sent += 8000
         assert sent < 16 << 20  # what the kernel's buffers hold
+
+
+def test_a_body_that_comes_byte_by_byte_is_cut_off(served):
+    start = b"POST /v1/scan HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n"
+    with socket.create_connection(address(served), timeout=DEADLINE_S) as line:
+        line.sendall(start)
+        line.settimeout(0.1)
+
+        def is_closed() -> bool:
+            try:
+                line.sendall(b" ")  # never silent for as long as the service waits
+                return not line.recv(65_536)
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+
+        until(is_closed)
+
+
+def test_a_client_that_reads_no_answer_is_disconnected(served):
+    ask = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    def is_held(line: socket.socket) -> bool:
+        """Whether the service's end is established; this end cannot know before it reads."""
+        ends = f":{address(served)[1]:04X}", f":{line.getsockname()[1]:04X}"
+        rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()]
+        return any((row[1][8:], row[2][8:], row[3]) == (*ends, "01") for row in rows)
+
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.settimeout(DEADLINE_S)
+        line.connect(address(served))
+        assert is_held(line)
+        line.sendall(ask * 40)
+        until(lambda: not is_held(line))
+        assert line.recv(4096).startswith(b"HTTP/1.1 200 ")  # the control: it did answer
 
 
 def test_idle_connections_do_not_take_all_places_for_long(served, ann):

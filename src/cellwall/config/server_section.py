@@ -133,8 +133,8 @@ class ServerSection(Section):
         1000, "open connections; further ones are refused", least=8, most=100_000
     )
     request_timeout_s: float = number(
-        30.0, "a connection that has sent no whole request head by then is closed", least=1.0,
-        most=600.0,
+        30.0, "a connection is closed that has sent no whole request head by then, or whose body "
+        "or answer has made no progress of 16 KiB", least=1.0, most=600.0,
     )  # fmt: skip
     drain_s: float = number(
         30.0, "after SIGTERM, requests under way have so long to end", least=0.0, most=3600.0

@@ -20,7 +20,9 @@ def prefix_of(who: Principal) -> str:
     """The beginning of the names of this user's secrets; empty for the machine's own user."""
     if who.interface not in REMOTE_INTERFACES:
         return ""
-    digest = hashlib.sha256(who.name.encode("utf-8", "surrogatepass")).hexdigest()
+    # By the id: a new account with the name of a removed one is somebody else.
+    owner = who.name if who.account is None else who.account.user_id
+    digest = hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
     return f"u{digest[:_DIGEST_CHARACTERS]}__"
 
 

@@ -230,3 +230,20 @@ def test_a_broken_database_is_not_ready(tmp_path: Path) -> None:
         with closing(sqlite3.connect(database)) as connection:
             connection.execute(f"ALTER TABLE elsewhere RENAME TO {SessionRow.__tablename__}")
         assert client.get("/v1/readyz").status_code == 200
+
+
+@pytest.mark.requirement("RBAC-3")
+def test_a_new_account_with_the_name_of_a_removed_one_has_none_of_its_secrets(
+    service: RunningService,
+) -> None:
+    def names() -> list[str]:
+        with service.client("carl") as client:
+            return [each["name"] for each in client.get("/v1/secrets").json()["secrets"]]
+
+    service.add_user("carl", "power-user")
+    with service.client("carl") as client:
+        client.put("/v1/secrets/KEY", json={"value": VALUE, "grants": []}).raise_for_status()
+    assert names() == ["KEY"]
+    service.call(service.accounts.directory.remove_user(service.ids["carl"], by=ROOT))
+    service.add_user("carl", "power-user")
+    assert names() == []

@@ -1,7 +1,8 @@
 """HTTP connections that cannot be held open for nothing (slowloris, CVE-2007-6750).
 
-uvicorn bounds neither the time nor the size of a request's head, and it closes no connection on
-which no request ever begins. The parser is httptools, as everywhere in Cellwall.
+uvicorn bounds neither the time nor the size of a request's head, it closes no connection on which
+no request ever begins, and waits without end for a client that reads no answer. The parser is
+httptools, as everywhere in Cellwall.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 * 1024
+MIN_PROGRESS_BYTES = 16 * 1024
+"""Of a body or an answer, within the time of a request: a byte now and then is none."""
 _MAX_SHARE = 0.5
 """Of all connections, for one address; addresses of loopback may be a proxy for everybody."""
 
@@ -36,6 +39,10 @@ class BoundedConnection(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes: int | None = 0
     """Of the request whose head is incomplete; None behind the head."""
+    _body_bytes = 0
+    """Of the body, since the deadline was set."""
+    _write_deadline: asyncio.TimerHandle | None = None
+    _unsent_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -56,13 +63,28 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        self._disarm_writing()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._arm_writing()
+
+    def resume_writing(self) -> None:
+        self._disarm_writing()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._arm_writing()  # it closes only when everything is sent
 
     def data_received(self, data: bytes) -> None:
         if self._head_bytes is not None:
             self._head_bytes += len(data)
         elif self._deadline is not None:
-            self._arm()  # the body makes progress
+            self._body_bytes += len(data)
+            if self._body_bytes >= MIN_PROGRESS_BYTES:
+                self._arm()
         super().data_received(data)
         if self._head_bytes is not None and self._head_bytes > MAX_HEAD_BYTES:
             self.transport.abort()
@@ -87,6 +109,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _arm(self) -> None:
         self._disarm()
+        self._body_bytes = 0
         self._deadline = self.loop.call_later(self.timeout_s, self._expire)
 
     def _disarm(self) -> None:
@@ -99,3 +122,20 @@ class BoundedConnection(HttpToolsProtocol):
             self._arm()  # it is the service that does not read
         else:
             self.transport.abort()
+
+    def _arm_writing(self) -> None:
+        self._disarm_writing()
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self._write_deadline = self.loop.call_later(self.timeout_s, self._expire_writing)
+
+    def _disarm_writing(self) -> None:
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+            self._write_deadline = None
+
+    def _expire_writing(self) -> None:
+        sent = self._unsent_bytes - self.transport.get_write_buffer_size()
+        if sent < MIN_PROGRESS_BYTES:
+            self.transport.abort()
+        else:
+            self._arm_writing()
