@@ -80,6 +80,26 @@ def test_a_used_refresh_token_ends_the_whole_sign_in(anybody: httpx.Client) -> N
 
 
 @pytest.mark.requirement("SRV-2")
+def test_a_service_token_ends_itself_and_no_other_credential(
+    service: RunningService, anybody: httpx.Client
+) -> None:
+    person = {"Authorization": f"Bearer {sign_in(anybody)['access_token']}"}
+    body = {"name": "x", "scopes": ["sandbox:execute"], "lives_s": 600}
+    one, two = (anybody.post("/v1/tokens", json=body, headers=person).json() for _ in range(2))
+    stolen = {"Authorization": f"Bearer {one['token']}"}
+    refused = [
+        anybody.post("/v1/auth/revoke", json={"everywhere": True}, headers=stolen),
+        anybody.delete(f"/v1/tokens/{two['id']}", headers=stolen),
+        anybody.post("/v1/tokens", json=body, headers=stolen),
+    ]
+    assert {each.json()["error"]["code"] for each in refused} == {"CW-TOKEN-BY-TOKEN"}
+    assert code_with(anybody, two["token"]) == 200
+    assert anybody.delete(f"/v1/tokens/{one['id']}", headers=stolen).status_code == 204
+    assert code_with(anybody, one["token"]) == 401
+    assert anybody.delete(f"/v1/tokens/{two['id']}", headers=person).status_code == 204
+
+
+@pytest.mark.requirement("SRV-2")
 def test_a_revoked_token_ends_at_once(service: RunningService, anybody: httpx.Client) -> None:
     one, two, three = (sign_in(anybody) for _ in range(3))
     headers = {"Authorization": f"Bearer {one['access_token']}"}

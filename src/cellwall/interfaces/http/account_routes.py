@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from cellwall.core.accounts import ServiceToken, Team, User
-from cellwall.core.errors import Denied
 from cellwall.core.types import Permission
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.accounts import (
@@ -27,7 +26,7 @@ from cellwall.interfaces.http.bodies.accounts import (
     UserChange,
     UserPage,
 )
-from cellwall.interfaces.http.callers import CurrentCaller, require
+from cellwall.interfaces.http.callers import CurrentCaller, require, require_person
 from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.service import CurrentService
 
@@ -136,13 +135,7 @@ async def create_token(
     service: CurrentService, caller: CurrentCaller, body: NewToken
 ) -> NewTokenBody:
     """A service token; it cannot hold more than the credential that asks for it."""
-    if caller.identity.scopes is not None:
-        # It would outlive the token that created it, and that token's revocation.
-        raise Denied(
-            "a service token creates no other token",
-            hint="Sign in as a person: POST /v1/auth/token.",
-            code="CW-TOKEN-BY-TOKEN",
-        )
+    require_person(caller, "creates no other token")
     directory = service.accounts.directory
     if body.user is None or body.user == caller.id:
         secret, made = await directory.create_own_token(
@@ -161,7 +154,9 @@ async def create_token(
 
 @routes.delete("/tokens/{token_id}", status_code=204)
 async def revoke_token(service: CurrentService, caller: CurrentCaller, token_id: str) -> None:
-    """End one of the caller's service tokens."""
+    """End one of the caller's service tokens; with a service token that one alone."""
+    if token_id != caller.identity.credential:
+        require_person(caller, "ends no other token")
     await service.accounts.directory.revoke_own_token(caller.identity, token_id)
 
 

@@ -31,6 +31,7 @@ from cellwall.interfaces.http.callers import (
     authenticate,
     csrf_token,
     current_caller,
+    require_person,
 )
 from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.service import CurrentService, Service
@@ -111,6 +112,7 @@ async def revoke(
         return
     caller = await current_caller(request, service, None)
     if body is not None and body.everywhere:
+        require_person(caller, "ends no other token")
         await service.accounts.directory.revoke_own(caller.identity)
     else:
         await service.accounts.directory.revoke_access(caller.identity)

@@ -112,4 +112,15 @@ def may(service: Service, caller: Caller, permission: Permission) -> bool:
     return permission in service.app.runtime.roles.role_of(caller.principal).permissions
 
 
+def require_person(caller: Caller, deed: str) -> None:
+    """Raise `Denied` for a service token: a stolen one must not lock out its user, nor outlive its
+    own revocation by another token."""
+    if caller.identity.scopes is not None:
+        raise Denied(
+            f"a service token {deed}",
+            hint="Sign in as a person: POST /v1/auth/token.",
+            code="CW-TOKEN-BY-TOKEN",
+        )
+
+
 CurrentCaller = Annotated[Caller, Depends(current_caller)]
