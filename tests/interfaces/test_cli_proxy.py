@@ -213,9 +213,13 @@ def test_each_client_has_its_own_domains_secrets_and_record(world: World) -> Non
     assert code == 0
     assert b"ann: passed.test.example" in errors
     assert list(folder.iterdir()) == []
-    listed = cellwall("audit", "search", "--kind", "connection").stdout
+    opened = ("--passphrase-fd", "0")
+    words = ("audit", "search", "--kind", "connection", *opened)
+    listed = cellwall(*words, stdin=f"{PASSPHRASE}\n".encode()).stdout
     assert b" client ann opened bound.test.example:" in listed
-    records = [each for each in audit_records() if each["kind"] != EventKind.CONFIG]
+    records = [
+        each for each in audit_records(passphrase=PASSPHRASE) if each["kind"] != EventKind.CONFIG
+    ]
     text = json.dumps(records)
     tokens = [env["HTTPS_PROXY"].split("@")[0].rpartition(":")[2] for env in (ann, bob)]
     assert not any(word.encode() in errors or word in text for word in (*tokens, VALUE))
@@ -371,7 +375,7 @@ def test_client_that_a_person_must_allow_is_not_served_before(tmp_path: Path) ->
             process.kill()
     assert process.returncode == 128 + signal.SIGTERM
     assert json.loads(shown)["error"]["code"] == "CW-INTERRUPTED"
-    intents = [each for each in audit_records() if each["kind"] == "intent"]
+    intents = [each for each in audit_records(passphrase=PASSPHRASE) if each["kind"] == "intent"]
     assert not any(each["body"].get("client") == "asks" for each in intents)
 
 
@@ -395,7 +399,7 @@ def test_proxy_that_cannot_tell_its_tokens_ends() -> None:
 def test_lost_terminal_ends_the_proxy_in_order() -> None:
     with proxy("--client", "hangs", *DOMAIN) as running:
         assert running.stop(signal.SIGHUP) == (0, b"")
-    ended = [each["body"] for each in audit_records(kind=EventKind.OUTCOME)]
+    ended = [each["body"] for each in audit_records(passphrase=PASSPHRASE, kind=EventKind.OUTCOME)]
     assert ended[-1]["egress"] == {"connections": 0, "bytes_up": 0, "bytes_down": 0}
 
 

@@ -71,7 +71,7 @@ def test_native_sandbox_passes_every_check(path: str, monkeypatch: pytest.Monkey
             return outcome
 
         monkeypatch.setattr(type(house.runtime), "perform", noted)
-        with house.session(WorkspaceRequest()) as session_id:
+        with house.session(WorkspaceRequest(), wiring.principal("sdk")) as session_id:
             return await run_conformance(
                 house.runtime.perform,
                 principal=wiring.principal("sdk"),

@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.types import WorkspaceMode, WorkspaceRequest, new_id
 from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.workspace.changes import changes as changes_of
-from cellwall.sandbox.workspace.store import StoredWorkspace, WorkspaceStore
+from cellwall.sandbox.workspace.store import COARSE_CLOCK, StoredWorkspace, WorkspaceStore
 
 pytestmark = pytest.mark.requirement("FS-5")
 CANARY = b"canary-77c1"
@@ -333,9 +334,12 @@ def test_the_key_of_a_removed_archive_is_destroyed(store, keys):
 
 
 def test_the_oldest_workspaces_beyond_a_size_are_named(store):
-    sessions = [kept(store) for _ in range(3)]
-    for session in sessions:
-        store.retire(session)
+    sessions = []
+    for _ in range(3):
+        sessions.append(kept(store))
+        store.retire(sessions[-1])
+        while time.clock_gettime_ns(COARSE_CLOCK) == sessions[-1].made_ns:
+            pass  # the next one is younger
     size = Path(sessions[0].folder, "sealed").stat().st_blocks * 512
     assert store.oldest_beyond(100 * size, ()) == []
     assert store.oldest_beyond(2 * size + size // 2, ()) == [sessions[0].id]
