@@ -247,7 +247,7 @@ def _requests(served: Served, rounds: int) -> dict[str, float]:
     taken: dict[str, list[float]] = {name: [] for name in paths}
     for _ in range(max(rounds * 5, 100)):
         for name, path in paths.items():
-            taken[name].append(_timed_ms(lambda path=path: client.ask("GET", path)))  # type: ignore[misc]
+            taken[name].append(_timed_ms(lambda path=path: client.ask("GET", path)))  # type: ignore[misc]  # the type of a default is unknown
     client.ask("DELETE", f"/v1/sessions/{session}")
     client.close()
     return {f"get_{name}_p50_ms": round(statistics.median(v), 3) for name, v in taken.items()}
@@ -343,7 +343,7 @@ async def _authentication(folder: str, config: str) -> dict[str, float]:
     _command(environ, config, "db", "migrate")
     url, address = "http://127.0.0.1", "127.0.0.1"
     root = Principal("root", "cli")
-    async with open_accounts(home, settings, issuer=url, audit=_NoAudit()) as (accounts, _store):  # type: ignore[arg-type]
+    async with open_accounts(home, settings, issuer=url, audit=_NoAudit()) as (accounts, _store):  # type: ignore[arg-type]  # writes nothing
         user = await accounts.directory.add_user("bench", role="user", by=root)
         link = await accounts.sign_in.make_link(user.id, by=root)
         pair = await accounts.sign_in.by_link(

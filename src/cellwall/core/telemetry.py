@@ -108,7 +108,7 @@ class _NoTelemetry:
     def note_http(self, method: str, status: int, seconds: float) -> None:
         pass
 
-    def request(self, traceparent: str) -> AbstractContextManager[None]:  # noqa: ARG002
+    def request(self, traceparent: str) -> AbstractContextManager[None]:  # noqa: ARG002  # the same
         return _NO_CONTEXT
 
     def close(self) -> None:

@@ -37,10 +37,10 @@ _FOR = "For this account of the service.  [default: the user of this machine]"
 @click.group(
     epilog="""\b
 Examples:
-  cellwall vault set WORK_CALENDAR
-  cellwall vault grant WORK_CALENDAR --host cal.example.com --basic password --tool account
-  cellwall connection add work --url https://cal.example.com/ann/work/ --username ann \\
-    --secret WORK_CALENDAR
+  cellwall vault set OFFICE_CALENDAR
+  cellwall vault grant OFFICE_CALENDAR --host cal.example.com --basic password --tool account
+  cellwall connection add office --url https://cal.example.com/ann/office/ --username ann \\
+    --secret OFFICE_CALENDAR
 """
 )
 def connection() -> None:
@@ -55,8 +55,8 @@ def connection() -> None:
     "add",
     epilog=f"""\b
 Examples:
-  cellwall connection add work --url https://cal.example.com/ann/work/ --username ann \\
-    --secret WORK_CALENDAR
+  cellwall connection add office --url https://cal.example.com/ann/office/ --username ann \\
+    --secret OFFICE_CALENDAR
 {EXIT_CODES}""",
 )
 @click.argument("name")
@@ -106,7 +106,7 @@ def list_connections(*, user: str | None, configured: ConfigOptions, as_json: bo
 
 
 @connection.command(
-    "remove", epilog=f"\b\nExamples:\n  cellwall connection remove work\n{EXIT_CODES}"
+    "remove", epilog=f"\b\nExamples:\n  cellwall connection remove office\n{EXIT_CODES}"
 )
 @click.argument("name")
 @click.option("--user", metavar="NAME", help=_FOR)
@@ -124,8 +124,8 @@ def remove_connection(
 @click.group(
     epilog="""\b
 Examples:
-  cellwall calendar list work --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z
-  cellwall calendar create work 'Review' --from 2026-01-09T10:00:00Z --to 2026-01-09T11:00:00Z
+  cellwall calendar list office --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z
+  cellwall calendar create office 'Review' --from 2026-01-09T10:00:00Z --to 2026-01-09T11:00:00Z
 """
 )
 def calendar() -> None:
@@ -139,7 +139,7 @@ def calendar() -> None:
     "list",
     epilog=f"""\b
 Examples:
-  cellwall calendar list work --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z
+  cellwall calendar list office --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z
 {EXIT_CODES}""",
 )
 @click.argument("account")
@@ -161,7 +161,7 @@ def list_events(
     "create",
     epilog=f"""\b
 Examples:
-  cellwall calendar create work Review --from 2026-01-09T10:00:00Z --to 2026-01-09T11:00:00Z
+  cellwall calendar create office Review --from 2026-01-09T10:00:00Z --to 2026-01-09T11:00:00Z
 {EXIT_CODES}""",
 )
 @click.argument("account")

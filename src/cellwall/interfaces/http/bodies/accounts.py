@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from cellwall.core.types import ROLE_NAMES
 from cellwall.interfaces.http.bodies.base import NO_NUL, RequestBody, Seconds, examples
 
-assert ROLE_NAMES == ("guest", "user", "power-user", "administrator", "owner")  # noqa: S101
+assert ROLE_NAMES == ("guest", "user", "power-user", "administrator", "owner")  # noqa: S101  # the bodies below list them
 RoleName = Literal["guest", "user", "power-user", "administrator", "owner"]
 Secret = Annotated[str, Field(max_length=8192)]
 Name = Annotated[str, Field(min_length=1, max_length=64)]

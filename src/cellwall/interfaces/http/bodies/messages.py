@@ -73,7 +73,7 @@ class ConnectionRequest(RequestBody):
     secret: str = Field(max_length=64, description="the caller's secret with the password")
     kind: Literal["caldav"] = "caldav"
     model_config = examples(
-        {"url": "https://cal.example.com/ann/work/", "username": "ann", "secret": "WORK_CALENDAR"}
+        {"url": "https://cal.example.com/ann/office/", "username": "ann", "secret": "CALENDAR"}
     )
 
 
