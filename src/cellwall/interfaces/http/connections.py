@@ -13,6 +13,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from cellwall.interfaces.http.joined_writes import JoinedWrites
+
 MAX_HEAD_BYTES = 64 * 1024
 MIN_PROGRESS_BYTES = 16 * 1024
 """Of a body or an answer, within the time of a request: a byte now and then is none."""
@@ -45,7 +47,8 @@ class BoundedConnection(HttpToolsProtocol):
     _unsent_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(transport)
+        joined: Any = JoinedWrites(transport, self.loop)
+        super().connection_made(joined)
         if self._has_room():
             self._arm()
         else:
@@ -105,6 +108,9 @@ class BoundedConnection(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         self._disarm()
+        joined: Any = self.transport
+        joined.flush()
+        self.transport = joined.unjoined
         super().handle_websocket_upgrade()
 
     def _arm(self) -> None:
