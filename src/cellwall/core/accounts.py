@@ -8,7 +8,7 @@ epoch and come from the caller, so that a test has its own clock.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -180,6 +180,8 @@ class SessionRecord:
     created_s: float
     ended_s: float | None
     about: Mapping[str, Json]
+    service_id: str = field(default="", compare=False)
+    """Whose process has the sandbox; set by the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +201,8 @@ class ApprovalRecord:
     """The id of a user; None without an answer, or with one of another channel."""
     answered_s: float | None
     """When it ended."""
+    service_id: str = field(default="", compare=False)
+    """Whose process waits for the answer; set by the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from cellwall.core.accounts import AccountsPort, SessionsPort, User, UsersPort
+from cellwall.core.services import ServicesPort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,5 +97,5 @@ class ServiceStore(AccountsPort, MessagesPort, Protocol):
     """All that the accounts of a service need of a database."""
 
 
-class SessionStore(SessionsPort, MessagesPort, UsersPort, Protocol):
+class SessionStore(SessionsPort, ServicesPort, MessagesPort, UsersPort, Protocol):
     """All that the sessions and messages of a service need of a database."""
