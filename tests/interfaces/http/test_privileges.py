@@ -77,6 +77,10 @@ NEEDS: dict[str, P | None] = {
     "POST /v1/policies/check": P.SANDBOX_EXECUTE,
     "POST /v1/packages/verify": P.SANDBOX_EXECUTE,
     "POST /v1/packages/install": P.PACKAGES_INSTALL,
+    "POST /v1/stop": P.SANDBOX_STOP,
+    "GET /v1/stop": P.SANDBOX_STOP,
+    "POST /v1/stop/thaw": P.SANDBOX_STOP,
+    "DELETE /v1/stop": P.SANDBOX_STOP,
     f"DELETE {SESSION}": None,
     "DELETE /v1/users/{user_id}/tokens": P.USERS_MANAGE,
     "DELETE /v1/users/tokens": P.USERS_MANAGE,
@@ -128,6 +132,7 @@ BODIES: dict[str, Any] = {
     "POST /v1/packages/verify": {"packages": ["requests"], "offline": True},
     "POST /v1/packages/install": {"packages": ["no_such_thing_at_all"], "ecosystem": "pypi"},
     "POST /v1/tokens": {"name": "x"},
+    "POST /v1/stop": {},
 }
 
 
