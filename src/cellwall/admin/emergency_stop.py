@@ -87,7 +87,7 @@ class EmergencyStop:
     def configured(
         cls, principal: Principal, *, config: str | None = None, profile: str | None = None
     ) -> Self:
-        """The stop of the environment's state folder; a broken configuration does not prevent it."""
+        """The stop of the environment's state folder, also with a broken configuration."""
         home, settings = state_home(os.environ), None
         with suppress(ConfigError):
             settings = load_settings(file=config, profile=profile, environ=os.environ)
@@ -148,7 +148,7 @@ class EmergencyStop:
         return self._flag.lift()
 
     def status(self) -> StopStatus:
-        found, cells = self._flag.read(), self._search()
+        found, cells = self._flag.read(), self._search(is_detailed=True)
         known = found or {}
         since = known.get("since_s")
         return StopStatus(
@@ -160,8 +160,9 @@ class EmergencyStop:
             frozen=sum(max(1, len(each.inner)) for each in cells if is_frozen(each)),
         )
 
-    def _search(self) -> tuple[FoundCell, ...]:
-        return find_cells(os.path.join(self._home, "runs"), home_tag(self._home))
+    def _search(self, *, is_detailed: bool = False) -> tuple[FoundCell, ...]:
+        ledger = os.path.join(self._home, "runs")
+        return find_cells(ledger, home_tag(self._home), is_detailed=is_detailed)
 
     def _require_person(self, deed: str) -> None:
         """What ends the protection needs the permission, and is not for an agent (POL-13)."""

@@ -1,7 +1,7 @@
-"""The flag of an emergency stop: while the file exists, nothing starts in this state folder (OBS-3).
+"""The flag of an emergency stop: while the file exists, nothing starts in the state folder (OBS-3).
 
-Its existence is the whole meaning, so that a check is one stat(2), and so that a file cut short by a
-full disk or a crash still stops. The content is for people: who stopped, when and why.
+Its existence is the whole meaning, so that a check is one stat(2), and so that a file cut short by
+a full disk or a crash still stops. The content is for people: who stopped, when and why.
 
 Order makes a stop safe against a run that starts at the same instant. A run registers its shim in
 the ledger, then checks the flag, then releases its program; a stop sets the flag, then looks for

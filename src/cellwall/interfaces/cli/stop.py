@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from typing import TYPE_CHECKING
 
 import click
@@ -83,7 +83,9 @@ def stop(
         )
     if thaw:
         thawed = switch.thaw()
-        print_result({"thawed": list(thawed)}, f"{len(thawed)} sandboxes continue\n", as_json=as_json)
+        print_result(
+            {"thawed": list(thawed)}, f"{len(thawed)} sandboxes continue\n", as_json=as_json
+        )
     elif lift:
         was_set = switch.lift(reason=reason)
         text = "new runs are accepted again\n" if was_set else "no stop is in effect\n"
@@ -134,12 +136,10 @@ def _stop_all(
 def _print_status(switch: EmergencyStop, *, as_json: bool) -> None:
     status = switch.status()
     if as_json:
-        print_json(
-            json_fields(status, "is_stopped", "by", "reason", "since_s", "cells", "frozen")
-        )
+        print_json(json_fields(status, "is_stopped", "by", "reason", "since_s", "cells", "frozen"))
         return
     if status.is_stopped:
-        since = datetime.datetime.fromtimestamp(status.since_s, datetime.UTC)
+        since = dt.datetime.fromtimestamp(status.since_s, dt.UTC)
         print_text(f"stopped by {one_line(status.by)} since {since:%Y-%m-%d %H:%M:%S} UTC\n")
         print_text(f"reason: {one_line(status.reason) or 'none given'}\n")
     else:

@@ -17,7 +17,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -30,6 +30,7 @@ from cellwall.sandbox.linux.run_cgroup import read_text
 # Offsets in /proc/PID/stat after the command's closing parenthesis, proc_pid_stat(5).
 _STATE, _PARENT, _THREADS, _STARTED = 0, 1, 17, 19
 _SHIM_NAME = "cellwall-cell"
+FIRST = 2  # bubblewrap's monitor, and the first process of the cell's PID namespace
 _MAX_ENTRY_BYTES = 1024 * 1024
 _MAX_COMMAND_BYTES = 4096
 _IN_PATH = re.compile(
@@ -77,8 +78,11 @@ def start_time(pid: int) -> int:
     return 0 if found is None else found.started
 
 
-def find_cells(ledger: str, tag: str) -> tuple[FoundCell, ...]:
-    """All cells of the state folder that have a living process, by one pass over /proc."""
+def find_cells(ledger: str, tag: str, *, is_detailed: bool = False) -> tuple[FoundCell, ...]:
+    """All cells of the state folder that have a living process, by one pass over /proc.
+
+    `is_detailed` also names the cells of each template, which takes as long as the search itself.
+    """
     table = _read_table()
     noted = {shim: name for name, shim in _noted_shims(ledger)}
     shims: dict[int, str] = {}
@@ -88,9 +92,36 @@ def find_cells(ledger: str, tag: str) -> tuple[FoundCell, ...]:
             shims[process.pid] = name
         elif _is_shim(process, tag):
             shims[process.pid] = ""
-    members = {pid: each for pid in table if (each := _membership(pid, tag)) is not None}
+    trees = _trees(table, shims)
+    below = {pid for tree in trees.values() for pid in tree}
+    # The group of a cell is that of its first process. Every process outside of a known tree is
+    # looked at as well: its shim may be gone, before the kernel delivers the signal of its death.
+    asked = (
+        table.keys()
+        if is_detailed
+        else [
+            *(pid for pid in table if pid not in below),
+            *(pid for tree in trees.values() for pid in tree[:FIRST]),
+        ]
+    )
+    members = {pid: each for pid in asked if (each := _membership(pid, tag)) is not None}
     unified = next((mount for mount in _mounts() if mount.version == 2), None)
-    return tuple(_assemble(table, shims, members, unified))
+    return tuple(_assemble(table, shims, trees, members, unified))
+
+
+def _trees(table: Mapping[int, CellProcess], shims: Mapping[int, str]) -> dict[int, list[int]]:
+    """shim -> all processes below it, parents first: the first PID 1 ends its whole namespace."""
+    children: dict[int, list[int]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    trees: dict[int, list[int]] = {}
+    for shim in shims:
+        found, waiting = [], [shim]
+        while waiting:
+            waiting = [child for each in waiting for child in children.get(each, ())]
+            found += waiting
+        trees[shim] = found
+    return trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +137,7 @@ class _Membership:
 def _assemble(
     table: Mapping[int, CellProcess],
     shims: Mapping[int, str],
+    trees: Mapping[int, Sequence[int]],
     members: Mapping[int, _Membership],
     unified: cgroups.CgroupMount | None,
 ) -> Iterator[FoundCell]:
@@ -121,30 +153,17 @@ def _assemble(
             inner=tuple(sorted({each.inner for each in found if each.inner})),
         )
 
-    children: dict[int, list[int]] = {}
-    for process in table.values():
-        children.setdefault(process.parent, []).append(process.pid)
     seen: set[int] = set(shims)
     for pid, noted in shims.items():
-        below = [each for each in _below(pid, children) if each not in seen]
+        below = [each for each in trees[pid] if each not in seen]
         seen.update(below)
         yield make(noted, table[pid], below)
-    # The shim is gone, and the kernel has not yet delivered the signal of its death.
     orphans: dict[str, list[int]] = {}
     for pid, member in members.items():
         if pid not in seen:
             orphans.setdefault(member.cell, []).append(pid)
     for name, pids in orphans.items():
         yield make(name, None, pids)
-
-
-def _below(pid: int, children: Mapping[int, list[int]]) -> Iterator[int]:
-    """Descendants, parents first: the first PID 1 that is killed ends its whole namespace."""
-    waiting = [pid]
-    while waiting:
-        found = [child for each in waiting for child in children.get(each, ())]
-        yield from found
-        waiting = found
 
 
 def _read_table() -> dict[int, CellProcess]:
@@ -189,8 +208,8 @@ def _is_shim(process: CellProcess, tag: str | None) -> bool:
 
 
 def _noted_shims(ledger: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """(id, (pid, start time)) of each entry. A link, a FIFO or a damaged entry is skipped: the other
-    sources still find its cell."""
+    """(id, (pid, start time)) of each entry. A link, a FIFO or a damaged entry is skipped: the
+    other sources still find its cell."""
     try:
         names = os.listdir(ledger)
     except OSError:
