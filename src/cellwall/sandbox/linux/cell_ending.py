@@ -117,7 +117,7 @@ def _until_none(
     before_each: Callable[[], None],
 ) -> StoppedCells:
     began, pause_s, is_first = time.monotonic(), _FIRST_PAUSE_S, True
-    ids: set[str] = set()
+    ids: dict[object, str] = {}  # by shim: its entry in the ledger may be gone before the shim
     pids: set[tuple[int, int]] = set()
     while True:
         before_each()
@@ -125,9 +125,10 @@ def _until_none(
         took_s = time.monotonic() - began
         if not found or took_s > within_s:
             left = tuple(sorted(cell.id for cell in found))
-            return StoppedCells(tuple(sorted(ids)), len(pids), left, took_s)
+            return StoppedCells(tuple(sorted(set(ids.values()))), len(pids), left, took_s)
         for cell in found:
-            ids.add(cell.id)
+            shim = (cell.shim.pid, cell.shim.started) if cell.shim else cell.id
+            ids.setdefault(shim, cell.id)
             pids.update((each.pid, each.started) for each in cell.processes)
             act(cell, is_first=is_first)
         is_first = False
