@@ -62,7 +62,7 @@ def stop(
     reason: str,
     as_json: bool,
 ) -> int:
-    """End every sandbox of this state folder at once, whoever started it.
+    """End every sandbox of this state folder at once: of commands, agents and the service.
 
     New runs are refused until `--lift`. Works without a running service or supervisor.
     """

@@ -1,4 +1,4 @@
-"""Finds every cell of a state folder on this host, whoever started it (OBS-3).
+"""Finds every cell of a state folder on this host, of every process that started one (OBS-3).
 
 Three sources, of which each alone is enough where the others were lost:
   1. the ledger of runs names the shim of each cell, with its start time;
