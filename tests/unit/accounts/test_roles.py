@@ -39,6 +39,7 @@ def test_what_each_role_may_do() -> None:
             "audit:export",
             "audit:read",
             "channels:relay",
+            "sandbox:stop",
             "metrics:read",
             "policy:write",
             "skills:approve",
