@@ -19,8 +19,9 @@ from cellwall.core.ports import (
     WorkspaceLease,
     WorkspacePort,
 )
+from cellwall.core.skills import Skill
 from cellwall.core.telemetry import ActionWatch, Step
-from cellwall.core.types import Action, Skill, WorkspaceMount
+from cellwall.core.types import Action, WorkspaceMount
 from cellwall.runtime.cell_io import CleanedOutput
 from cellwall.runtime.egress import open_egress
 from cellwall.runtime.outcomes import network_hint

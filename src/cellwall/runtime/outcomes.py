@@ -15,16 +15,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from cellwall.core.errors import SandboxFailed
+from cellwall.core.files import FileOperation, StreamedFile, Transfer
 from cellwall.core.limits import LimitName
 from cellwall.core.network import EgressUsage, Page
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, RunResult, Status
 from cellwall.core.packages import InstallPackages
+from cellwall.core.skills import Skill
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
     CallTool,
     FetchUrl,
-    FileOperation,
     Json,
     ProcessOperation,
     ReceiveMessage,
@@ -32,10 +33,7 @@ from cellwall.core.types import (
     RunCommand,
     SendReply,
     ServeClient,
-    Skill,
-    StreamedFile,
     ToolResult,
-    Transfer,
     UseAccount,
     UseTool,
 )

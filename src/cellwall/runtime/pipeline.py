@@ -49,18 +49,10 @@ from cellwall.core.ports import (
     VaultPort,
     WorkspacePort,
 )
+from cellwall.core.skills import Skill
 from cellwall.core.telemetry import OFF, ActionWatch, Step, TelemetryPort
 from cellwall.core.tool_servers import CallServerTool, RunServer
-from cellwall.core.types import (
-    Action,
-    CallTool,
-    OutputSink,
-    Role,
-    SetDomains,
-    Skill,
-    ToolResult,
-    UseTool,
-)
+from cellwall.core.types import Action, CallTool, OutputSink, Role, SetDomains, ToolResult, UseTool
 from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.runtime.bounds import ActionBounds, check_skill_size
 from cellwall.runtime.cell_io import (

@@ -18,16 +18,15 @@ from typing import assert_never
 
 from cellwall.core.approvals import ID_PREFIX, Proposal, Question
 from cellwall.core.errors import Denied
+from cellwall.core.files import FILE_READS, FileOperation
 from cellwall.core.packages import InstallPackages
 from cellwall.core.showing import block, is_shown_whole, one_line, warnings
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
-    FILE_READS,
     REMOTE_INTERFACES,
     Action,
     CallTool,
     FetchUrl,
-    FileOperation,
     Principal,
     ProcessOperation,
     ReceiveMessage,

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.core.files import ByteSink, ByteSource, FileEntry, StreamedFile
 from cellwall.core.limits import Limits
-from cellwall.core.types import ByteSink, ByteSource, FileEntry, StreamedFile
 from cellwall.sandbox.files.descriptors import (
     MAX_WALK_ENTRIES,
     OPEN_DIRECTORY,

@@ -23,7 +23,8 @@ from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
-from cellwall.core.types import Action, OutputSink, RunCode, Skill, WorkspaceMode
+from cellwall.core.skills import Skill
+from cellwall.core.types import Action, OutputSink, RunCode, WorkspaceMode
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cell_plan, jobs
 from cellwall.sandbox.linux.channels import EgressSockets
