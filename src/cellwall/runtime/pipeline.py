@@ -70,6 +70,7 @@ from cellwall.runtime.egress import (
     with_configured_registries,
 )
 from cellwall.runtime.endings import Endings
+from cellwall.runtime.event_bodies import intent_body, outcome_body, tool_result_body
 from cellwall.runtime.host_operations import HostOperations, required_servers
 from cellwall.runtime.judging import missing_permissions
 from cellwall.runtime.metering import Unmetered
@@ -77,10 +78,7 @@ from cellwall.runtime.outcomes import (
     allowed_outcome,
     failed_outcome,
     host_failure,
-    intent_body,
-    outcome_body,
     run_outcome,
-    tool_result_body,
     with_all_reasons,
 )
 from cellwall.runtime.recording import Recorder

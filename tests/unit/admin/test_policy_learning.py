@@ -17,7 +17,7 @@ from cellwall.core.types import Action, CallTool, FetchUrl, Principal, RunCode, 
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.lessons import RuleFile
 from cellwall.policy.rules import Layer
-from cellwall.runtime.outcomes import denial_body, intent_body
+from cellwall.runtime.event_bodies import denial_body, intent_body
 from cellwall.runtime.recording import open_record
 
 AGENT = Principal("ann", "hook")
