@@ -75,7 +75,9 @@ def test_a_program_on_a_terminal_is_booked_and_ended(service: RunningService) ->
         assert used_s(client) >= LIMIT_S
         refused = run(client, session, "true")
         assert refused["status"] == "denied", refused
-        assert any("programs of the sandbox were ended" in each for each in denied(service, session))
+        assert any(
+            "programs of the sandbox were ended" in each for each in denied(service, session)
+        )
     with limited(service, "tom", 1000.0) as client:  # the control
         session = new_session(client)
         with open_terminal(service, session) as line:
