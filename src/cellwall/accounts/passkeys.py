@@ -45,7 +45,8 @@ from cellwall.accounts.names import canonical_name
 from cellwall.accounts.passwords import Passwords
 from cellwall.accounts.sign_in import SignIn, TokenPair
 from cellwall.accounts.signing_keys import Clock
-from cellwall.core.accounts import AccountsPort, IdentityTaken, Passkey, User
+from cellwall.core.account_ports import AccountsPort
+from cellwall.core.accounts import IdentityTaken, Passkey, User
 from cellwall.core.types import Json, new_id
 
 _REGISTER, _SIGN_IN = "passkey-register", "passkey-sign-in"

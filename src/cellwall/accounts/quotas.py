@@ -26,7 +26,8 @@ import anyio
 from cellwall.accounts import failures
 from cellwall.accounts.rates import Rates
 from cellwall.accounts.signing_keys import Clock
-from cellwall.core.accounts import Budget, Charge, Meter, UsagePort
+from cellwall.core.account_ports import UsagePort
+from cellwall.core.accounts import Budget, Charge, Meter
 from cellwall.core.errors import LimitExceeded, StorageError
 from cellwall.core.outcomes import Outcome, Status, Usage
 from cellwall.core.packages import InstallPackages

@@ -18,6 +18,7 @@ from cellwall.core.network import (
 )
 from cellwall.core.outcomes import Event, Finding, Outcome, PackageUse, RunResult, Usage
 from cellwall.core.packages import InstallPackages
+from cellwall.core.skills import Skill
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
     Action,
@@ -27,7 +28,6 @@ from cellwall.core.types import (
     ReceiveMessage,
     Role,
     SendReply,
-    Skill,
     UseAccount,
     WorkspaceMount,
 )

@@ -22,8 +22,9 @@ from cellwall.core.ports import (
     WorkspaceLease,
     WorkspacePort,
 )
+from cellwall.core.skills import Skill
 from cellwall.core.telemetry import ActionWatch, Step
-from cellwall.core.types import Action, ProcessInfo, Skill, WorkspaceMount
+from cellwall.core.types import Action, ProcessInfo, WorkspaceMount
 from cellwall.runtime.cell_io import CleanedOutput
 from cellwall.runtime.egress import open_egress
 from cellwall.runtime.metering import UsageMeter

@@ -10,13 +10,8 @@ from cellwall.core.outcomes import ErrorInfo, EventKind, Finding, Outcome, Statu
 from cellwall.core.telemetry import ActionWatch, Step
 from cellwall.core.types import Action, Json
 from cellwall.core.verdict import Decision
-from cellwall.runtime.outcomes import (
-    denial_body,
-    denial_error,
-    failed_outcome,
-    host_question_error,
-    intent_body,
-)
+from cellwall.runtime.event_bodies import denial_body, intent_body
+from cellwall.runtime.outcomes import denial_error, failed_outcome, host_question_error
 from cellwall.runtime.recording import Recorder
 
 

@@ -19,15 +19,14 @@ from typing import assert_never
 from cellwall.accounts.roles import Roles
 from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
+from cellwall.core.files import FILE_READS, FileOperation
 from cellwall.core.outcomes import SEVERITIES, Finding
 from cellwall.core.packages import InstallPackages
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
-    FILE_READS,
     Action,
     CallTool,
     FetchUrl,
-    FileOperation,
     Permission,
     Principal,
     ProcessOperation,

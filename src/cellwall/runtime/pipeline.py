@@ -49,18 +49,10 @@ from cellwall.core.ports import (
     VaultPort,
     WorkspacePort,
 )
+from cellwall.core.skills import Skill
 from cellwall.core.telemetry import OFF, ActionWatch, Step, TelemetryPort
 from cellwall.core.tool_servers import CallServerTool, RunServer
-from cellwall.core.types import (
-    Action,
-    CallTool,
-    OutputSink,
-    Role,
-    SetDomains,
-    Skill,
-    ToolResult,
-    UseTool,
-)
+from cellwall.core.types import Action, CallTool, OutputSink, Role, SetDomains, ToolResult, UseTool
 from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.runtime.bounds import ActionBounds, check_skill_size
 from cellwall.runtime.cell_io import (
@@ -78,6 +70,7 @@ from cellwall.runtime.egress import (
     with_configured_registries,
 )
 from cellwall.runtime.endings import Endings
+from cellwall.runtime.event_bodies import intent_body, outcome_body, tool_result_body
 from cellwall.runtime.host_operations import HostOperations, required_servers
 from cellwall.runtime.judging import missing_permissions
 from cellwall.runtime.metering import Unmetered, UsageMeter
@@ -85,10 +78,7 @@ from cellwall.runtime.outcomes import (
     allowed_outcome,
     failed_outcome,
     host_failure,
-    intent_body,
-    outcome_body,
     run_outcome,
-    tool_result_body,
     with_all_reasons,
 )
 from cellwall.runtime.recording import Recorder

@@ -12,17 +12,10 @@ from cellwall.accounts.quotas import BudgetSettings, Quotas
 from cellwall.accounts.rates import Rates, RateSettings
 from cellwall.core.accounts import Budget, Meter
 from cellwall.core.errors import BadInput, Denied, LimitExceeded, StorageError
+from cellwall.core.files import FileOperation
 from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Outcome, Status, Usage
-from cellwall.core.types import (
-    AccountRef,
-    Action,
-    CallTool,
-    FileOperation,
-    Principal,
-    RunCode,
-    RunCommand,
-)
+from cellwall.core.types import AccountRef, Action, CallTool, Principal, RunCode, RunCommand
 from cellwall.storage.store import Store, open_store
 from conftest import audit_records
 from databases import in_store

@@ -22,21 +22,21 @@ from cellwall.core.errors import (
     SandboxFailed,
     SkillRefused,
 )
+from cellwall.core.files import FileOperation
 from cellwall.core.limits import LimitName
 from cellwall.core.network import EgressUsage, Page, SecretUse
 from cellwall.core.outcomes import ErrorInfo, Event, EventKind, Finding, RunResult, Status
 from cellwall.core.ports import Slot
+from cellwall.core.skills import Skill
 from cellwall.core.types import (
     Action,
     FetchUrl,
-    FileOperation,
     OutputSink,
     Principal,
     RunCode,
     RunCommand,
     ServeClient,
     SetDomains,
-    Skill,
     WorkspaceMode,
     WorkspaceMount,
 )

@@ -16,8 +16,8 @@ import anyio
 import anyio.from_thread
 
 from cellwall.core.errors import BadInput
+from cellwall.core.files import FileChange, FileEntry, FileOperation, Transfer, Watching
 from cellwall.core.text import to_bytes
-from cellwall.core.types import FileChange, FileEntry, FileOperation, Transfer, Watching
 
 if TYPE_CHECKING:
     from cellwall.interfaces.sdk.hosts import Host

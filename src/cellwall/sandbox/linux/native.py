@@ -23,7 +23,8 @@ from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.ports import LiveUsage, Slot, ToolCaller, WorkspaceLease
-from cellwall.core.types import Action, OutputSink, RunCode, Skill, WorkspaceMode, WorkspaceMount
+from cellwall.core.skills import Skill
+from cellwall.core.types import Action, OutputSink, RunCode, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cell_plan, jobs
 from cellwall.sandbox.linux.channels import EgressSockets

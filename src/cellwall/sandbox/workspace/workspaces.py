@@ -14,16 +14,10 @@ from dataclasses import dataclass, field, replace
 import anyio
 
 from cellwall.core.errors import BadInput, WorkspaceError
+from cellwall.core.files import FileOperation, StreamedFile, Transfer
 from cellwall.core.outcomes import Finding
 from cellwall.core.protected_names import Protection
-from cellwall.core.types import (
-    Action,
-    FileOperation,
-    StreamedFile,
-    Transfer,
-    WorkspaceMode,
-    WorkspaceMount,
-)
+from cellwall.core.types import Action, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
 from cellwall.sandbox.files.merged_view import MergedFileTree, MergedViews, sandbox_ended
 from cellwall.sandbox.files.root import AccessCheck, Root, is_at_or_below
