@@ -7,7 +7,7 @@ started it. What the sandbox used since the last reading is paid in equal parts
    (2) if there is none, by the last one that ran: what runs is what that action left.
 
 The reading is repeated, so a program without an end is booked as well. Once a budget is used up,
-every process of the sandbox is ended. An action that somebody waits for is left to its own limits,
+every process of the sandbox is ended. A run whose caller waits for it is left to its own limits,
 and the next one is refused.
 """
 
@@ -29,7 +29,7 @@ from cellwall.core.types import Action, Json
 from cellwall.runtime.recording import Recorder
 
 _BOOK_EVERY_S = 1.0
-_LEAST_CPU_S = 0.02
+_MIN_CPU_S = 0.02
 """Less is left for the next reading: a booking is a transaction of the database."""
 
 
@@ -78,13 +78,13 @@ class _MeteredSession:
     programs: dict[int, _Payer] = field(default_factory=dict)
     owing: set[_Payer] = field(default_factory=set)
 
-    def divide(self, sandbox: SandboxPort, session_id: str, *, least_cpu_s: float = 0.0) -> None:
+    def divide(self, sandbox: SandboxPort, session_id: str, *, min_cpu_s: float = 0.0) -> None:
         """Add what was used since the last call to the reservations of those who pay."""
         used = sandbox.live_usage(session_id)
         sent_bytes = 0 if self.network is None else self.network.usage.bytes_up
         cpu_s, new_bytes = used.cpu_s - self.cpu_s, sent_bytes - self.sent_bytes
         is_any = cpu_s > 0 or new_bytes > 0
-        if is_any and (cpu_s >= least_cpu_s or new_bytes > 0):
+        if is_any and (cpu_s >= min_cpu_s or new_bytes > 0):
             running = [payer for tag, payer in self.programs.items() if tag in used.running]
             payers = {*self.runs.values(), *running} or {self.last}
             share = Usage(cpu_s=max(cpu_s, 0.0) / len(payers), sent_bytes=new_bytes // len(payers))
@@ -158,7 +158,7 @@ class UsageMeter:
             await self._book(payer, self._ended)
         for session_id, session in sessions.items():
             with self._lock:
-                session.divide(self._sandbox, session_id, least_cpu_s=_LEAST_CPU_S)
+                session.divide(self._sandbox, session_id, min_cpu_s=_MIN_CPU_S)
                 owing, session.owing = session.owing, set()
             for payer in owing:
                 refusal = await self._book(payer, session.owing)
