@@ -220,7 +220,7 @@ class Passkeys:
                 credential_current_sign_count=0,
                 require_user_verification=True,
             )
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # any failure means not verified
             raise failures.bad_identity(f"{passkey.id}: {type(error).__name__}") from None
         if not await self._store.use_passkey(  # (5)
             passkey.credential_id, sign_count=verified.new_sign_count, now_s=self._clock()

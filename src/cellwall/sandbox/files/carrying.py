@@ -99,7 +99,7 @@ def _unlock_step(step: WalkStep) -> bool:
 def _open_unlocked(node: int, mode: int) -> int:
     try:
         return open_regular(node)
-    except PermissionError:  # as above
+    except PermissionError:  # removed by code to prevent the copy of a planted file
         os.chmod(proc_path(node), stat.S_IMODE(mode) & 0o777 | stat.S_IRUSR)
         return open_regular(node)
 

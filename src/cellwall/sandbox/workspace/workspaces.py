@@ -302,9 +302,9 @@ class Workspaces:
         with self._lock_session(session.id) as own:  # which keeps end_session from closing them
             prepared = self._hold(own, session.id, action).prepared
             mount, upper = prepared.mount, prepared.writable_tree
-            assert mount.dir_fd is not None  # noqa: S101  # copy-on-write has all three
-            assert mount.layers_fd is not None  # noqa: S101
-            assert upper is not None  # noqa: S101
+            assert mount.dir_fd is not None  # noqa: S101  # copy-on-write has a directory
+            assert mount.layers_fd is not None  # noqa: S101  # copy-on-write has layers
+            assert upper is not None  # noqa: S101  # and a writable tree
             copies = []
             for descriptor in (mount.dir_fd, mount.layers_fd, upper.fd):
                 copies.append(os.dup(descriptor))
