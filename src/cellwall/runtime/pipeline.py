@@ -73,7 +73,7 @@ from cellwall.runtime.endings import Endings
 from cellwall.runtime.event_bodies import intent_body, outcome_body, tool_result_body
 from cellwall.runtime.host_operations import HostOperations, required_servers
 from cellwall.runtime.judging import missing_permissions
-from cellwall.runtime.metering import Unmetered
+from cellwall.runtime.metering import Unmetered, UsageMeter
 from cellwall.runtime.outcomes import (
     allowed_outcome,
     failed_outcome,
@@ -114,6 +114,7 @@ class Runtime:
     telemetry: TelemetryPort = OFF
     connections: ConnectionsPort | None = None
     recorder: Recorder = field(init=False)
+    meter: UsageMeter = field(init=False)
     _endings: Endings = field(init=False)
     _people: Consents = field(init=False)
     _host: HostOperations = field(init=False)
@@ -121,6 +122,7 @@ class Runtime:
     def __post_init__(self) -> None:
         recorder = Recorder(self.audit)
         object.__setattr__(self, "recorder", recorder)
+        object.__setattr__(self, "meter", UsageMeter(self.sandbox, recorder))
         object.__setattr__(self, "_endings", Endings(recorder))
         people = Consents(self.guard, self.approvals, recorder, self.installer)
         object.__setattr__(self, "_people", people)
@@ -300,7 +302,7 @@ class Runtime:
         clean = None if listener is None else CleanedOutput(self.guard, listener)
         try:
             outcome = await self._carry_out(
-                action, watch, decision, audit_id, clean, tools, servers, ask, skills
+                action, watch, decision, audit_id, held, clean, tools, servers, ask, skills
             )
         except CellwallError as error:
             return self._endings.refuse(action, watch, decision, findings, audit_id, error)
@@ -331,6 +333,7 @@ class Runtime:
         watch: ActionWatch,
         decision: Decision,
         audit_id: str,
+        held: Reservation,
         sink: CleanedOutput | None,
         tools: ToolsPort | None,
         servers: ToolServersPort | None,
@@ -375,6 +378,8 @@ class Runtime:
                 packages=self.packages,
                 near=ask,
                 watch=watch,
+                meter=self.meter,
+                held=held,
             )
             # (8) Inside the sandbox. The workspace is settled whatever happened: files that code
             # left in a given directory stay dangerous when the run was cancelled (FS-4).

@@ -162,6 +162,7 @@ class App:
 
     def _end_session(self, who: Principal, session_id: str) -> None:
         self.runtime.approvals.forget(session_id)
+        self.runtime.meter.end_session(session_id)  # before its counters are gone
         self.runtime.sandbox.end_session(session_id)
         self.runtime.egress.end_session(session_id)
         if self.runtime.packages is not None:

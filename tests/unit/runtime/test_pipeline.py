@@ -147,6 +147,9 @@ class Stage:
     def tidy_up(self) -> None:
         self.tidied += 1
 
+    def is_live(self, wanted: Action, _mount: object) -> bool:
+        return wanted.session_id is not None
+
     async def run(
         self,
         action: Action,
