@@ -22,21 +22,21 @@ from cellwall.core.errors import (
     SandboxFailed,
     SkillRefused,
 )
+from cellwall.core.files import FileOperation
 from cellwall.core.limits import LimitName
 from cellwall.core.network import EgressUsage, Page, SecretUse
 from cellwall.core.outcomes import ErrorInfo, Event, EventKind, Finding, RunResult, Status
 from cellwall.core.ports import Slot
+from cellwall.core.skills import Skill
 from cellwall.core.types import (
     Action,
     FetchUrl,
-    FileOperation,
     OutputSink,
     Principal,
     RunCode,
     RunCommand,
     ServeClient,
     SetDomains,
-    Skill,
     WorkspaceMode,
     WorkspaceMount,
 )
@@ -147,6 +147,9 @@ class Stage:
 
     def tidy_up(self) -> None:
         self.tidied += 1
+
+    def is_live(self, wanted: Action, _mount: object) -> bool:
+        return wanted.session_id is not None
 
     async def run(
         self,

@@ -118,6 +118,7 @@ def make_application(
             )
             tasks.start_soon(sandboxes.watch)
             tasks.start_soon(approvals.run)
+            tasks.start_soon(app.runtime.meter.watch)
             try:
                 with api.state.service.board.served(approvals):
                     async with mcp.running():
@@ -126,6 +127,7 @@ def make_application(
                 with anyio.CancelScope(shield=True):
                     await sandboxes.close()
                     await approvals.save()
+                    await app.runtime.meter.book()
                 tasks.cancel_scope.cancel()
 
     api = FastAPI(
