@@ -20,13 +20,14 @@ from typing import Any
 
 from tap import Check, equal, run_checks, say, within
 
-WALL_S = 600
+WALL_S = 1200
 INSTALLED = "/opt/cellwall"
 UNITS = "/etc/systemd/system"
 USER, UID = "tester", 1000
 PORT = 8750
-# Software emulation: a start takes longer than the minute of the unit.
-SLOW = "[Service]\nTimeoutStartSec=600\nWatchdogSec=120\n"
+# Software emulation: a start takes longer than the minute of the unit, a cell longer than its time.
+CONFIG = "/etc/cellwall/config.toml"
+SLOW = f"[Service]\nTimeoutStartSec=1200\nWatchdogSec=120\nEnvironment=CELLWALL_CONFIG={CONFIG}\n"
 BOMB = ["python3", "-c", "held = [bytes(1_000_000) * 1 for _ in range(1_000)]"]
 
 _checks: list[tuple[str, Check]] = []
@@ -66,7 +67,7 @@ def block_after(heading: str) -> list[str]:
 
 def install() -> None:
     """An installation like one of `pip install`: an interpreter, packages, programs beside it."""
-    sh(f"python3 -m venv --without-pip {INSTALLED}; cp /job/bin/* {INSTALLED}/bin/")
+    sh(f"python3 -m venv --without-pip {INSTALLED}; cp /job/bin/shfmt {INSTALLED}/bin/")
     sh(f"mount --bind /job/python {INSTALLED}/lib/python3*/site-packages")
     program = pathlib.Path(INSTALLED, "bin/cellwall")
     program.write_text(
@@ -128,6 +129,8 @@ def cells() -> list[str]:
 @check("the lines of the guide start the service under an account of its own")
 def system_unit() -> None:
     install()
+    os.makedirs(os.path.dirname(CONFIG))
+    pathlib.Path(CONFIG).write_text("[limits]\nwall_s = 600\n", encoding="ascii")
     for each in ("service", "user"):
         folder = f"{UNITS}/cellwall.service.d" if each == "service" else (
             f"/home/{USER}/.config/systemd/user/cellwall.service.d"
