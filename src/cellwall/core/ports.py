@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from cellwall.core.approvals import Answer, Question
+from cellwall.core.errors import CellwallError
 from cellwall.core.limits import Limits
 from cellwall.core.network import (
     CellNetwork,
@@ -68,6 +69,16 @@ class QuotaPort(Protocol):
 
     async def reserve(self, action: Action) -> Reservation:
         """Raise `LimitExceeded` if one of them is used up."""
+
+
+class StopPort(Protocol):
+    """The emergency stop of a state folder (OBS-3)."""
+
+    def check(self) -> None:
+        """Raise `Denied` while everything is stopped, `SandboxFailed` if that is unknown."""
+
+    def cause_of(self, error: CellwallError) -> CellwallError:
+        """The stop, where it is why a sandbox failed; else the error itself."""
 
 
 class ApproverPort(Protocol):

@@ -139,6 +139,7 @@ class App:
     @contextmanager
     def session(self, request: WorkspaceRequest, who: Principal) -> Iterator[str]:
         """A workspace for as long as the block lasts; swept if this process is killed."""
+        self.runtime.stop.check()
         session_id, owner = new_id("sbx"), OwnerProcess()
         identity: tuple[int, int] | None = None
         with self.ledger.open(session_id):
@@ -283,6 +284,7 @@ def open_app(
     # Behind all that refuses a configuration: an exporter has a thread.
     telemetry = open_telemetry(settings, lifetime)
     runtime = Runtime(
+        stop=ledger.stop_flag,
         roles=roles,
         approvals=approvals,
         bounds=ActionBounds(

@@ -43,6 +43,7 @@ from cellwall.core.types import (
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.bounds import ActionBounds
 from cellwall.runtime.pipeline import Runtime
+from cellwall.sandbox.stop_flag import StopFlag
 
 INPUT_FINDING = Finding("input", "low", "seen on the way in")
 NETWORK_FINDING = Finding("network", "low", "seen on egress")
@@ -205,7 +206,7 @@ class Stage:
     def runtime(self) -> Runtime:
         bounds = ActionBounds(max_code_bytes=1000, max_stdin_bytes=1000)
         return Runtime(
-            bounds=bounds, roles=Roles(), policy=self, approvals=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self, vault=Lender(self), egress=self, installer=self, domains=self.domains,
+            stop=StopFlag("/nowhere"), bounds=bounds, roles=Roles(), policy=self, approvals=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self, vault=Lender(self), egress=self, installer=self, domains=self.domains,
         )  # type: ignore[arg-type]  # one class plays every port  # fmt: skip
 
 

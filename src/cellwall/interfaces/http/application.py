@@ -32,6 +32,7 @@ from cellwall.interfaces.http import (
     policy_routes,
     secret_routes,
     session_routes,
+    stop_routes,
     terminal,
 )
 from cellwall.interfaces.http.approval_records import ApprovalRecords
@@ -69,6 +70,7 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, connection_routes.routes),
         (API, lookup_routes.routes),
         (API, policy_routes.routes),
+        (API, stop_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),
         (API, metrics_routes.routes),
