@@ -97,7 +97,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._arm()  # an empty line has ended uvicorn's own wait for the next request
 
     def _is_between_requests(self) -> bool:
-        is_answered = self.cycle is None or self.cycle.response_complete
+        is_answered = getattr(self.cycle, "response_complete", True)  # None before the first one
         is_http = self.transport.get_protocol() is self  # else a WebSocket has taken over
         return is_answered and is_http and self._deadline is None
 
