@@ -46,7 +46,6 @@ from cellwall.accounts.flows import Flows
 from cellwall.accounts.guesses import Guesses
 from cellwall.accounts.identity import Identity
 from cellwall.accounts.names import canonical_name
-from cellwall.accounts.passwords import Passwords
 from cellwall.accounts.sign_in import SignIn, TokenPair
 from cellwall.accounts.signing_keys import Clock
 from cellwall.core.accounts import AccountsPort, IdentityTaken, Passkey, User
@@ -88,27 +87,20 @@ class Passkeys:
         store: AccountsPort,
         flows: Flows,
         sign_in: SignIn,
-        passwords: Passwords,
         guesses: Guesses,
         log: AccountLog,
         clock: Clock,
         party: RelyingParty,
     ) -> None:
         self._store, self._flows, self._sign_in = store, flows, sign_in
-        self._passwords, self._guesses, self._log = passwords, guesses, log
+        self._guesses, self._log = guesses, log
         self._clock, self._party = clock, party
 
     async def begin_registration(
         self, who: Identity, *, password: str | None, address: str
     ) -> Ceremony:
         """Options for `navigator.credentials.create`; the password of a user who has one."""
-        if who.scopes is not None:
-            raise failures.not_a_person()
-        user = await self._store.find_user(who.user_id)
-        if user is None:
-            raise failures.not_found("user")
-        if user.password_hash is not None:
-            await self._check_password(user, password or "", address)
+        await self._sign_in.confirm(who, password, address=address)
         known = await self._store.list_passkeys(who.user_id)
         options = generate_registration_options(
             rp_id=self._party.id,
@@ -126,13 +118,6 @@ class Passkeys:
         data = {"challenge": _encode(options.challenge), "user_id": who.user_id}
         flow = await self._flows.begin(_REGISTER, data, address=address)
         return Ceremony(flow, json.loads(options_to_json(options)))
-
-    async def _check_password(self, user: User, password: str, address: str) -> None:
-        await self._guesses.begin(address=address, account=user.name)
-        if not await self._passwords.verify(user, password):
-            await self._log.sign_in("password", "refused", address=address, user=user.name)
-            raise failures.bad_credentials()
-        await self._guesses.succeeded(address=address, account=user.name)
 
     async def finish_registration(
         self, who: Identity, ceremony_id: str, response: Mapping[str, Any], *, name: str
