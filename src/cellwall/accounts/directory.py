@@ -20,8 +20,8 @@ from cellwall.accounts.quotas import check_budget
 from cellwall.accounts.roles import Roles
 from cellwall.accounts.sign_in import TokenSettings
 from cellwall.accounts.signing_keys import Clock
+from cellwall.core.account_ports import AccountsPort
 from cellwall.core.accounts import (
-    AccountsPort,
     Budget,
     ExternalIdentity,
     LastOwner,
@@ -101,7 +101,7 @@ class Directory:
         _require_found(is_found, "user")
 
     async def require_linkable(self, user_id: str, *, by: Principal) -> None:
-        """Before a sign-in link: whoever opens it can do all that the user can."""
+        """Before a sign-in link: who opens the link can do all that the user can."""
         self._roles.require(by, _MANAGE)
         if by.scopes is None:
             return
@@ -113,8 +113,8 @@ class Directory:
         self._require_grantable(user.role, by)
 
     def _require_grantable(self, role: str, by: Principal) -> None:
-        """A service token gives nobody a permission that the token lacks: its thief would sign in
-        as that user, with more than was stolen."""
+        """A service token gives no user a permission that the token lacks: a thief of the token
+        would sign in as that user, with more than was stolen."""
         held = self._roles.role_of(by).permissions
         given = self._roles.role_of(Principal("", "http", role)).permissions
         if by.scopes is not None and not given <= held:

@@ -21,7 +21,7 @@ from cellwall.accounts.rates import Rates, RateSettings
 from cellwall.accounts.roles import Roles
 from cellwall.accounts.sign_in import SignIn, TokenSettings
 from cellwall.accounts.signing_keys import Clock, SigningKeys
-from cellwall.core.accounts import KeySealer
+from cellwall.core.account_ports import KeySealer
 from cellwall.core.errors import LimitExceeded
 from cellwall.core.messages import ServiceStore
 from cellwall.core.ports import AuditPort

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cellwall.accounts.access_tokens import AccessClaims, VerificationKey, sign
-from cellwall.core.accounts import KeySealer, KeysPort, SealedKey
+from cellwall.core.account_ports import KeySealer, KeysPort
+from cellwall.core.accounts import SealedKey
 from cellwall.core.errors import KeyFailed
 from cellwall.core.types import Json, new_id
 

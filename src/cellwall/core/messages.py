@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from cellwall.core.accounts import AccountsPort, SessionsPort, User, UsersPort
+from cellwall.core.account_ports import AccountsPort, SessionsPort, UsersPort
+from cellwall.core.accounts import User
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ class Sessions(Repository):
         query = select(SessionRow).where(SessionRow.id > after, _may_see(user_id, teams))
         async with self._database.read() as connection:
             rows = await connection.execute(query.order_by(SessionRow.id).limit(limit))
-            return tuple(SessionRecord(**row._mapping) for row in rows)  # noqa: SLF001  # as above
+            return tuple(SessionRecord(**row._mapping) for row in rows)  # noqa: SLF001  # public name
 
     async def end_session(self, session_id: str, *, now_s: float) -> bool:
         return await self._end(now_s, SessionRow.id == session_id) == 1
@@ -85,7 +85,7 @@ class Sessions(Repository):
         query = select(ApprovalRow).where(ApprovalRow.id == approval_id, _is_shown(seen_by))
         async with self._database.read() as connection:
             row = (await connection.execute(query)).one_or_none()
-        return None if row is None else ApprovalRecord(**row._mapping)  # noqa: SLF001  # as above
+        return None if row is None else ApprovalRecord(**row._mapping)  # noqa: SLF001  # public name
 
     async def list_ended_approvals(
         self, *, seen_by: Viewer, before: str = "", limit: int = 100
@@ -100,7 +100,7 @@ class Sessions(Repository):
         query = query.order_by(ApprovalRow.asked_s.desc(), ApprovalRow.id.desc()).limit(limit)
         async with self._database.read() as connection:
             rows = await connection.execute(query)
-            return tuple(ApprovalRecord(**row._mapping) for row in rows)  # noqa: SLF001  # as above
+            return tuple(ApprovalRecord(**row._mapping) for row in rows)  # noqa: SLF001  # public name
 
     async def end_approval(
         self, approval_id: str, *, answer: str, answered_by: str | None, now_s: float

@@ -32,6 +32,7 @@ from cellwall.interfaces.http import (
     policy_routes,
     secret_routes,
     session_routes,
+    stop_routes,
     terminal,
 )
 from cellwall.interfaces.http.approval_records import ApprovalRecords
@@ -69,6 +70,7 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, connection_routes.routes),
         (API, lookup_routes.routes),
         (API, policy_routes.routes),
+        (API, stop_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),
         (API, metrics_routes.routes),
@@ -116,6 +118,7 @@ def make_application(
             )
             tasks.start_soon(sandboxes.watch)
             tasks.start_soon(approvals.run)
+            tasks.start_soon(app.runtime.meter.watch)
             try:
                 with api.state.service.board.served(approvals):
                     async with mcp.running():
@@ -124,6 +127,7 @@ def make_application(
                 with anyio.CancelScope(shield=True):
                     await sandboxes.close()
                     await approvals.save()
+                    await app.runtime.meter.book()
                 tasks.cancel_scope.cancel()
 
     api = FastAPI(

@@ -14,9 +14,9 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.requests import ClientDisconnect
 
 from cellwall.core.errors import BadInput
+from cellwall.core.files import ByteSink, FileEntry, FileOperation, StreamedFile
 from cellwall.core.outcomes import Outcome
 from cellwall.core.text import plain
-from cellwall.core.types import ByteSink, FileEntry, FileOperation, StreamedFile
 from cellwall.interfaces.http.bodies import ERRORS, ErrorResponse
 from cellwall.interfaces.http.bodies.sessions import Entry, Listing
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, current_caller

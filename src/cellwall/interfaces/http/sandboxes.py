@@ -18,7 +18,8 @@ import anyio
 import anyio.abc
 
 from cellwall.admin.accounts import Identity, require_own
-from cellwall.core.accounts import SessionRecord, SessionsPort
+from cellwall.core.account_ports import SessionsPort
+from cellwall.core.accounts import SessionRecord
 from cellwall.core.errors import Busy, CellwallError, StorageError
 from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Outcome
