@@ -125,6 +125,10 @@ class Accounts:
         """The public keys of access tokens, for `/.well-known/jwks.json`."""
         return await self._keys.jwks(await self._store.revision())
 
+    async def opens_newest_key(self) -> bool:
+        """Whether this service can sign with the key that the database has."""
+        return await self._keys.opens_newest()
+
     async def rotate_keys(self, *, by: Principal) -> None:
         """A new signing key now; tokens of the old one stay valid until they expire."""
         self._roles.require(by, Permission.USERS_MANAGE)
