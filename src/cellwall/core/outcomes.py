@@ -81,6 +81,15 @@ class Finding:
         return always | {name: value for name, value in optional.items() if value}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionUsage:
+    """What a live sandbox has used, and holds at this moment."""
+
+    cpu_s: float
+    memory_bytes: int | None
+    """None where the host does not report it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Resource usage of a run (LIM-5). `io_bytes` is None where the host does not report it."""

@@ -16,7 +16,14 @@ from cellwall.core.network import (
     ServiceRequest,
     ServiceResponse,
 )
-from cellwall.core.outcomes import Event, Finding, Outcome, PackageUse, RunResult
+from cellwall.core.outcomes import (
+    Event,
+    Finding,
+    Outcome,
+    PackageUse,
+    RunResult,
+    SessionUsage,
+)
 from cellwall.core.packages import InstallPackages
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
@@ -320,6 +327,9 @@ class SandboxPort(Protocol):
 
     def end_session(self, session_id: str) -> None:
         """End a live sandbox and everything in it. May block for a moment."""
+
+    def usage_of(self, session_id: str) -> SessionUsage | None:
+        """What a live sandbox has used so far; None if it has run nothing yet."""
 
     def tidy_up(self) -> None:
         """Do deferred work after an outcome was delivered. Returns at once."""

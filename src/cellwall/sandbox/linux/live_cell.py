@@ -19,6 +19,7 @@ import anyio
 from cellwall.core.errors import CellwallError, SandboxFailed
 from cellwall.core.frames import BadFrame, FrameReader
 from cellwall.core.limits import LimitName, Limits
+from cellwall.core.outcomes import SessionUsage
 from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.linux import cell_plan, run_cgroup
 from cellwall.sandbox.linux.channels import CellPipes, InitSocket, SupervisorEnds
@@ -173,6 +174,12 @@ class LiveCell:
     def counters(self) -> run_cgroup.Counters:
         meter = self.parts.meter
         return meter.counters() if meter else run_cgroup.Counters()
+
+    def usage(self) -> SessionUsage:
+        """What the cell has used, and holds now."""
+        meter = self.parts.meter
+        memory = meter.memory_bytes() if isinstance(meter, run_cgroup.RunCgroup) else None
+        return SessionUsage(cpu_s=self.counters().cpu_s or 0.0, memory_bytes=memory)
 
     def pids(self) -> list[int]:
         return self.parts.meter.pids() if self.parts.meter else []

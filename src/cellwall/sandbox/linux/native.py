@@ -21,7 +21,7 @@ import anyio
 
 from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
-from cellwall.core.outcomes import Finding, RunResult
+from cellwall.core.outcomes import Finding, RunResult, SessionUsage
 from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
 from cellwall.core.types import Action, OutputSink, RunCode, Skill, WorkspaceMode
 from cellwall.sandbox import languages
@@ -248,6 +248,9 @@ class NativeSandbox:
 
     def end_session(self, session_id: str) -> None:
         self._sessions.end(session_id)
+
+    def usage_of(self, session_id: str) -> SessionUsage | None:
+        return self._sessions.usage_of(session_id)
 
     @property
     def running_count(self) -> int:

@@ -244,6 +244,12 @@ class RunCgroup:
         except OSError:
             return
 
+    def memory_bytes(self) -> int | None:
+        """The memory that is charged to the group now."""
+        if self.version == 2:
+            return read_number(f"{self._own[0]}/memory.current")
+        return read_number(f"{self._directories['memory']}/memory.usage_in_bytes")
+
     def counters(self) -> Counters:
         """The kernel's counters; one that this kernel lacks is None."""
         if self.version == 2:

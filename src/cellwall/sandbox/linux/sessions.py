@@ -13,7 +13,7 @@ import anyio
 
 from cellwall.core.errors import BadInput, SkillRefused
 from cellwall.core.languages import canonical
-from cellwall.core.outcomes import RunResult
+from cellwall.core.outcomes import RunResult, SessionUsage
 from cellwall.core.ports import WorkspaceLease
 from cellwall.core.tool_servers import RunServer
 from cellwall.core.types import Action, Json, ProcessOperation, RunCode, RunCommand
@@ -79,6 +79,12 @@ class LiveSessions:
     def count(self) -> int:
         """Live sandboxes that have not ended."""
         return len(self._sessions)
+
+    def usage_of(self, session_id: str) -> SessionUsage | None:
+        """Of a live sandbox that has run something; None without a cell."""
+        session = self._sessions.get(session_id)
+        cell = None if session is None else session.cell
+        return None if cell is None else cell.usage()
 
     # --- running
 
