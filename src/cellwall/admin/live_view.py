@@ -167,6 +167,8 @@ class LiveView:
         self._series: OrderedDict[str, _Series] = OrderedDict()
         self._last_seq = 0
         self._is_closed = False
+        self.is_draining = False
+        """The service stops: whoever watches must leave."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -80,7 +80,7 @@ async def _events(browser: BrowserSession) -> AsyncIterator[bytes]:
         yield b"retry: 1000\n\n"
         last = _snapshot(browser)
         shown_seq, revision, waiting, asked = _newest_seq(last), -1, -1, ""
-        while not service.sandboxes.is_closed:
+        while not service.live.is_draining:
             found = await service.accounts.revision()
             if found != revision:  # a revocation, a role, a membership
                 who = await service.accounts.renewed(browser.caller.identity)
