@@ -81,15 +81,6 @@ class Finding:
         return always | {name: value for name, value in optional.items() if value}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionUsage:
-    """What a live sandbox has used, and holds at this moment."""
-
-    cpu_s: float
-    memory_bytes: int | None
-    """None where the host does not report it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Resource usage of a run (LIM-5). `io_bytes` is None where the host does not report it."""
@@ -298,6 +289,8 @@ class EventKind(StrEnum):
     ACCOUNT = "account"
     SIGN_IN = "signin"
     DATABASE = "database"
+    STOP = "stop"
+    INCIDENT = "incident"
 
     BEGIN = "begin"
     KEY = "key"

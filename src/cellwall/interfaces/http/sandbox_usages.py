@@ -47,10 +47,9 @@ class SandboxUsages:
         live = {each.id for each in self._sandboxes.all()}
         self._known = {name: known for name, known in self._known.items() if name in live}
         for name in live:
-            usage = self._app.runtime.sandbox.usage_of(name)
-            if usage is not None:
-                history = self._known.setdefault(name, UsageHistory())
-                history.add(usage.cpu_s, usage.memory_bytes, now)
+            usage = self._app.runtime.sandbox.live_usage(name)
+            history = self._known.setdefault(name, UsageHistory())
+            history.add(usage.cpu_s, usage.memory_bytes, now)
 
     def of(self, sandbox_id: str) -> UsageHistory:
         """The samples of one sandbox; empty before the first."""

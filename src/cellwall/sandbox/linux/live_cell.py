@@ -19,7 +19,6 @@ import anyio
 from cellwall.core.errors import CellwallError, SandboxFailed
 from cellwall.core.frames import BadFrame, FrameReader
 from cellwall.core.limits import LimitName, Limits
-from cellwall.core.outcomes import SessionUsage
 from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.linux import cell_plan, run_cgroup
 from cellwall.sandbox.linux.channels import CellPipes, InitSocket, SupervisorEnds
@@ -175,11 +174,14 @@ class LiveCell:
         meter = self.parts.meter
         return meter.counters() if meter else run_cgroup.Counters()
 
-    def usage(self) -> SessionUsage:
-        """What the cell has used, and holds now."""
+    def cpu_s(self) -> float | None:
+        """Of all processes since the cell was made; None if the cell is gone or not measured."""
+        return self.parts.meter.cpu_s() if self.parts.meter else None
+
+    def memory_bytes(self) -> int | None:
+        """Of all processes now; None without a cgroup."""
         meter = self.parts.meter
-        memory = meter.memory_bytes() if isinstance(meter, run_cgroup.RunCgroup) else None
-        return SessionUsage(cpu_s=self.counters().cpu_s or 0.0, memory_bytes=memory)
+        return meter.memory_bytes() if isinstance(meter, run_cgroup.RunCgroup) else None
 
     def pids(self) -> list[int]:
         return self.parts.meter.pids() if self.parts.meter else []

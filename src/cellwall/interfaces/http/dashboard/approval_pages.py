@@ -121,7 +121,7 @@ async def approval_page(request: Request, browser: CurrentBrowser, approval_id: 
     """One question: the exact call as its syntax tree, what it would touch, the steps before it,
     and what each proposed rule would have allowed."""
     service = browser.service
-    question = find_question(service, browser.caller, approval_id)
+    question = await find_question(service, browser.caller, approval_id)
     may_write = browser.may(Permission.POLICY_WRITE)
 
     def read() -> dict[str, Any]:

@@ -20,7 +20,8 @@ from fastapi.responses import RedirectResponse
 from cellwall.admin import audit_queries
 from cellwall.admin.live_view import happenings
 from cellwall.core.errors import NotFound
-from cellwall.core.types import FileOperation, Permission
+from cellwall.core.files import FileOperation
+from cellwall.core.types import Permission
 from cellwall.interfaces.http.bodies.sessions import Session
 from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBrowser
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
@@ -85,7 +86,8 @@ async def session_page(
     )
     if session is None and not records:
         raise NotFound("there is no such session", hint="Check the id, and who owns it.")
-    entries, trouble = [], ""
+    entries: list[dict[str, Any]] = []
+    trouble = ""
     if sandbox is not None and folder:
         entries, trouble = await _entries(browser, sandbox, folder)
     page = records[:_PAGE]
@@ -102,7 +104,9 @@ async def session_page(
         rows=happenings([browser.service.paths.hide(each) for each in page]),
         next=following,
         output="" if sandbox is None else sandbox.runs.output(),
-        usage=None if sandbox is None else browser.service.app.runtime.sandbox.usage_of(session_id),
+        usage=None
+        if sandbox is None
+        else browser.service.app.runtime.sandbox.live_usage(session_id),
         folder=folder,
         parent=folder.rstrip("/").rpartition("/")[0] or ".",
         entries=entries,
