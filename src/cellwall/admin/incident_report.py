@@ -70,7 +70,7 @@ class SessionFacts:
             case EventKind.CONNECTION:
                 self._add_connection(body)
             case EventKind.VAULT if body.get("change") == "lease" and body.get("status") == "ok":
-                self.secrets_leased.update(map(_text, _list(body.get("names"))))
+                self.secrets_leased.update(map(_short, _list(body.get("names"))))
             case EventKind.APPLY if body.get("step") == "outcome":
                 applied = {key: body.get(key) for key in ("status", "applied", "directory")}
                 self._leave(time, {"how": "applied to the host", **applied})
@@ -81,22 +81,22 @@ class SessionFacts:
             self.commands.append(
                 {"time": time, "action": action_id, "verdict": verdict, "operation": text}
             )
-        self.secrets_leased.update(map(_text, _list(body.get("secrets"))))
+        self.secrets_leased.update(map(_short, _list(body.get("secrets"))))
         if body.get("tool"):
-            server = f"{_text(body['server'])}: " if body.get("server") else ""
-            self.tools[f"{server}{_text(body['tool'])}"] += 1
+            server = f"{_short(body['server'])}: " if body.get("server") else ""
+            self.tools[f"{server}{_short(body['tool'])}"] += 1
         if body.get("file") in _READS and not body.get("denied"):
-            self._leave(time, {"how": "read by the interface", "path": _text(body.get("path"))})
+            self._leave(time, {"how": "read by the interface", "path": _short(body.get("path"))})
 
     def _add_outcome(self, time: str, body: Mapping[str, Any]) -> None:
         page = body.get("page")
         if isinstance(page, dict):
-            self.reached[_text(page.get("url"))] += 1
+            self.reached[_short(page.get("url"))] += 1
         if isinstance(body.get("transfer"), dict):
             self._leave(time, {"how": "transferred", **body["transfer"]})
 
     def _add_connection(self, body: Mapping[str, Any]) -> None:
-        place = f"{_text(body.get('host'))}:{_text(body.get('port'))}"
+        place = f"{_short(body.get('host'))}:{_short(body.get('port'))}"
         match body.get("event"):
             case "opened":
                 self.reached[place] += 1
@@ -104,20 +104,20 @@ class SessionFacts:
                 self.bytes_up[place] += _number(body.get("bytes_up"))
                 self.bytes_down[place] += _number(body.get("bytes_down"))
             case "refused":
-                self.refused[f"{place} {_text(body.get('code'))}"] += 1
+                self.refused[f"{place} {_short(body.get('code'))}"] += 1
             case "refused-more":
                 self.refused["more, not listed"] += _number(body.get("count"))
             case "leak-refused":
-                self.leaks[f"{_text(body.get('secret'))} to {place}"] += 1
+                self.leaks[f"{_short(body.get('secret'))} to {place}"] += 1
             case "secret-used":
-                self.secrets_used[f"{_text(body.get('secret'))} at {place}"] += 1
+                self.secrets_used[f"{_short(body.get('secret'))} at {place}"] += 1
             case "package-served" | "package-built":
                 self._add_package(body)
 
     def _add_package(self, body: Mapping[str, Any]) -> None:
         if len(self.packages) < _MAX_LISTED:
             digest = next((body[key] for key in ("sha512", "sha256", "sha1") if key in body), "")
-            self.packages[_text(body.get("package"))] = _text(digest)
+            self.packages[_short(body.get("package"))] = _short(digest)
 
     def _leave(self, time: str, what: Mapping[str, Json]) -> None:
         if len(self.files_left) < _MAX_LISTED:
@@ -157,17 +157,17 @@ def operation_text(body: Mapping[str, Any]) -> str:
     """One line for the operation of an intent or a denial."""
     match body:
         case {"command": [*words]}:
-            return _text(" ".join(map(str, words)))
+            return _short(" ".join(map(str, words)))
         case {"language": language, "code": code}:
-            return _text(f"{language}: {code}")
+            return _short(f"{language}: {code}")
         case {"url": url}:
-            return _text(f"fetch {url}")
+            return _short(f"fetch {url}")
         case {"ecosystem": ecosystem, "requirements": [*names]}:
-            return _text(f"install {ecosystem} {' '.join(map(str, names))}")
+            return _short(f"install {ecosystem} {' '.join(map(str, names))}")
         case {"tool": tool, "arguments": arguments}:
-            return _text(f"{tool} {arguments}")
+            return _short(f"{tool} {arguments}")
         case {"file": name, "path": path}:
-            return _text(f"file {name} {path}")
+            return _short(f"file {name} {path}")
     return ""
 
 
@@ -201,7 +201,7 @@ def report_text(report: Mapping[str, Any]) -> str:
     lines = [f"Incident report, {report['created']}", f"reason: {_text(report['reason'])}"]
     lines += [f"{name}: {_text(value)}" for name, value in report["summary"].items()]
     for session in report["sessions"]:
-        lines += ["", f"== {session['id']} ==", *_head(session)]
+        lines += ["", f"== {_text(session['id'])} ==", *_head(session)]
         for key, title in _SECTIONS:
             if items := _items(session[key]):
                 lines += [f"  {title}:", *(f"    {item}" for item in items)]
@@ -272,8 +272,11 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else "" if value is None else str(value)
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
+
+
 def _text(value: object) -> str:
     """One line of printable ASCII: a name may contain newlines, escapes and bidi controls."""
-    text = value if isinstance(value, str) else "" if value is None else str(value)
-    shown = json.dumps(text)[1:-1].replace('\\"', '"')
-    return shown if len(shown) <= _MAX_TEXT else f"{shown[:_MAX_TEXT]}…"
+    return json.dumps(value if isinstance(value, str) else str(value))[1:-1].replace('\\"', '"')

@@ -4,8 +4,9 @@
    (2) write the intent      (5) settings, versions, host       (8) sign, then name the file
    (3) cells and processes   (6) sign and copy the audit log    (9) write the outcome
 
-Names and texts that code chose are redacted like output. Bodies of records lie encrypted in the log
-(FS-5): a bundle contains them decrypted only if the bundle itself is encrypted.
+Names and texts that code chose are redacted like output, and no value of the vault is in any of
+them: the vault is unlocked for that, or there is no bundle. Bodies of records lie encrypted in the
+log (FS-5): a bundle contains them decrypted only if the bundle itself is encrypted.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Json, Permission, Principal, WorkspaceMode
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange, audit_directory
+from cellwall.runtime.secret_leases import RecordRedactor
 from cellwall.runtime.wiring import App
 from cellwall.sandbox.linux.cell_search import find_cells
 
@@ -70,11 +72,15 @@ class Incidents:
     def __init__(self, app: App, principal: Principal) -> None:
         self._app, self._who = app, principal
         self._directory = audit_directory(app.store.home)
+        self._without_values = RecordRedactor(app.leaser)
 
     def bundle(self, path: str, scope: IncidentScope, seal: BundleSeal | None) -> BundleSummary:
         """Write a bundle to a file that does not exist yet."""
         app = self._app
         require(app.settings, self._who, Permission.AUDIT_EXPORT)  # (1)
+        vault = app.leaser.vault
+        if vault.exists and not vault.is_unlocked:
+            vault.unlock(self._who)
         known: dict[str, Json] = {"reason": scope.reason, "is_sealed": seal is not None}
         change = AdminChange(EventKind.INCIDENT, "bundle", os.path.basename(path), known)
         digests: list[PayloadDigest] = []
@@ -158,7 +164,8 @@ class Incidents:
                 "sessions": facts.sessions,
                 "cells alive": facts.cells,
             },
-            "sessions": [each.to_json() for each in sessions],  # records are redacted in the log
+            # Records were redacted when they were written, but not by a vault that was locked then.
+            "sessions": [self._without_values(each.to_json()) for each in sessions],
         }
         self._add_json(made, "report.json", report)
         add_member(made, "report.txt", report_text(report).encode())
@@ -170,14 +177,15 @@ class Incidents:
             facts.records += 1
             facts.first_seq = facts.first_seq or int(each.record["seq"])
             if facts.is_opened and len(facts.lines) < _MAX_OPENED_RECORDS:
-                facts.lines.append(each.line.rstrip(b"\n") + b"\n")
+                body = self._without_values(each.record["body"])
+                facts.lines.append(json.dumps({**each.record, "body": body}).encode() + b"\n")
             yield each.record
 
     def _add_json(self, made: tarfile.TarFile, name: str, value: Json) -> None:
         add_member(made, name, json.dumps(value, indent=1, ensure_ascii=True).encode())
 
     def _redact(self, text: str) -> str:
-        return self._app.runtime.guard.redact(text)
+        return self._app.runtime.guard.redact(str(self._without_values({"text": text})["text"]))
 
     def _redacted(self, value: Any) -> Any:  # noqa: ANN401  # JSON
         """The value with every text redacted, names of keys included."""
