@@ -3,8 +3,8 @@
     payload.tar | payload.sealed     files of the bundle; sealed: encrypted for a recipient
     seal.note                        size and SHA-256 of the payload, which log it is of, signatures
 
-The file is a plain tar archive, so that any tool can take it apart. Whoever changes a byte of the
-payload breaks the digest, and only the key of the log can sign another one; that can be checked
+The file is a plain tar archive, so that any tool can take it apart. A changed byte of the payload
+does not match the digest, and only the key of the log can sign another one; that can be checked
 without the passphrase of a sealed payload.
 
 A sealed payload is `cellwall-incident 1 JSON\\n` and then chunks of AES-256-GCM, as sealed_files.py

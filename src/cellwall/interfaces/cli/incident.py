@@ -49,7 +49,7 @@ def incident() -> None:
 Examples:
   cellwall incident bundle --since 24h
   cellwall incident bundle --recipient recipient.pem -o /mnt/evidence/case-17.tar
-  cellwall incident bundle --seal-fd 3 3< passphrase
+  cellwall incident bundle --seal-fd 0 < passphrase
 """
 )
 @click.option("-o", "--output", "path", metavar="FILE", type=click.Path(), help="A new file.")
