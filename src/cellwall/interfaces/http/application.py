@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -38,6 +37,7 @@ from cellwall.interfaces.http import (
 from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.gate import Gate
 from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
+from cellwall.interfaces.http.presence import ServicePresence
 from cellwall.interfaces.http.problems import install_handlers
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
@@ -88,10 +88,9 @@ def make_application(
     @asynccontextmanager
     async def lifespan(api: FastAPI) -> AsyncIterator[None]:
         app.warm_up()
-        # No session outlives the process that ran it.
-        await store.end_all_sessions(now_s=time.time())
+        presence = ServicePresence(store)
+        await presence.begin()
         approvals = ApprovalRecords(store)
-        await approvals.end_all()
         async with anyio.create_task_group() as tasks:
             sandboxes = OwnedSandboxes(
                 app, store, max_per_owner=settings.max_sessions_per_user, tasks=tasks
@@ -118,6 +117,7 @@ def make_application(
             )
             tasks.start_soon(sandboxes.watch)
             tasks.start_soon(approvals.run)
+            tasks.start_soon(presence.run)
             tasks.start_soon(app.runtime.meter.watch)
             try:
                 with api.state.service.board.served(approvals):
@@ -128,6 +128,7 @@ def make_application(
                     await sandboxes.close()
                     await approvals.save()
                     await app.runtime.meter.book()
+                    await presence.end()
                 tasks.cancel_scope.cancel()
 
     api = FastAPI(
@@ -151,6 +152,7 @@ def make_application(
         origins=settings.origins,
         max_body_bytes=settings.max_body_bytes,
         max_file_bytes=settings.max_file_bytes,
+        is_https=settings.is_https,
         count_request=accounts.count_request,
     )
     # Added last: the outermost.
