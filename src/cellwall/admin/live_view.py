@@ -156,7 +156,7 @@ def _bin(wall_s: object) -> int:
 
 
 class LiveView:
-    """Follows one audit log while somebody watches."""
+    """Follows one audit log while a page is open."""
 
     def __init__(self, home: str, keys: SessionKeys) -> None:
         self._home, self._keys = home, keys
@@ -168,7 +168,7 @@ class LiveView:
         self._last_seq = 0
         self._is_closed = False
         self.is_draining = False
-        """The service stops: whoever watches must leave."""
+        """The service stops: streams must end."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""CPU and memory of the live sandboxes over the last minutes, sampled while somebody looks."""
+"""CPU and memory of the live sandboxes over the last minutes, sampled while a page is open."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ async def approvals_page(
 @routes.post(_LIST)
 async def answer_several(browser: CurrentBrowser, form: CurrentForm) -> Response:
     """Answer one question of the list, or all that are chosen. Each is answered by itself: one that
-    somebody else has answered meanwhile does not stop the others."""
+    another person has answered meanwhile does not stop the others."""
     one = form.text("one").split(" ")
     if len(one) == 3:
         await _answer(browser, one[1], _plain_answer(_kind(one[0]), one[2]))
