@@ -9,11 +9,12 @@ not run their code with the registry, it executes no file of the workspace (PKG-
 
     /workspace/.cellwall-install/ID/         the copy: a user base of Python, or a package of npm
     /workspace/.cellwall-install/ID.base     the environment that was copied
-    /workspace/.cellwall-install/ID.cache/   the cache of uv
+    /workspace/.cellwall-install/ID.cache/   the cache of uv, where /tmp is too small for it
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import shutil
@@ -24,6 +25,7 @@ from contextlib import suppress
 WORKSPACE = "/workspace"
 STAGING = f"{WORKSPACE}/.cellwall-install"
 _STALE_S = 3600.0
+_MAX_SAID_BYTES = 1 << 20
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 # Beside the copy, where no wheel has data files.
@@ -31,6 +33,11 @@ _STAMP = ".base"
 _CACHE = ".cache"
 _UV = "/opt/packages/uv"
 _INSTALL = ("pip", "install", "--no-config", "--no-progress", "--only-binary=:all:")
+# The registry proxy is the only peer of this cell, and answers without TLS: half of the time of uv.
+_INDEX = ("--default-index", "http://pypi.org/simple")
+_MEMORY_CACHE = "/tmp/.cache/uv"  # with uv's answers about Python, see `templates/uv_answers.py`
+_MEMORY_SHARE = 4
+_NO_SPACE = f"(os error {errno.ENOSPC})".encode()
 _NPM = ("install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier")
 NPM_WITHOUT_GIT = {"npm_config_git": "/nonexistent", "npm_config_allow_git": "none"}
 """For a git dependency, npm runs npm in the clone, whose .npmrc can name any program as git, also
@@ -40,7 +47,9 @@ _PROGRAMS = "/tmp/.cellwall-install"
 _NPM_FILES = ("package.json", "package-lock.json", "npm-shrinkwrap.json")
 
 
-def main(step: str, ecosystem: str, name: str, base: str, *requirements: str) -> int:
+def main(
+    step: str, ecosystem: str, name: str, base: str, memory_bytes: str, *requirements: str
+) -> int:
     """`base` is the user base of Python in this workspace."""
     place = f"{STAGING}/{name}"
     if step == "discard":
@@ -52,7 +61,10 @@ def main(step: str, ecosystem: str, name: str, base: str, *requirements: str) ->
         return _commit(place, copy, target, base)
     _prepare(place, copy, target)
     os.environ["PATH"] = _system_path(os.environ["PATH"])
-    code = _run_npm(place, requirements) if ecosystem == "npm" else _run_uv(place, requirements)
+    if ecosystem == "npm":
+        code = _run_npm(place, requirements)
+    else:
+        code = _run_uv(place, requirements, int(memory_bytes))
     if code != 0:
         _remove(place)
     return code
@@ -99,16 +111,40 @@ def _stamp(target: str) -> str:
     return f"{found.st_ino} {found.st_mtime_ns}"
 
 
-def _run_uv(place: str, requirements: tuple[str, ...]) -> int:
+def _run_uv(place: str, requirements: tuple[str, ...], memory_bytes: int) -> int:
     os.chdir("/")  # where no file of the workspace is read for a requirement
-    # Beside the environment, so that uv links its files: /tmp is memory, on another file system.
+    words = (_UV, *_INSTALL, *_INDEX, "--prefix", place)
+    if _has_small_tmp(memory_bytes):
+        # The files of the cache are written to memory, and removed with the cell.
+        code, said = _spawn_and_read(
+            *words, "--python", sys.executable, "--cache-dir", _MEMORY_CACHE, "--link-mode=copy",
+            "--", *requirements,
+        )  # fmt: skip
+        if code == 0 or _NO_SPACE not in said:
+            sys.stderr.buffer.write(said)
+            return code
+        shutil.rmtree(_MEMORY_CACHE, ignore_errors=True)
+    # Beside the environment, so that uv links its files: /tmp is on another file system.
     cache = f"{place}{_CACHE}"
     try:
         python = _described_python()
-        where = ("--python", python, "--prefix", place, "--cache-dir", cache)
-        return _spawn(_UV, *_INSTALL, *where, "--", *requirements)
+        return _spawn(*words, "--python", python, "--cache-dir", cache, "--", *requirements)
     finally:
         shutil.rmtree(cache, ignore_errors=True)
+
+
+def _has_small_tmp(memory_bytes: int) -> bool:
+    """Whether a full /tmp leaves enough of the memory for uv."""
+    found = os.statvfs("/tmp")  # noqa: S108  # of this cell alone
+    return found.f_blocks * found.f_frsize <= memory_bytes // _MEMORY_SHARE
+
+
+def _spawn_and_read(*words: str) -> tuple[int, bytes]:
+    """The exit code, and the first part of what the program wrote to standard error."""
+    with open(os.memfd_create("stderr"), "w+b") as file:
+        code = _spawn(*words, stderr=file.fileno())
+        file.seek(0)
+        return code, file.read(_MAX_SAID_BYTES)
 
 
 def _described_python() -> str:
@@ -145,9 +181,10 @@ def _run_npm(place: str, requirements: tuple[str, ...]) -> int:
     return _spawn("npm", *_NPM, "--prefix", place, "--", *requirements)
 
 
-def _spawn(*words: str) -> int:
+def _spawn(*words: str, stderr: int = 2) -> int:
+    to = [(os.POSIX_SPAWN_DUP2, stderr, 2)]
     try:
-        child = os.posix_spawnp(words[0], words, os.environ)  # noqa: TID251  # inside a cell
+        child = os.posix_spawnp(words[0], words, os.environ, file_actions=to)  # noqa: TID251  # inside a cell
     except OSError as error:
         print(f"{words[0]}: {error.strerror}", file=sys.stderr)
         return 127
