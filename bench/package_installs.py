@@ -23,9 +23,11 @@ from typing import Any
 import trustme
 
 import cellwall
+from cellwall.core.host_programs import wheel_program
 
 ROOT = Path(__file__).parents[1]
-UV = ROOT / ".tools/uv/bin/uv"
+UV = Path(wheel_program("uv", "uv"))
+"""Of the version with which Cellwall installs; inside and outside."""
 PACKAGES = 20
 _AUTHORITY = "ca.pem"
 

@@ -283,9 +283,9 @@ def _report(operation: InstallPackages, served: Sequence[InstalledPackage]) -> J
 
 def _cell_action(action: Action, operation: InstallPackages, base: str, step: str) -> Action:
     """One step of `inside/install.py` in a one-shot cell."""
-    argv = (python_inside(), "-I", "-c", _source(), step, operation.ecosystem, action.id, base)
-    memory = str(action.limits.memory_bytes)
-    return bare_action(action, RunCommand((*argv, memory, *operation.requirements), "/"))
+    argv = (python_inside(), "-IS", "-c", _source(), step, operation.ecosystem, action.id)
+    rest = (base, str(action.limits.memory_bytes), *operation.requirements)
+    return bare_action(action, RunCommand((*argv, *rest), "/"))
 
 
 def _private_action(action: Action, operation: InstallPackages) -> Action:

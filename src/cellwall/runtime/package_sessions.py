@@ -2,9 +2,7 @@
 
 A package manager waits for the index while a person is asked:
 
-  (1) the rules of the policy files that apply to the action, read again when they change. An
-      installer asks for an index and two files of each package, so the files are looked for at
-      most ten times a second;
+  (1) the rules of the policy files that apply to the action, read again when they change;
   (2) a package that a person has allowed, or refused, in this session: no second question. What the
       inspection of a file asks is a question of its own, by the hash of the file: an answer about
       the package was given before its bytes were read;
@@ -24,8 +22,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -41,7 +38,7 @@ from cellwall.core.packages import InstallRuling
 from cellwall.core.ports import ApproverPort, BrokerPort
 from cellwall.core.types import Action
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.runtime.package_judging import rules_now
+from cellwall.runtime.package_judging import rules_about
 from cellwall.runtime.questions import make_question
 
 if TYPE_CHECKING:
@@ -58,7 +55,6 @@ _CLIENT_CONNECTIONS = 8
 """To each host; see `MAX_SESSION_WORK`."""
 _MAX_CONSENTS = 1000
 _END_TIMEOUT_S = 5.0
-_RULES_FRESH_S = 0.1
 _EXTENT = "An approval holds for this session, and lifts no denial."
 _FILE_EXTENT = "An approval holds for this session and for this very file, and lifts no denial."
 
@@ -89,18 +85,6 @@ class _PackageSession:
     askers: dict[str, _PackageAsker] = field(default_factory=dict)
     """By action."""
     count: int = 0
-    rules: Callable[[Ecosystem, str], NameRules] | None = None
-    rules_until_s: float = 0.0
-
-    def rules_about(
-        self, ecosystem: Ecosystem, name: str, environ: Mapping[str, str]
-    ) -> NameRules:
-        """The rules of all policy files that apply."""
-        now_s = time.monotonic()
-        if self.rules is None or now_s >= self.rules_until_s:
-            self.rules = rules_now(named=self.named, cwd=self.cwd, environ=environ)
-            self.rules_until_s = now_s + _RULES_FRESH_S
-        return self.rules(ecosystem, name)
 
 
 class PackageSessions:
@@ -130,7 +114,7 @@ class PackageSessions:
         key = action.session_id or action.id
         named = action.policy or self._policies
         session = self._sessions.setdefault(key, _PackageSession())
-        session.named, session.cwd, session.rules = named, os.getcwd(), None
+        session.named, session.cwd = named, os.getcwd()
         session.answers.update(self._consents.pop(action.id, {}))
         if action.id in session.askers:
             yield _client_settings(self._wait_s)
@@ -190,8 +174,11 @@ class ActionPackages:
         return self._base.under(self._rules_about, rules)
 
     def _rules_about(self, ecosystem: Ecosystem, name: str) -> NameRules:
-        found = self._session.rules_about(ecosystem, name, self._environ)
-        answer = self._session.answers.get((ecosystem, name))
+        session = self._session
+        found = rules_about(
+            ecosystem, name, named=session.named, cwd=session.cwd, environ=self._environ
+        )
+        answer = session.answers.get((ecosystem, name))
         is_allowed = answer is not None and answer.allows
         return _Approved(found, answer.by.name) if answer and is_allowed else found
 

@@ -26,8 +26,10 @@ from cellwall.packages.names import Ecosystem
 from cellwall.packages.verdict import PackageRules
 from cellwall.runtime.package_installs import PackageInstaller
 from cellwall.runtime.package_record import PackageRecord
+from cellwall.runtime.python_query import PythonQuery
 from cellwall.runtime.source_builds import BuildReport
 from cellwall.sandbox.templates import uv_program
+from cellwall.sandbox.templates.uv_answers import UvAnswers
 from unit.runtime.questions_for_tests import said
 
 MOUNT = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
@@ -72,7 +74,12 @@ def installer(tmp_path, files=None, *, without_feed=Verdict.ALLOW, builds=()):
     judge = PackageJudge(Feed(str(tmp_path)), rules)
     builder = Builder(*builds)
     return PackageInstaller(
-        lambda: judge, PackageRecord(AuditLines()), Sessions(), files or Files(), lambda: builder
+        lambda: judge,
+        PackageRecord(AuditLines()),
+        Sessions(),
+        files or Files(),
+        lambda: builder,
+        PythonQuery(UvAnswers(str(tmp_path))),
     )
 
 

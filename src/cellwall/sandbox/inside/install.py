@@ -14,13 +14,11 @@ not run their code with the registry, it executes no file of the workspace (PKG-
 
 from __future__ import annotations
 
+# late imports: Python starts for each step, and these double its time
 import errno
 import os
-import shlex
-import shutil
 import sys
 import time
-from contextlib import suppress
 
 WORKSPACE = "/workspace"
 STAGING = f"{WORKSPACE}/.cellwall-install"
@@ -90,12 +88,16 @@ def _prepare(place: str, copy: str, target: str) -> None:
     with open(f"{place}{_STAMP}", "w", encoding="ascii") as stamp:
         stamp.write(_stamp(target))
     if os.path.isdir(target):
+        import shutil
+
         shutil.copytree(target, copy, symlinks=True, copy_function=_link)
     else:
         os.makedirs(copy)
 
 
 def _link(source: str, target: str) -> None:
+    import shutil
+
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:  # a file system without hard links
@@ -123,19 +125,19 @@ def _run_uv(place: str, requirements: tuple[str, ...], memory_bytes: int) -> int
         if code == 0 or _NO_SPACE not in said:
             sys.stderr.buffer.write(said)
             return code
-        shutil.rmtree(_MEMORY_CACHE, ignore_errors=True)
+        _remove_tree(_MEMORY_CACHE)
     # Beside the environment, so that uv links its files: /tmp is on another file system.
     cache = f"{place}{_CACHE}"
     try:
         python = _described_python()
         return _spawn(*words, "--python", python, "--cache-dir", cache, "--", *requirements)
     finally:
-        shutil.rmtree(cache, ignore_errors=True)
+        _remove_tree(cache)
 
 
 def _has_small_tmp(memory_bytes: int) -> bool:
     """Whether a full /tmp leaves enough of the memory for uv."""
-    found = os.statvfs("/tmp")  # noqa: S108  # of this cell alone
+    found = os.statvfs("/tmp")  # of this cell alone
     return found.f_blocks * found.f_frsize <= memory_bytes // _MEMORY_SHARE
 
 
@@ -153,6 +155,8 @@ def _described_python() -> str:
     uv queries an interpreter by a script that it writes into its cache, which is in the workspace.
     It is asked here once, with a cache of its own, and the answer is kept.
     """
+    import shlex
+
     os.mkdir(_PROGRAMS)
     program, answer = f"{_PROGRAMS}/python", f"{_PROGRAMS}/answer"
     cache = ("--cache-dir", f"{_PROGRAMS}/cache")
@@ -168,10 +172,16 @@ def _write_program(path: str, script: str) -> None:
     os.chmod(path, 0o700)
 
 
+def _copy(source: str, target: str) -> None:
+    import shutil
+
+    shutil.copy2(source, target)
+
+
 def _run_npm(place: str, requirements: tuple[str, ...]) -> int:
     for name in _NPM_FILES:
         if os.path.isfile(f"{WORKSPACE}/{name}"):
-            shutil.copy2(f"{WORKSPACE}/{name}", f"{place}/{name}")
+            _copy(f"{WORKSPACE}/{name}", f"{place}/{name}")
     os.chdir(place)
     # No .npmrc of the workspace or the home is read: the registry proxy has the public name.
     os.environ |= {"npm_config_cache": "/tmp/.npm", "npm_config_prefix": "/tmp/.npm-global"}
@@ -197,8 +207,12 @@ def _commit(place: str, copy: str, target: str, base: str) -> int:
             _remove(place)
             print("the environment was changed meanwhile; install again", file=sys.stderr)
             return 1
-    os.makedirs(target, exist_ok=True)
-    _exchange(copy, target)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    try:
+        os.rename(copy, target)  # over nothing, or over an empty directory
+    except OSError:
+        os.makedirs(target, exist_ok=True)
+        _exchange(copy, target)
     if copy.endswith("/node_modules"):
         for name in _NPM_FILES:
             if os.path.isfile(f"{place}/{name}"):
@@ -242,14 +256,28 @@ def _exchange(copy: str, target: str) -> None:
 
 
 def _remove(place: str) -> None:
+    _remove_tree(place)
+    _remove_tree(f"{place}{_CACHE}")
     for path in (place, f"{place}{_CACHE}", f"{place}{_STAMP}"):
-        shutil.rmtree(path, ignore_errors=True)
-        with suppress(OSError):
+        try:
             os.unlink(path)
+        except OSError:
+            pass
     try:
         os.rmdir(STAGING)
     except OSError:  # another installation uses it
         pass
+
+
+def _remove_tree(path: str) -> None:
+    """Mostly empty directories are left."""
+    try:
+        for folder, _, _ in os.walk(path, topdown=False):
+            os.rmdir(folder)
+    except OSError:
+        import shutil
+
+        shutil.rmtree(path, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,16 @@ import json
 import os
 import sys
 
-_CACHE = "/tmp/.cellwall-query"  # noqa: S108  # /tmp belongs to this cell alone
+_CACHE = "/tmp/.cellwall-query"
+"""/tmp belongs to this cell alone."""
 _FIND = ("python", "find", "--no-config", "--no-project", "--quiet", "--cache-dir", _CACHE)
 
 
 def main(uv: str, *pythons: str) -> int:
+    """Ask about each of these Pythons, by its path."""
     for python in pythons:
         _ask(uv, python)
-    print(json.dumps(dict(_entries())))
+    print(json.dumps(_entries()))
     return 0
 
 
@@ -29,13 +31,13 @@ def _ask(uv: str, python: str) -> None:
     os.waitpid(child, 0)
 
 
-def _entries():  # type: ignore[no-untyped-def]  # noqa: ANN202  # typing is slow to import
+def _entries() -> dict[str, str]:
+    found = {}
     for folder, _, files in os.walk(_CACHE):
-        for name in files:
-            path = os.path.join(folder, name)
-            if name.endswith(".msgpack"):
-                with open(path, "rb") as file:
-                    yield os.path.relpath(path, _CACHE), base64.b64encode(file.read()).decode()
+        for path in (os.path.join(folder, name) for name in files if name.endswith(".msgpack")):
+            with open(path, "rb") as file:
+                found[os.path.relpath(path, _CACHE)] = base64.b64encode(file.read()).decode()
+    return found
 
 
 if __name__ == "__main__":
