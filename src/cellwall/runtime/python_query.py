@@ -52,7 +52,7 @@ class PythonQuery:
         if self._is_done or not _reaches_pypi(action):
             return
         self._is_done = True
-        with suppress(CellwallError, ValueError):
+        with suppress(CellwallError):
             if await anyio.to_thread.run_sync(self.answers.entries):
                 return
             argv = (python_inside(), "-I", "-c", _source(), uv_program.INSIDE)

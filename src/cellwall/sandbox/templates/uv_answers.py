@@ -62,11 +62,11 @@ class UvAnswers:
         return self._read
 
     def write(self, printed: bytes) -> None:
-        """Keep what the cell has printed; `ValueError` for anything but entries."""
-        _parse(printed)
+        """Keep what the cell has printed, unless it is anything but entries."""
         folder = os.path.join(self._home, "programs")
-        name = self._name()
-        with suppress(OSError):  # the next cell asks again
+        with suppress(OSError, ValueError, CellwallError):  # the next process asks again
+            _parse(printed)
+            name = self._name()
             os.makedirs(folder, mode=0o700, exist_ok=True)
             for each in os.listdir(folder):  # of another version, or of a killed writer
                 if each.startswith((_PREFIX, f".{_PREFIX}")):
