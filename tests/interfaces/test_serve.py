@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import ssl
@@ -388,25 +387,6 @@ def test_sockets_for_another_process_are_left_alone(place):
     finally:
         process.kill()
         process.communicate()
-
-
-@pytest.mark.parametrize("name", ["user", "system"])
-def test_the_printed_unit_is_one_that_systemd_accepts(place, name, tmp_path):
-    text = place.done("serve", "--print-unit", name).decode()
-    for line in ("Type=notify", "NoNewPrivileges=yes", "Delegate=yes", "UMask=0077"):
-        assert f"\n{line}\n" in text
-    if shutil.which("systemd-analyze") is None:
-        return
-    (tmp_path / "cellwall.service").write_text(text)
-    (tmp_path / "cellwall.socket").write_bytes(place.done("serve", "--print-unit", "socket"))
-    words = [
-        "systemd-analyze",
-        "verify",
-        tmp_path / "cellwall.service",
-        tmp_path / "cellwall.socket",
-    ]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 # The end

@@ -20,16 +20,8 @@ from cellwall.accounts.quotas import check_budget
 from cellwall.accounts.roles import Roles
 from cellwall.accounts.sign_in import TokenSettings
 from cellwall.accounts.signing_keys import Clock
-from cellwall.core.accounts import (
-    AccountsPort,
-    Budget,
-    LastOwner,
-    Meter,
-    NameTaken,
-    ServiceToken,
-    Team,
-    User,
-)
+from cellwall.core.account_ports import AccountsPort
+from cellwall.core.accounts import Budget, LastOwner, Meter, NameTaken, ServiceToken, Team, User
 from cellwall.core.types import ROLE_NAMES, Permission, Principal, new_id
 
 _MANAGE = Permission.USERS_MANAGE

@@ -18,7 +18,8 @@ from cellwall.accounts.authentication import hash_secret
 from cellwall.accounts.names import canonical_name
 from cellwall.accounts.roles import Roles
 from cellwall.accounts.signing_keys import Clock
-from cellwall.core.accounts import GuessLimit, KeySealer, User
+from cellwall.core.account_ports import KeySealer
+from cellwall.core.accounts import GuessLimit, User
 from cellwall.core.messages import Pairing, PairingCode, ServiceStore
 from cellwall.core.types import REMOTE_INTERFACES, Permission, Principal, new_id
 

@@ -45,7 +45,8 @@ from cellwall.accounts.names import canonical_name
 from cellwall.accounts.passwords import Passwords
 from cellwall.accounts.sign_in import SignIn, TokenPair
 from cellwall.accounts.signing_keys import Clock
-from cellwall.core.accounts import AccountsPort, IdentityTaken, Passkey, User
+from cellwall.core.account_ports import AccountsPort
+from cellwall.core.accounts import IdentityTaken, Passkey, User
 from cellwall.core.types import Json, new_id
 
 _REGISTER, _SIGN_IN = "passkey-register", "passkey-sign-in"
@@ -219,7 +220,7 @@ class Passkeys:
                 credential_current_sign_count=0,
                 require_user_verification=True,
             )
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # any failure means not verified
             raise failures.bad_identity(f"{passkey.id}: {type(error).__name__}") from None
         if not await self._store.use_passkey(  # (5)
             passkey.credential_id, sign_count=verified.new_sign_count, now_s=self._clock()

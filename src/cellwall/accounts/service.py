@@ -21,7 +21,7 @@ from cellwall.accounts.rates import Rates, RateSettings
 from cellwall.accounts.roles import Roles
 from cellwall.accounts.sign_in import SignIn, TokenSettings
 from cellwall.accounts.signing_keys import Clock, SigningKeys
-from cellwall.core.accounts import KeySealer
+from cellwall.core.account_ports import KeySealer
 from cellwall.core.errors import LimitExceeded
 from cellwall.core.messages import ServiceStore
 from cellwall.core.ports import AuditPort
@@ -125,6 +125,10 @@ class Accounts:
     async def jwks(self) -> dict[str, Json]:
         """The public keys of access tokens, for `/.well-known/jwks.json`."""
         return await self._keys.jwks(await self._store.revision())
+
+    async def opens_newest_key(self) -> bool:
+        """Whether this service can sign with the key that the database has."""
+        return await self._keys.opens_newest()
 
     async def rotate_keys(self, *, by: Principal) -> None:
         """A new signing key now; tokens of the old one stay valid until they expire."""

@@ -25,16 +25,8 @@ from cellwall.accounts.guesses import Guesses
 from cellwall.accounts.names import canonical_name
 from cellwall.accounts.passwords import Passwords
 from cellwall.accounts.signing_keys import Clock, SigningKeys
-from cellwall.core.accounts import (
-    AccountsPort,
-    KeySealer,
-    NameTaken,
-    OwnerExists,
-    RefreshFamily,
-    Rotation,
-    SignInLink,
-    User,
-)
+from cellwall.core.account_ports import AccountsPort, KeySealer
+from cellwall.core.accounts import NameTaken, OwnerExists, RefreshFamily, Rotation, SignInLink, User
 from cellwall.core.types import OWNER, Principal, new_id
 
 

@@ -177,6 +177,14 @@ class AccountAdmin:
 
         self._run_for(name, revoke)
 
+    def revoke_everybody(self) -> bool:
+        """End every token and sign-in of every user, at once; False if the service has no database,
+        and so no token."""
+        if not self.has_database:
+            return False
+        self._run(lambda accounts: accounts.directory.revoke_everybody(by=self._who))
+        return True
+
     def _run_for(self, name: str, work: Callable[[Accounts, User], Awaitable[Result]]) -> Result:
         async def found(accounts: Accounts) -> Result:
             return await work(accounts, await accounts.directory.find_user(name, by=self._who))

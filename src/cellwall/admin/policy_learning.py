@@ -27,8 +27,9 @@ from cellwall.admin.policy_trust import Offered, PolicyTrust
 from cellwall.audit.files import closing_fd
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, ConfigError
+from cellwall.core.files import FILE_READS
 from cellwall.core.outcomes import EventKind
-from cellwall.core.types import FILE_READS, Permission, Principal
+from cellwall.core.types import Permission, Principal
 from cellwall.core.verdict import Decision
 from cellwall.policy.calls import ToolCall, from_json
 from cellwall.policy.learning import learn as learn_from

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from cellwall.core.approvals import Answer, Question
+from cellwall.core.errors import CellwallError
 from cellwall.core.limits import Limits
 from cellwall.core.network import (
     CellNetwork,
@@ -16,8 +17,9 @@ from cellwall.core.network import (
     ServiceRequest,
     ServiceResponse,
 )
-from cellwall.core.outcomes import Event, Finding, Outcome, PackageUse, RunResult
+from cellwall.core.outcomes import Event, Finding, Outcome, PackageUse, RunResult, Usage
 from cellwall.core.packages import InstallPackages
+from cellwall.core.skills import Skill
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
     Action,
@@ -27,7 +29,6 @@ from cellwall.core.types import (
     ReceiveMessage,
     Role,
     SendReply,
-    Skill,
     UseAccount,
     WorkspaceMount,
 )
@@ -52,8 +53,15 @@ class Reservation(Protocol):
     def start(self) -> None:
         """The action is allowed and begins to run."""
 
+    def add(self, usage: Usage) -> None:
+        """A sandbox has used this for the action."""
+
     async def settle(self, outcome: Outcome | None) -> None:
         """Book what was used; only the first call counts. None: cancelled. Never raises."""
+
+    async def book(self) -> None:
+        """Book what was added and is not booked yet, before or after `settle`: programs of a live
+        sandbox run on. Raise `LimitExceeded` if a budget is used up now."""
 
 
 class QuotaPort(Protocol):
@@ -61,6 +69,16 @@ class QuotaPort(Protocol):
 
     async def reserve(self, action: Action) -> Reservation:
         """Raise `LimitExceeded` if one of them is used up."""
+
+
+class StopPort(Protocol):
+    """The emergency stop of a state folder (OBS-3)."""
+
+    def check(self) -> None:
+        """Raise `Denied` while everything is stopped, `SandboxFailed` if that is unknown."""
+
+    def cause_of(self, error: CellwallError) -> CellwallError:
+        """The stop, where it is why a sandbox failed; else the error itself."""
 
 
 class ApproverPort(Protocol):
@@ -323,11 +341,29 @@ class SandboxPort(Protocol):
     async def steer(self, action: Action) -> RunResult:
         """An operation on the processes of a live sandbox."""
 
+    def is_live(self, action: Action, mount: WorkspaceMount) -> bool:
+        """Whether the action runs in the live cell of its session, not in one of its own."""
+
+    def live_usage(self, session_id: str) -> LiveUsage:
+        """What a live sandbox has used so far, by whatever process."""
+
+    def halt(self, session_id: str) -> None:
+        """End every process of a live sandbox; its files stay."""
+
     def end_session(self, session_id: str) -> None:
         """End a live sandbox and everything in it. May block for a moment."""
 
     def tidy_up(self) -> None:
         """Do deferred work after an outcome was delivered. Returns at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveUsage:
+    """Usage of a live sandbox since its creation; it only grows."""
+
+    cpu_s: float = 0.0
+    running: frozenset[int] = frozenset()
+    """The ids of background programs that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)

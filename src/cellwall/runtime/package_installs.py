@@ -23,17 +23,11 @@ import anyio
 
 from cellwall.core.approvals import Answer
 from cellwall.core.errors import CellwallError, Denied, WorkspaceError
+from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.packages import InstallPackages, requested_name
 from cellwall.core.ports import InstallCells, WorkspacePort
-from cellwall.core.types import (
-    Action,
-    FileOperation,
-    Json,
-    RunCommand,
-    WorkspaceMode,
-    WorkspaceRequest,
-)
+from cellwall.core.types import Action, Json, RunCommand, WorkspaceMode, WorkspaceRequest
 from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.runtime.outcomes import PACKAGES_RULE
 from cellwall.runtime.python_query import PythonQuery, bare_action
@@ -42,9 +36,9 @@ from cellwall.sandbox.linux.jobs import user_base
 from cellwall.sandbox.templates import uv_program
 
 if TYPE_CHECKING:
+    from cellwall.packages.evidence import PackageVerdict
     from cellwall.packages.inventory import InstalledPackage
     from cellwall.packages.judge import PackageJudge
-    from cellwall.packages.verdict import PackageVerdict
     from cellwall.runtime.package_record import PackageRecord
     from cellwall.runtime.package_sessions import PackageSessions
     from cellwall.runtime.source_builds import SourceBuilder
@@ -250,7 +244,7 @@ def _is_done(result: RunResult) -> bool:
 
 
 def _decision(verdict: PackageVerdict) -> Decision:
-    from cellwall.packages.verdict import Step
+    from cellwall.packages.evidence import Step
 
     subject = f"{verdict.ecosystem.value}:{verdict.name}"
     reasons = [each for each in verdict.reasons if each.verdict is not Verdict.ALLOW]

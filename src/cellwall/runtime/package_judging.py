@@ -18,9 +18,9 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.sandbox.templates.definitions import shipped_hashes
 
 if TYPE_CHECKING:
+    from cellwall.packages.evidence import PackageRules
     from cellwall.packages.judge import NameRules, PackageJudge
     from cellwall.packages.names import Ecosystem
-    from cellwall.packages.verdict import PackageRules
 
 _BROKEN = "a policy file that applies here is invalid, so no package is allowed"
 
@@ -32,7 +32,7 @@ def packages_folder(home: str) -> str:
 
 def package_rules(settings: Settings) -> PackageRules:
     """The rules of `[packages]`."""
-    from cellwall.packages.verdict import PackageRules
+    from cellwall.packages.evidence import PackageRules
 
     packages = settings.packages
     return PackageRules(

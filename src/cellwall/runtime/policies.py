@@ -19,16 +19,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from cellwall.core.files import FILE_READS, FileOperation
 from cellwall.core.home import cache_path, state_path
 from cellwall.core.packages import InstallPackages, packages_of
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
-    FILE_READS,
     TERMINAL_SHELL,
     Action,
     CallTool,
     FetchUrl,
-    FileOperation,
     ProcessOperation,
     ReceiveMessage,
     RunCode,

@@ -16,6 +16,7 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import Denied
 from cellwall.core.network import EgressContext, HostService, ReportRefusal, Scheme
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageVerdict
 from cellwall.packages.inspection.artifact import inspect_artifact
 from cellwall.packages.inspection.edition import inspection_edition
 from cellwall.packages.inspection.findings import NOT_INSPECTED
@@ -42,7 +43,6 @@ from cellwall.packages.registry.service import (
 )
 from cellwall.packages.registry.shared_work import SessionBounds
 from cellwall.packages.registry.upstream import HttpUpstream
-from cellwall.packages.verdict import PackageVerdict
 from cellwall.runtime.package_judging import open_judge, packages_folder
 from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions

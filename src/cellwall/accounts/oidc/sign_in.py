@@ -33,14 +33,8 @@ from cellwall.accounts.oidc.id_tokens import verify
 from cellwall.accounts.oidc.provider import Provider
 from cellwall.accounts.sign_in import SignIn, TokenPair
 from cellwall.accounts.signing_keys import Clock
-from cellwall.core.accounts import (
-    AccountsPort,
-    ExternalIdentity,
-    IdentityTaken,
-    LastOwner,
-    NameTaken,
-    User,
-)
+from cellwall.core.account_ports import AccountsPort
+from cellwall.core.accounts import ExternalIdentity, IdentityTaken, LastOwner, NameTaken, User
 from cellwall.core.errors import BadInput
 from cellwall.core.types import GUEST, ROLE_NAMES, new_id
 

@@ -47,6 +47,7 @@ COMMANDS = {
     "ps": ("supervisor", "ps", "List live sandboxes."),
     "logs": ("supervisor", "logs", "Print the last output of a live sandbox."),
     "kill": ("supervisor", "kill", "End a live sandbox."),
+    "stop": ("stop", "stop", "End every sandbox at once, and refuse new ones."),
     "erase": ("session_data", "erase", "Erase all data of a sandbox or a run."),
     "supervisor": ("supervisor", "supervisor", "Start, stop and inspect the supervisor."),
     "approvals": ("approvals", "approvals", "Answer approval questions of waiting runs."),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -32,11 +31,13 @@ from cellwall.interfaces.http import (
     policy_routes,
     secret_routes,
     session_routes,
+    stop_routes,
     terminal,
 )
 from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.gate import Gate
 from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
+from cellwall.interfaces.http.presence import ServicePresence
 from cellwall.interfaces.http.problems import install_handlers
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
@@ -69,6 +70,7 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, connection_routes.routes),
         (API, lookup_routes.routes),
         (API, policy_routes.routes),
+        (API, stop_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),
         (API, metrics_routes.routes),
@@ -86,10 +88,9 @@ def make_application(
     @asynccontextmanager
     async def lifespan(api: FastAPI) -> AsyncIterator[None]:
         app.warm_up()
-        # No session outlives the process that ran it.
-        await store.end_all_sessions(now_s=time.time())
+        presence = ServicePresence(store)
+        await presence.begin()
         approvals = ApprovalRecords(store)
-        await approvals.end_all()
         async with anyio.create_task_group() as tasks:
             sandboxes = OwnedSandboxes(
                 app, store, max_per_owner=settings.max_sessions_per_user, tasks=tasks
@@ -116,6 +117,8 @@ def make_application(
             )
             tasks.start_soon(sandboxes.watch)
             tasks.start_soon(approvals.run)
+            tasks.start_soon(presence.run)
+            tasks.start_soon(app.runtime.meter.watch)
             try:
                 with api.state.service.board.served(approvals):
                     async with mcp.running():
@@ -124,6 +127,8 @@ def make_application(
                 with anyio.CancelScope(shield=True):
                     await sandboxes.close()
                     await approvals.save()
+                    await app.runtime.meter.book()
+                    await presence.end()
                 tasks.cancel_scope.cancel()
 
     api = FastAPI(

@@ -29,6 +29,7 @@ from cellwall.interfaces.http.bodies.lookups import (
 )
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, may, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
+from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.service import CurrentService, Service
 from cellwall.runtime.approval_board import VIA
 from cellwall.runtime.approval_queue import chosen_rule
@@ -66,9 +67,7 @@ async def get_approval(
     found = service.board.find(approval_id)
     if found is not None and _is_shown(service, caller, found):
         return _approval(found)
-    record = await service.approvals.find(approval_id, _viewer(service, caller))
-    if record is None:
-        raise _unknown()
+    record = await _find_record(service, caller, approval_id)
     return _ended(record, await _names(service, [record]))
 
 
@@ -77,7 +76,7 @@ async def answer_approval(
     service: CurrentService, caller: CurrentCaller, approval_id: str, body: AnswerRequest
 ) -> AnswerBody:
     """Answer a question. Of several answers, on any channel, the first counts."""
-    question = _find(service, caller, approval_id)
+    question = await _find(service, caller, approval_id)
     kind = AnswerKind(body.answer)
     if kind is not AnswerKind.DENY:
         require(service, caller, Permission.APPROVALS_ANSWER)
@@ -102,10 +101,21 @@ async def answer_approval(
     )
 
 
-def _find(service: Service, caller: Caller, approval_id: str) -> Question:
+async def _find(service: Service, caller: Caller, approval_id: str) -> Question:
     found = service.board.find(approval_id)
     if found is None or not _is_shown(service, caller, found):
+        await _find_record(service, caller, approval_id)
         raise _unknown()
+    return found
+
+
+async def _find_record(service: Service, caller: Caller, approval_id: str) -> ApprovalRecord:
+    """A question that has ended. The text of an open one is with the process that waits."""
+    found = await service.approvals.find(approval_id, _viewer(service, caller))
+    if found is None:
+        raise _unknown()
+    if found.answered_s is None:
+        raise elsewhere("question")
     return found
 
 

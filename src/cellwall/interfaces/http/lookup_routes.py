@@ -158,7 +158,7 @@ async def install_packages(
     service: CurrentService, caller: CurrentCaller, body: InstallRequest
 ) -> JSONResponse:
     """Install packages into a sandbox. A refusal is an outcome with the status `denied`."""
-    sandbox = service.sandboxes.find(caller.identity, body.session)
+    sandbox = await service.sandboxes.find(caller.identity, body.session)
     operation = parse_install(body.ecosystem, body.packages)
     outcome = await sandbox.perform(caller.principal, operation, timeout=body.timeout)
     return JSONResponse(outcome_json(outcome))

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
 from cellwall.admin.accounts import Accounts
-from cellwall.core.accounts import SessionsPort
+from cellwall.core.account_ports import SessionsPort
 from cellwall.interfaces.http.service import ServiceSettings
 from cellwall.interfaces.mcp.http_endpoint import McpEndpoint
 from cellwall.interfaces.mcp.http_records import StoredSandboxes

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from cellwall.core.accounts import UsersPort
+from cellwall.core.account_ports import UsersPort
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json
 from cellwall.runtime.wiring import App, principal

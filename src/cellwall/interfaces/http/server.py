@@ -31,6 +31,7 @@ from cellwall.interfaces.http.connections import bounded_protocol
 from cellwall.interfaces.http.housekeeping import Housekeeping
 from cellwall.interfaces.http.listening import Listening, Started
 from cellwall.interfaces.http.operator_view import OperatorView
+from cellwall.interfaces.http.presence import check_neighbours
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.service_manager import ServiceManager
 from cellwall.interfaces.http.terminal import MAX_FRAME_BYTES
@@ -81,6 +82,7 @@ class ServiceProcess:
             accounts,
             store,
         ):
+            await check_neighbours(store, accounts, self._settings)
             self._api = make_application(app, accounts, self._service_settings(), store=store)
             self._view.follow(app, store, self._api)
             timeout_s = self._settings.server.request_timeout_s

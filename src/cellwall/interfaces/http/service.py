@@ -13,7 +13,7 @@ from cellwall.admin.accounts import Accounts
 from cellwall.admin.connections import ConnectionAdmin
 from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
-from cellwall.core.accounts import SessionsPort
+from cellwall.core.messages import SessionStore
 from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
@@ -62,7 +62,7 @@ class Service:
 
     app: App
     accounts: Accounts
-    store: SessionsPort
+    store: SessionStore
     settings: ServiceSettings
     sandboxes: OwnedSandboxes
     approvals: ApprovalRecords

@@ -32,6 +32,7 @@ from cellwall.interfaces.http.bodies.sessions import (
 )
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
+from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.rendering import outcome_json
 from cellwall.interfaces.http.runs import Run
 from cellwall.interfaces.http.sandboxes import OwnedSandbox, about
@@ -127,7 +128,7 @@ async def end_session(
     if erase:
         await _erase(service, caller, session_id)
         return
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     if sandbox.owner_id != caller.id:  # shared by a team
         require(service, caller, Permission.SANDBOX_EXECUTE)
     await service.sandboxes.end(sandbox)
@@ -140,6 +141,8 @@ async def _erase(service: Service, caller: Caller, session_id: str) -> None:
     if record is None or record.owner_id != caller.id:
         raise NotFound("there is no such session", hint="Check the id, and who owns it.")
     require(service, caller, Permission.FILES_WRITE)
+    if not service.sandboxes.is_own(record):  # its keys and files are in another state folder
+        raise elsewhere("session")
     if record.ended_s is None:
         with suppress(NotFound):  # ended meanwhile
             await service.sandboxes.end(service.sandboxes.look(who, session_id))
@@ -181,7 +184,7 @@ async def run_code(
     key: Key = None,
 ) -> Response:
     """Run code in the live interpreter. A refusal is an outcome with the status `denied`."""
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     operation = RunCode(canonical(body.language), to_bytes(body.code, what="the code"))
     return await _run(request, caller, sandbox, operation, body, accept=accept, key=key)
 
@@ -197,7 +200,7 @@ async def run_command(
     key: Key = None,
 ) -> Response:
     """Run a program. A refusal is an outcome with the status `denied`."""
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     operation = RunCommand(argv_of(body.command), cwd=body.cwd)
     return await _run(request, caller, sandbox, operation, body, accept=accept, key=key)
 
@@ -215,7 +218,7 @@ async def follow_run(
     last: Annotated[int, Header(alias="Last-Event-ID", ge=0)] = 0,
 ) -> Response:
     """The events of a run behind `Last-Event-ID`, after a lost connection."""
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     run = sandbox.runs.find(run_id)
     return _stream(_Follower(service, caller.identity, sandbox), run, last)
 
@@ -226,7 +229,8 @@ async def cancel_run(
 ) -> None:
     """End a run; its sandbox lives on."""
     require(service, caller, Permission.SANDBOX_EXECUTE)
-    service.sandboxes.find(caller.identity, session_id).runs.find(run_id).scope.cancel()
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
+    sandbox.runs.find(run_id).scope.cancel()
 
 
 async def _run(

@@ -163,8 +163,8 @@ class Calls:
         self,
         call: Call,
         arguments: Arguments | None,
-        can_ask: bool,  # noqa: FBT001  # a task's
-        counts: bool,  # noqa: FBT001
+        can_ask: bool,  # noqa: FBT001  # a task group passes no keywords
+        counts: bool,  # noqa: FBT001  # a task group passes no keywords
     ) -> None:
         try:
             with call.scope:

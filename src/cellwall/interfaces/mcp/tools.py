@@ -14,11 +14,12 @@ from typing import Literal, TypeAlias
 from mcp_types import Tool, ToolAnnotations
 
 from cellwall.core.errors import BadInput
+from cellwall.core.files import FileOperation
 from cellwall.core.languages import NAMES, canonical
 from cellwall.core.packages import REGISTRIES, InstallPackages, parse_install
 from cellwall.core.showing import one_line
 from cellwall.core.text import to_bytes
-from cellwall.core.types import FetchUrl, FileOperation, Json, RunCode, RunCommand
+from cellwall.core.types import FetchUrl, Json, RunCode, RunCommand
 
 Operation: TypeAlias = RunCode | RunCommand | FileOperation | FetchUrl | InstallPackages
 _FORMS = ("markdown", "text", "raw")

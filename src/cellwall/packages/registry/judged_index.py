@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from cellwall.core.network import Scheme
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageVerdict, Step
 from cellwall.packages.registry.downloads import Artifact
-from cellwall.packages.verdict import NOT_BUILT, PackageVerdict, Step
+from cellwall.packages.verdict import NOT_BUILT
 
 _ENTRY_BYTES = 1024
 """About the memory of one artifact or verdict of an index."""

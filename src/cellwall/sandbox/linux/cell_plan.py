@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from cellwall.core.limits import Limits
 from cellwall.core.network import NETWORK_INSIDE
-from cellwall.core.types import SKILLS_INSIDE, Skill, WorkspaceMode, WorkspaceMount
+from cellwall.core.skills import SKILLS_INSIDE, Skill
+from cellwall.core.types import WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.linux import outer_wall
 from cellwall.sandbox.linux.outer_wall import OuterWall

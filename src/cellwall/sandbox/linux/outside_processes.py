@@ -58,13 +58,14 @@ def write_memory_file(descriptor: int, content: bytes) -> None:
 class CellShim:
     """The parent of a run's processes, which outlives them; see cell/shim.c."""
 
-    def __init__(self, *, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, *, tag: str, prefix: Sequence[str] = ()) -> None:
+        """`tag` marks the state folder on the command line, for an emergency stop."""
         life_fd = placeholder_reaper().life_fd
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._diagnostics, diagnostics = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self._process = subprocess.Popen(
-                [*prefix, cell_program(), "keep", str(theirs.fileno()), str(life_fd)],
+                [*prefix, cell_program(), "keep", str(theirs.fileno()), str(life_fd), tag],
                 pass_fds=(theirs.fileno(), life_fd),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

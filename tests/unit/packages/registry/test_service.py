@@ -14,6 +14,7 @@ import pytest
 
 from cellwall.core.errors import EgressRefused
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageRules, PackageVerdict, Reason, Step
 from cellwall.packages.feed import Feed
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.registry.artifacts import ArtifactStore
@@ -25,7 +26,6 @@ from cellwall.packages.registry.pypi import JSON_TYPE
 from cellwall.packages.registry.pypi_registry import PypiRegistry
 from cellwall.packages.registry.service import Failure, RegistryService
 from cellwall.packages.registry.shared_work import SessionBounds, SizedCache
-from cellwall.packages.verdict import PackageRules, PackageVerdict, Reason, Step
 
 OLD = "2020-01-01T00:00:00.000000Z"
 WHEEL = b"wheel bytes"
