@@ -99,6 +99,7 @@ class PackageInstaller:
         """
         assert isinstance(action.operation, InstallPackages)  # noqa: S101  # by the pipeline
         operation = action.operation
+        await self.prepare(action, cells)
         # Around all cells: the answer to a question holds for each of them.
         asking = replace(action, session_id=None, registries=(operation.ecosystem,))
         with self.record.keeping(action.id):

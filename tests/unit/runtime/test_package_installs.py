@@ -26,10 +26,8 @@ from cellwall.packages.locks.workspace import read_workspace_lock
 from cellwall.packages.names import Ecosystem
 from cellwall.runtime.package_installs import PackageInstaller
 from cellwall.runtime.package_record import PackageRecord
-from cellwall.runtime.python_query import PythonQuery
 from cellwall.runtime.source_builds import BuildReport
 from cellwall.sandbox.templates import uv_program
-from cellwall.sandbox.templates.uv_answers import UvAnswers
 from unit.runtime.questions_for_tests import said
 
 MOUNT = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
@@ -69,6 +67,13 @@ class Sessions:
         yield {}
 
 
+class Answered:
+    """uv was asked before."""
+
+    async def prepare(self, action, cells):
+        pass
+
+
 def installer(tmp_path, files=None, *, without_feed=Verdict.ALLOW, builds=()):
     rules = PackageRules(without_feed=without_feed)
     judge = PackageJudge(Feed(str(tmp_path)), rules)
@@ -79,7 +84,7 @@ def installer(tmp_path, files=None, *, without_feed=Verdict.ALLOW, builds=()):
         Sessions(),
         files or Files(),
         lambda: builder,
-        PythonQuery(UvAnswers(str(tmp_path))),
+        Answered(),
     )
 
 
