@@ -86,8 +86,7 @@ class Accounts:
                 clock, settings.oidc,
             )  # fmt: skip
         self.passkeys = Passkeys(
-            store, flows, self.sign_in, passwords, guesses, log, clock,
-            relying_party(tokens.issuer),
+            store, flows, self.sign_in, guesses, log, clock, relying_party(tokens.issuer)
         )  # fmt: skip
         self.directory = Directory(store, roles, passwords, guesses, log, clock, tokens)
 

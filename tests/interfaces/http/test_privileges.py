@@ -30,6 +30,9 @@ NEEDS: dict[str, P | None] = {
     "POST /v1/auth/passkeys/register": None,
     "DELETE /v1/auth/passkeys/{passkey_id}": None,
     "POST /v1/auth/oidc/link": None,
+    "GET /v1/auth/identities": None,
+    "DELETE /v1/auth/identities": None,
+    "DELETE /v1/users/{user_id}/identities": P.USERS_MANAGE,
     "GET /v1/budgets": None,
     f"PUT {BUDGET}": P.USERS_MANAGE,
     f"DELETE {BUDGET}": P.USERS_MANAGE,
@@ -107,6 +110,7 @@ SIGNED_IN_ONLY = {
 BODIES: dict[str, Any] = {
     "PUT /v1/auth/password": {"old": "wrong", "new": "some longer password"},
     "POST /v1/auth/passkeys/register": {},
+    "POST /v1/auth/oidc/link": {},
     "POST /v1/auth/passkeys": {"id": "cwf_x", "name": "x", "credential": {}},
     "POST /v1/auth/passkeys/token": {"id": "cwf_x", "credential": {}},
     "PUT /v1/budgets/{kind}/{subject}/{resource}": {"limit": 5},

@@ -152,6 +152,7 @@ def make_application(
         origins=settings.origins,
         max_body_bytes=settings.max_body_bytes,
         max_file_bytes=settings.max_file_bytes,
+        is_https=settings.is_https,
         count_request=accounts.count_request,
     )
     # Added last: the outermost.

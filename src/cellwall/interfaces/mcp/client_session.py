@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.models import InitializationOptions
 
+    from cellwall.core.types import Principal
     from cellwall.interfaces.mcp.other_servers import OtherServers
 
 _ANSWERS_WITH_QUESTIONS = "2026-07-28"
@@ -59,6 +60,19 @@ _INSTRUCTIONS = (
 )
 
 
+class _AnnouncingServer(Server[Any]):
+    """A server that declares that its tools can change; only those of other servers do."""
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        changes = notification_options or NotificationOptions(tools_changed=True)
+        return super().create_initialization_options(changes, experimental_capabilities, extensions)
+
+
 class ClientSession:
     """One client, with its sandboxes and calls."""
 
@@ -70,7 +84,8 @@ class ClientSession:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Server[Any]]:
         """The protocol's server for this client; calls and sandboxes end with the block."""
-        server: Server[Any] = Server(
+        make: type[Server[Any]] = Server if self._others is None else _AnnouncingServer
+        server = make(
             "cellwall",
             title="Cellwall",
             version=__version__,
@@ -84,7 +99,7 @@ class ClientSession:
         server.middleware.clear()
         try:
             async with anyio.create_task_group() as tasks:
-                gateway = None if self._others is None else self._others.open(tasks)
+                gateway = None if self._others is None else await self._others.open(tasks)
                 self._calls = Calls(self.sandboxes, tasks, gateway)
                 yield server
                 tasks.cancel_scope.cancel()
@@ -94,10 +109,11 @@ class ClientSession:
                 if self._others is not None:
                     await self._others.close()
 
-    def options(self, server: Server[Any]) -> InitializationOptions:
-        """What the server tells of itself; tools change only with other servers."""
-        changes = NotificationOptions(tools_changed=self._others is not None)
-        return server.create_initialization_options(changes)
+    def act_as(self, principal: Principal) -> None:
+        """Further calls are made by this principal: the same user, whose role may have changed."""
+        self.sandboxes.act_as(principal)
+        if self._others is not None:
+            self._others.act_as(principal)
 
     @property
     def is_busy(self) -> bool:
