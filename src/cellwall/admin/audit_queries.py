@@ -57,6 +57,7 @@ __all__ = [
     "prove",
     "read_settings",
     "schema_text",
+    "verifier_keys",
     "verifier_source",
     "weakened",
 ]
@@ -210,6 +211,11 @@ def check_proof(path: str, keys: Sequence[str]) -> Proof:
     # Without a foreign key the proof can only concern the local log.
     report = verify.verify(_directory(), _keys(_directory(), ()))
     return proofs.check_proof(text, _all_keys(_directory()), origin=report.origin)
+
+
+def verifier_keys(paths: Sequence[str]) -> list[PublicKey]:
+    """Keys from files or literal texts; else all keys of the local log, which must verify."""
+    return _keys(_directory(), paths) if paths else _all_keys(_directory())
 
 
 def _directory(home: str | None = None) -> str:

@@ -354,6 +354,8 @@ def sweep_state(app: App) -> None:
 
 
 def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None:
+    if ledger.stop_flag.is_set():
+        return  # what the dead left is evidence until the stop is lifted (OBS-3)
     dead = ledger.sweep()
     store.placeholders.sweep()
     keep_days = settings.workspace.keep_changes_days
