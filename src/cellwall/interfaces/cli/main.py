@@ -48,6 +48,7 @@ COMMANDS = {
     "logs": ("supervisor", "logs", "Print the last output of a live sandbox."),
     "kill": ("supervisor", "kill", "End a live sandbox."),
     "stop": ("stop", "stop", "End every sandbox at once, and refuse new ones."),
+    "incident": ("incident", "incident", "Keep the evidence of an incident."),
     "erase": ("session_data", "erase", "Erase all data of a sandbox or a run."),
     "supervisor": ("supervisor", "supervisor", "Start, stop and inspect the supervisor."),
     "approvals": ("approvals", "approvals", "Answer approval questions of waiting runs."),
