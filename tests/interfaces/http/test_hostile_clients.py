@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,34 @@ def test_denials_of_nobody_do_not_fill_the_record(service: RunningService) -> No
         denied = browser.post("/v1/scan", json={"text": "x"})
     assert (denied.status_code, denied.json()["error"]["code"]) == (403, "CW-CSRF")
     assert denied.json()["error"]["audit_id"]
+
+
+@pytest.mark.requirement("SRV-2")
+def test_a_file_is_not_written_by_a_token_that_was_revoked_while_it_came(
+    service: RunningService, user: httpx.Client
+) -> None:
+    """Else a body sent slowly would keep a revoked token alive."""
+    session, directory = new_session(user), service.accounts.directory
+    for is_revoked in (False, True):
+        made = directory.create_token(
+            service.ids["user"], name="slow", scopes=(), lives_s=60, by=ROOT
+        )
+        secret, token = service.call(made)
+        path = f"/v1/sessions/{session}/files/slow-{is_revoked}"
+        head = (
+            f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n"
+            "Content-Length: 4\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", service.port), DEADLINE_S) as line:
+            line.sendall(head.encode())
+            # The body is asked for: the token has been accepted once.
+            assert line.recv(65_536).startswith(b"HTTP/1.1 100 ")
+            if is_revoked:
+                service.call(directory.revoke_token(token.id, by=ROOT))
+            line.sendall(b"data")
+            status = line.recv(65_536)[:12]
+        assert status == (b"HTTP/1.1 401" if is_revoked else b"HTTP/1.1 204")
+        assert user.get(path).status_code == (404 if is_revoked else 200)
 
 
 class Reader:
