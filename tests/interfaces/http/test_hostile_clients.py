@@ -7,12 +7,14 @@ import json
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2 as httpx
 import pytest
 
 from cellwall.core.errors import BadInput
+from cellwall.interfaces.http import waiting
 from cellwall.interfaces.http.checked_route import MAX_VALUES, check_json
 from cellwall.interfaces.http.gate import MAX_UNKNOWN_BYTES
 from interfaces.http.running_service import (
@@ -22,6 +24,7 @@ from interfaces.http.running_service import (
     new_session,
     running_service,
 )
+from interfaces.test_cli_process import until
 
 pytestmark = pytest.mark.slow
 JSON = {"Content-Type": "application/json"}
@@ -141,6 +144,39 @@ def test_a_file_is_not_written_by_a_token_that_was_revoked_while_it_came(
             status = line.recv(65_536)[:12]
         assert status == (b"HTTP/1.1 401" if is_revoked else b"HTTP/1.1 204")
         assert user.get(path).status_code == (404 if is_revoked else 200)
+
+
+@pytest.mark.requirement("RBAC-4")
+def test_one_user_does_not_take_every_connection(
+    service: RunningService, user: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "MAX_WAITING", 3)
+    path = f"/v1/sessions/{new_session(user)}/commands"
+    body = {"command": "sleep 3600"}
+    with ExitStack() as streams:
+        headers = {"Accept": "text/event-stream", "Idempotency-Key": "one run"}
+
+        def begin(**more: str) -> httpx.Response:
+            asked = user.stream("POST", path, json=body, headers={**headers, **more})
+            return streams.enter_context(asked)
+
+        runs = {begin().headers["cellwall-run"] for _ in range(3)}
+        assert len(runs) == 1
+        for more in ({}, {"Accept": "*/*"}, {"Idempotency-Key": "another run"}):
+            refused = begin(**more)
+            assert refused.status_code == 429
+            assert json.loads(refused.read())["error"]["code"] == "CW-TOO-MANY-WAITING"
+        with service.client("owner") as other:  # the control: each user is counted apart
+            own = f"/v1/sessions/{new_session(other)}/commands"
+            assert other.post(own, json={"command": "true"}).json()["status"] == "ok"
+
+    def is_accepted() -> bool:
+        answer = user.post(path, json={"command": "true"})
+        assert answer.status_code in {200, 429}
+        return answer.status_code == 200
+
+    until(is_accepted)  # the streams are no longer counted
+    user.delete(f"{path.rpartition('/')[0]}/runs/{runs.pop()}").raise_for_status()
 
 
 class Reader:

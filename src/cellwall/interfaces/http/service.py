@@ -19,6 +19,7 @@ from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.spools import Spools
+from cellwall.interfaces.http.waiting import WaitingRequests
 from cellwall.runtime.approval_board import ApprovalBoard
 from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.wiring import App
@@ -74,6 +75,8 @@ class Service:
     spools: Spools
     readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
     """Threads for reading the record and for scans; more would starve the runs."""
+
+    waiting: WaitingRequests = field(default_factory=WaitingRequests)
 
     @property
     def board(self) -> ApprovalBoard:
