@@ -46,6 +46,7 @@ from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
 from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
+from cellwall.runtime.python_query import PythonQuery
 from cellwall.runtime.recording import audit_directory, note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
 from cellwall.runtime.session_data import enforce_retention, readable_keys
@@ -65,6 +66,7 @@ from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.protection import protected_paths
 from cellwall.sandbox.protection.host_directory import open_host_directory, own_path
 from cellwall.sandbox.run_ledger import RunLedger
+from cellwall.sandbox.templates.uv_answers import UvAnswers
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces
 from cellwall.secrets.session_keys import SessionKeys
@@ -310,6 +312,7 @@ def open_app(
             packages,
             workspaces,
             functools.partial(builder_of, settings, home, open_judge, record, packages),
+            PythonQuery(UvAnswers(home)),
         ),
         domains=domains,
         registries=settings.packages.registries,
@@ -351,6 +354,8 @@ def sweep_state(app: App) -> None:
 
 
 def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None:
+    if ledger.stop_flag.is_set():
+        return  # what the dead left is evidence until the stop is lifted (OBS-3)
     dead = ledger.sweep()
     store.placeholders.sweep()
     keep_days = settings.workspace.keep_changes_days

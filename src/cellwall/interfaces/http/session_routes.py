@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import anyio
+import anyio.from_thread
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
@@ -144,11 +145,17 @@ async def _erase(service: Service, caller: Caller, session_id: str) -> None:
     require(service, caller, Permission.FILES_WRITE)
     if not service.sandboxes.is_own(record):  # its keys and files are in another state folder
         raise elsewhere("session")
-    if record.ended_s is None:
+
+    async def end_live() -> None:
         with suppress(NotFound):  # ended meanwhile
             await service.sandboxes.end(service.sandboxes.look(who, session_id))
+
     erase = functools.partial(
-        session_data.erase, service.app, session_id, principal=caller.principal
+        session_data.erase,
+        service.app,
+        session_id,
+        principal=caller.principal,
+        end=functools.partial(anyio.from_thread.run, end_live),
     )
     await anyio.to_thread.run_sync(erase, limiter=service.readers)
 
