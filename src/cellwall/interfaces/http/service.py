@@ -39,6 +39,8 @@ class ServiceSettings:
     """The address that clients use, without a slash at its end; the issuer of tokens."""
     origins: tuple[str, ...] = ()
     """Pages of these origins may use the service as well."""
+    trusted_proxies: tuple[str, ...] = ()
+    """What these addresses append to `X-Forwarded-For` is believed."""
     max_sessions_per_user: int = 20
     max_body_bytes: int = 16 * _MIB
     max_file_bytes: int = 64 * _MIB
