@@ -21,7 +21,7 @@ from typing import Self
 from cellwall.audit.log import AuditLog
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
-from cellwall.core.errors import BadInput, CellwallError, ConfigError, SandboxFailed
+from cellwall.core.errors import BadInput, CellwallError, ConfigError, Denied, SandboxFailed
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.agent_processes import refuse_agents
@@ -144,6 +144,13 @@ class EmergencyStop:
         found = self._flag.read()
         if found is None:
             return False
+        if any(map(is_frozen, self._search())):
+            # Nothing is cleaned up around frozen cells as long as the flag is set, and only then.
+            raise Denied(
+                "sandboxes are suspended, so the stop is not lifted",
+                hint="Continue them with `cellwall stop --thaw`, or end them with --all.",
+                code="CW-STOP-FROZEN",
+            )
         self._write({"change": "lift", "reason": _check_reason(reason), "stopped": found})
         return self._flag.lift()
 
