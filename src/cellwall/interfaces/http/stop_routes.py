@@ -96,4 +96,4 @@ async def _in_thread(work: Callable[[], Result]) -> Result:
 def _switch(service: Service, caller: Caller) -> EmergencyStop:
     require(service, caller, Permission.SANDBOX_STOP)
     app = service.app
-    return EmergencyStop(app.store.home, app.settings, caller.principal, audit=app.audit)
+    return EmergencyStop(app.store.home, lambda: app.settings, caller.principal, audit=app.audit)
