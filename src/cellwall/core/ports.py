@@ -220,7 +220,9 @@ class InstallCells(Protocol):
     async def run(self, action: Action) -> RunResult:
         """Run one action in a cell on these files."""
 
-    def private(self, action: Action) -> AbstractAsyncContextManager[InstallCells]:
+    def private(
+        self, action: Action, *, is_shown: bool = True
+    ) -> AbstractAsyncContextManager[InstallCells]:
         """Cells on an empty workspace of their own, which is removed with the block."""
 
 
@@ -232,6 +234,9 @@ class InstallerPort(Protocol):
 
     def consent(self, action: Action, operation: InstallPackages, answer: Answer) -> None:
         """A person has allowed the packages that the action names."""
+
+    async def prepare(self, action: Action, cells: InstallCells) -> None:
+        """Before any cell that reaches a registry; a failure costs time alone."""
 
     async def install(self, action: Action, cells: InstallCells) -> RunResult:
         """Install the packages of the action in cells on the files of its session."""
@@ -354,11 +359,14 @@ class SandboxPort(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LiveUsage:
-    """Usage of a live sandbox since its creation; it only grows."""
+    """Usage of a live sandbox since its creation."""
 
     cpu_s: float = 0.0
+    """It only grows."""
     running: frozenset[int] = frozenset()
     """The ids of background programs that have not ended."""
+    memory_bytes: int | None = None
+    """Now; None where the host does not report it, or nothing has run yet."""
 
 
 @dataclass(frozen=True, slots=True)

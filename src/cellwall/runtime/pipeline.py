@@ -366,6 +366,8 @@ class Runtime:
             # (8) Inside the sandbox. The workspace is settled whatever happened: files that code
             # left in a given directory stay dangerous when the run was cancelled (FS-4).
             try:
+                if action.registries:
+                    await self.installer.prepare(action, cell)
                 # Egress ends before the files are inspected: no connection is open by then.
                 if isinstance(action.operation, InstallPackages):
                     watch.step(Step.RUN)

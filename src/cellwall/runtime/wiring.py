@@ -45,6 +45,7 @@ from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
 from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
+from cellwall.runtime.python_query import PythonQuery
 from cellwall.runtime.recording import audit_directory, note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
 from cellwall.runtime.session_data import enforce_retention, readable_keys
@@ -64,6 +65,7 @@ from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.protection import protected_paths
 from cellwall.sandbox.protection.host_directory import open_host_directory, own_path
 from cellwall.sandbox.run_ledger import RunLedger
+from cellwall.sandbox.templates.uv_answers import UvAnswers
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces
 from cellwall.secrets.session_keys import SessionKeys
@@ -305,6 +307,7 @@ def open_app(
             packages,
             workspaces,
             functools.partial(builder_of, settings, home, open_judge, record, packages),
+            PythonQuery(UvAnswers(home)),
         ),
         domains=domains,
         registries=settings.packages.registries,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import anyio
 from fastapi import APIRouter, Query
@@ -12,9 +12,11 @@ from fastapi.responses import JSONResponse
 from cellwall.admin import audit_queries
 from cellwall.admin import packages as administration
 from cellwall.core.errors import BadInput
+from cellwall.core.outcomes import EventKind
 from cellwall.core.packages import parse_install
 from cellwall.core.text import plain
 from cellwall.core.types import REMOTE_INTERFACES, Permission
+from cellwall.core.verdict import Verdict
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.lookups import (
     AuditPage,
@@ -50,6 +52,9 @@ async def read_audit(
     since: datetime | None = None,
     until: datetime | None = None,
     text: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
+    kind: EventKind | None = None,
+    verdict: Literal["allow", "ask", "deny"] | None = None,
+    record: Annotated[str | None, Query(max_length=60, description="the id of one")] = None,
 ) -> AuditPage:
     """Records that match, the newest first: the caller's own, or with `audit:read` all."""
     if any(each is not None and each.tzinfo is None for each in (since, until)):
@@ -57,24 +62,27 @@ async def read_audit(
     sees_all = may(service, caller, Permission.AUDIT_READ)
     name = caller.identity.name
     query = audit_queries.Query(
+        id=record,
         action_id=action,
         session_id=session,
         principal=principal if sees_all else name,
         since=since,
         until=until,
         text=text,
+        kind=kind,
+        verdict=None if verdict is None else Verdict[verdict.upper()],
     )
     paths = service.paths
 
     def read() -> AuditPage:
         found: list[dict[str, Any]] = []
         seen = audit_queries.newest(query, home=service.app.store.home, keys=service.app.keys)
-        for count, record in enumerate(seen):
-            if before is not None and record["seq"] >= before:
+        for count, each in enumerate(seen):
+            if before is not None and each["seq"] >= before:
                 continue
             # A user of this machine may have the name of an account.
-            if sees_all or record["interface"] in REMOTE_INTERFACES:
-                found.append(record)
+            if sees_all or each["interface"] in REMOTE_INTERFACES:
+                found.append(each)
             if len(found) > limit or count >= _MAX_SEEN:
                 break
         page = found[:limit]

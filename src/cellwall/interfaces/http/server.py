@@ -187,6 +187,8 @@ class ServiceProcess:
                 supervisor.drain()
                 if self._api is not None:
                     self._api.state.mcp.drain()
+                    if (service := getattr(self._api.state, "service", None)) is not None:
+                        service.live.is_draining = True  # pages would be followed for ever
 
     async def _ping(self) -> None:
         """Tell systemd's watchdog that the event loop runs."""

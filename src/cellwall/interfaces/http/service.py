@@ -11,12 +11,14 @@ from starlette.requests import HTTPConnection
 
 from cellwall.admin.accounts import Accounts
 from cellwall.admin.connections import ConnectionAdmin
+from cellwall.admin.live_view import LiveView
 from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.messages import SessionStore
 from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
+from cellwall.interfaces.http.sandbox_usages import SandboxUsages
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.spools import Spools
 from cellwall.runtime.approval_board import ApprovalBoard
@@ -72,6 +74,8 @@ class Service:
     connections: ConnectionAdmin
     paths: HostPaths
     spools: Spools
+    live: LiveView
+    usages: SandboxUsages
     readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
     """Threads for reading the record and for scans; more would starve the runs."""
 
