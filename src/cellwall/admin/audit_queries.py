@@ -88,10 +88,18 @@ def newest(
             yield found.record
 
 
-def following(query: Query, *, ask: AskPassphrase | None = None) -> Iterator[dict[str, Any] | None]:
-    """Matching records as they are written; None from time to time while there are none."""
-    with _readable(ask) as keys:
-        for found in search.follow(_directory(), query, keys=keys):
+def following(
+    query: Query,
+    *,
+    after: int | None = None,
+    home: str | None = None,
+    ask: AskPassphrase | None = None,
+    keys: SessionKeys | None = None,
+) -> Iterator[dict[str, Any] | None]:
+    """Matching records as they are written, or all after a sequence number; None from time to time
+    while there are none. `keys`: those of the running service."""
+    with _readable(ask) if keys is None else nullcontext(keys) as known:
+        for found in search.follow(_directory(home), query, after_seq=after, keys=known):
             yield None if found is None else found.record
 
 

@@ -307,6 +307,9 @@ class ConnectionsPort(Protocol):
         domain and its secret. Raises `NotFound`, the same for an account of another user as for
         one that does not exist."""
 
+    def has_any(self, who: Principal) -> bool:
+        """Whether this principal has connected an account. May read a file."""
+
     async def use(
         self, action: Action, operation: UseAccount, *, vault: VaultPort, egress: EgressPort
     ) -> RunResult:
@@ -359,11 +362,14 @@ class SandboxPort(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LiveUsage:
-    """Usage of a live sandbox since its creation; it only grows."""
+    """Usage of a live sandbox since its creation."""
 
     cpu_s: float = 0.0
+    """It only grows."""
     running: frozenset[int] = frozenset()
     """The ids of background programs that have not ended."""
+    memory_bytes: int | None = None
+    """Now; None where the host does not report it, or nothing has run yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.to_thread
 from fastapi import APIRouter, FastAPI
 
 import cellwall
 from cellwall.admin.accounts import Accounts
 from cellwall.admin.connections import ConnectionAdmin
+from cellwall.admin.live_view import LiveView
 from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.messages import SessionStore
@@ -35,12 +37,15 @@ from cellwall.interfaces.http import (
     terminal,
 )
 from cellwall.interfaces.http.approval_records import ApprovalRecords
+from cellwall.interfaces.http.dashboard.page_list import dashboard_routers
+from cellwall.interfaces.http.forwarded import ForwardedClients
 from cellwall.interfaces.http.gate import Gate
 from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
 from cellwall.interfaces.http.presence import ServicePresence
 from cellwall.interfaces.http.problems import install_handlers
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
+from cellwall.interfaces.http.sandbox_usages import SandboxUsages
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes, default_policy
 from cellwall.interfaces.http.service import Service, ServiceSettings
 from cellwall.interfaces.http.spools import Spools
@@ -75,6 +80,7 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         ("", health_routes.routes),
         (API, metrics_routes.routes),
         ("", metrics_routes.routes),
+        *(("", router) for router in dashboard_routers()),
     )
 
 
@@ -114,6 +120,8 @@ def make_application(
                 ),
                 connections=ConnectionAdmin(app.store.home, app.settings),
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
+                live=LiveView(app.store.home, app.keys),
+                usages=SandboxUsages(app, sandboxes),
             )
             tasks.start_soon(sandboxes.watch)
             tasks.start_soon(approvals.run)
@@ -125,6 +133,7 @@ def make_application(
                         yield
             finally:
                 with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(api.state.service.live.close)
                     await sandboxes.close()
                     await approvals.save()
                     await app.runtime.meter.book()
@@ -155,6 +164,7 @@ def make_application(
         is_https=settings.is_https,
         count_request=accounts.count_request,
     )
+    api.add_middleware(ForwardedClients, proxies=settings.trusted_proxies)
     # Added last: the outermost.
     api.add_middleware(metrics_routes.ObservedRequests, telemetry=app.telemetry)
     return api

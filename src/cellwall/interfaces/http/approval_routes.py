@@ -54,9 +54,13 @@ async def list_approvals(
     """The open questions that the caller can see, or with `state=ended` those that have ended."""
     if state == "ended":
         return await _ended_page(service, _viewer(service, caller), before=before, limit=limit)
-    waiting = service.board.waiting()
-    shown = [_approval(each) for each in waiting if _is_shown(service, caller, each)]
-    return ApprovalList(approvals=shown)
+    found = shown_questions(service, caller)
+    return ApprovalList(approvals=[approval_body(each) for each in found])
+
+
+def shown_questions(service: Service, caller: Caller) -> list[Question]:
+    """The open questions that the caller can see, the oldest first."""
+    return [each for each in service.board.waiting() if _is_shown(service, caller, each)]
 
 
 @routes.get("/approvals/{approval_id}")
@@ -66,7 +70,7 @@ async def get_approval(
     """One question, open or ended."""
     found = service.board.find(approval_id)
     if found is not None and _is_shown(service, caller, found):
-        return _approval(found)
+        return approval_body(found)
     record = await _find_record(service, caller, approval_id)
     return _ended(record, await _names(service, [record]))
 
@@ -76,7 +80,7 @@ async def answer_approval(
     service: CurrentService, caller: CurrentCaller, approval_id: str, body: AnswerRequest
 ) -> AnswerBody:
     """Answer a question. Of several answers, on any channel, the first counts."""
-    question = await _find(service, caller, approval_id)
+    question = await find_question(service, caller, approval_id)
     kind = AnswerKind(body.answer)
     if kind is not AnswerKind.DENY:
         require(service, caller, Permission.APPROVALS_ANSWER)
@@ -101,7 +105,8 @@ async def answer_approval(
     )
 
 
-async def _find(service: Service, caller: Caller, approval_id: str) -> Question:
+async def find_question(service: Service, caller: Caller, approval_id: str) -> Question:
+    """An open question that the caller can see; an unknown and a foreign one raise alike."""
     found = service.board.find(approval_id)
     if found is None or not _is_shown(service, caller, found):
         await _find_record(service, caller, approval_id)
@@ -175,7 +180,8 @@ def _is_shown(service: Service, caller: Caller, question: Question) -> bool:
     return is_own or is_shared or may(service, caller, Permission.AUDIT_READ)
 
 
-def _approval(question: Question) -> Approval:
+def approval_body(question: Question) -> Approval:
+    """An open question, for a client."""
     offered = [
         name
         for name in _NAMES

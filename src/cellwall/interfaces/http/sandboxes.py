@@ -195,6 +195,13 @@ class OwnedSandboxes:
         ]
         return sorted(found, key=lambda each: each.id)
 
+    def described_to(self, who: Identity, *, sees_all: bool) -> list[OwnedSandbox]:
+        """Those whose metadata the caller may see. Who reads the record knows all of them from it;
+        their files and their output stay with their owners, see `look`."""
+        if not sees_all:
+            return self.of(who)
+        return sorted(self._live.values(), key=lambda each: each.id)
+
     def all(self) -> tuple[OwnedSandbox, ...]:
         """Of all users: for the operator alone, never for a request."""
         return tuple(self._live.values())

@@ -146,6 +146,7 @@ class ServiceProcess:
             hosts=self._listening.names,
             public_url=self._listening.public_url,
             origins=server.origins,
+            trusted_proxies=server.trusted_proxies,
             max_sessions_per_user=server.max_sessions_per_user,
             max_body_bytes=server.max_body_bytes,
             max_file_bytes=server.max_file_bytes,
@@ -187,6 +188,8 @@ class ServiceProcess:
                 supervisor.drain()
                 if self._api is not None:
                     self._api.state.mcp.drain()
+                    if (service := getattr(self._api.state, "service", None)) is not None:
+                        service.live.is_draining = True  # pages would be followed for ever
 
     async def _ping(self) -> None:
         """Tell systemd's watchdog that the event loop runs."""
