@@ -26,10 +26,10 @@ from typing import Any
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageVerdict
 from cellwall.packages.inspection.artifact import inspect_artifact
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.popular import name_index, popular_names
-from cellwall.packages.verdict import PackageVerdict
 
 PYPI, NPM = Ecosystem.PYPI, Ecosystem.NPM
 HEAD = {PYPI: 150, NPM: 80}

@@ -22,6 +22,7 @@ from package_installs import measure_installs
 
 from cellwall.core.errors import BadInput
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageRules
 from cellwall.packages.feed import Feed
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem, canonical_name
@@ -32,7 +33,6 @@ from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.pypi import JSON_TYPE
 from cellwall.packages.registry.pypi_registry import PypiRegistry
 from cellwall.packages.registry.service import RegistryService
-from cellwall.packages.verdict import PackageRules
 
 FILES = 2000
 _OLD = "2020-01-01T00:00:00.000000Z"

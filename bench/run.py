@@ -15,6 +15,7 @@ import egress
 import gateway
 import guard
 import http_service
+import incident
 import packages
 import policy
 import telemetry
@@ -27,6 +28,7 @@ BENCHES = {
     "gateway": gateway.measure,
     "guard": guard.measure,
     "http": http_service.measure,
+    "incident": incident.measure,
     "packages": packages.measure,
     "policy": policy.measure,
     "telemetry": telemetry.measure,

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
         VaultError,
         WorkspaceError,
     )
+    from cellwall.core.files import FileChange, Transfer
     from cellwall.core.outcomes import Outcome, Status
-    from cellwall.core.types import FileChange, Transfer
     from cellwall.core.verdict import Decision, Verdict
     from cellwall.guard.report import Report
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
@@ -65,7 +65,7 @@ _HOMES = {
     "Denied": "cellwall.core.errors",
     "EgressRefused": "cellwall.core.errors",
     "Execution": "cellwall.interfaces.sdk.commands",
-    "FileChange": "cellwall.core.types",
+    "FileChange": "cellwall.core.files",
     "Guard": "cellwall.interfaces.sdk.guard",
     "CellwallError": "cellwall.core.errors",
     "KeyFailed": "cellwall.core.errors",
@@ -85,7 +85,7 @@ _HOMES = {
     "SkillRefused": "cellwall.core.errors",
     "Status": "cellwall.core.outcomes",
     "StorageError": "cellwall.core.errors",
-    "Transfer": "cellwall.core.types",
+    "Transfer": "cellwall.core.files",
     "Vault": "cellwall.interfaces.sdk.vault",
     "VaultError": "cellwall.core.errors",
     "Verdict": "cellwall.core.verdict",

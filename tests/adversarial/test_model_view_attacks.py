@@ -10,18 +10,10 @@ import re
 
 import pytest
 
+from cellwall.core.files import FileOperation
 from cellwall.core.network import Page
 from cellwall.core.outcomes import Finding, RunResult
-from cellwall.core.types import (
-    Action,
-    FetchUrl,
-    FileOperation,
-    Json,
-    Principal,
-    RunCode,
-    RunCommand,
-    ToolResult,
-)
+from cellwall.core.types import Action, FetchUrl, Json, Principal, RunCode, RunCommand, ToolResult
 from cellwall.guard.mark import unwrap
 from cellwall.guard.service import Guard
 

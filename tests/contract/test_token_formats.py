@@ -14,8 +14,9 @@ import string
 import pytest
 
 from cellwall.audit.encoding import RecordDraft
+from cellwall.core.files import FileEntry, FileOperation
 from cellwall.core.outcomes import Event, EventKind, RunResult
-from cellwall.core.types import Action, FileEntry, FileOperation, Principal, RunCommand
+from cellwall.core.types import Action, Principal, RunCommand
 from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns
 from cellwall.guard.redact import Redactor
 from cellwall.guard.service import Guard

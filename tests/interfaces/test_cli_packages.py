@@ -10,9 +10,9 @@ import pytest
 from cellwall.admin.templates import Environment, Templates
 from cellwall.core.network import EgressContext
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageVerdict, Reason, Step
 from cellwall.packages.inventory import InstalledPackage
 from cellwall.packages.names import Ecosystem
-from cellwall.packages.verdict import PackageVerdict, Reason, Step
 from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.wiring import open_app
 from interfaces.test_cli_process import error_code, in_process

@@ -13,7 +13,7 @@ from cellwall.config.load import load_settings
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Action, Principal, UseTool
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.runtime.outcomes import denial_body
+from cellwall.runtime.event_bodies import denial_body
 from cellwall.runtime.recording import open_record
 from interfaces.test_cli_process import cellwall, error_code, person
 

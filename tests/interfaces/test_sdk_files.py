@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 import cellwall
-from cellwall.core.types import FileChange, Transfer
+from cellwall.core.files import FileChange, Transfer
 from conftest import audit_records
 
 

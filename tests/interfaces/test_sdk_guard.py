@@ -11,8 +11,9 @@ import anyio
 import pytest
 
 import cellwall
+from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Outcome
-from cellwall.core.types import Action, FileOperation, RunCode, RunCommand
+from cellwall.core.types import Action, RunCode, RunCommand
 from cellwall.guard.mark import unwrap
 from cellwall.runtime.wiring import App, open_app, principal, shared_app
 from conftest import audit_records

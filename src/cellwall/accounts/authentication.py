@@ -18,7 +18,8 @@ from cellwall.accounts.failures import TokenRefused
 from cellwall.accounts.guesses import Guesses
 from cellwall.accounts.identity import Identity
 from cellwall.accounts.signing_keys import Clock, SigningKeys
-from cellwall.core.accounts import AccessState, TokensPort
+from cellwall.core.account_ports import TokensPort
+from cellwall.core.accounts import AccessState
 from cellwall.core.types import Permission
 
 SERVICE_PREFIX = "cws_"

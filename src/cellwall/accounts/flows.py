@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from cellwall.accounts.authentication import hash_secret, new_secret
 from cellwall.accounts.rates import Rates
 from cellwall.accounts.signing_keys import Clock
-from cellwall.core.accounts import FlowsPort, KeySealer, PendingFlow
+from cellwall.core.account_ports import FlowsPort, KeySealer
+from cellwall.core.accounts import PendingFlow
 from cellwall.core.errors import KeyFailed
 
 FLOW_PREFIX = "cwf_"

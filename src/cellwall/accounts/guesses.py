@@ -14,7 +14,8 @@ from cellwall.accounts.account_log import AccountLog
 from cellwall.accounts.failures import TokenRefused, TooManyGuesses
 from cellwall.accounts.identity import address_subject
 from cellwall.accounts.signing_keys import Clock
-from cellwall.core.accounts import AttemptsPort, GuessLimit
+from cellwall.core.account_ports import AttemptsPort
+from cellwall.core.accounts import GuessLimit
 
 _FORGET_S = 3600.0
 _FIRST_DELAY_S = 1.0

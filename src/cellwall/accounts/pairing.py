@@ -18,7 +18,8 @@ from cellwall.accounts.authentication import hash_secret
 from cellwall.accounts.names import canonical_name
 from cellwall.accounts.roles import Roles
 from cellwall.accounts.signing_keys import Clock
-from cellwall.core.accounts import GuessLimit, KeySealer, User
+from cellwall.core.account_ports import KeySealer
+from cellwall.core.accounts import GuessLimit, User
 from cellwall.core.messages import Pairing, PairingCode, ServiceStore
 from cellwall.core.types import REMOTE_INTERFACES, Permission, Principal, new_id
 
@@ -26,7 +27,8 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u to mi
 _HALF = 5
 """Ten characters are 50 bits: no guessing within the life of a code, also by many senders."""
 _CODE = re.compile(
-    r"(?:/?(?:pair|start)\s{1,8})?([0-9a-hjkmnp-tv-z]{5}-[0-9a-hjkmnp-tv-z]{5})", re.IGNORECASE
+    r"(?:/?(?:pair|start)\s{1,8})?([0-9a-hjkmnp-tv-z]{5}-[0-9a-hjkmnp-tv-z]{5})",
+    re.IGNORECASE | re.ASCII,
 )
 _MAX_TEXT = 64
 _MAX_TEXTS = 16

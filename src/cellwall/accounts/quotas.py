@@ -4,7 +4,9 @@ An action is paid for so:
   (1) its rates are counted (`rates`);
   (2) what is known before it runs is reserved in one transaction: one run, the price of its tool or
       operation. A budget for what is only measured (CPU, bytes) must not be used up yet;
-  (3) when it has ended, what it used is added, and what it did not need is given back.
+  (3) when it has ended, what it used is added, and what it did not need is given back;
+  (4) programs that it left running are booked as they go on, and the caller ends them once a budget
+      is used up.
 So actions that run at once exceed a budget by no more than what they themselves measure. A process
 that is killed in between leaves its reservation booked.
 """
@@ -15,6 +17,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -23,10 +26,12 @@ import anyio
 from cellwall.accounts import failures
 from cellwall.accounts.rates import Rates
 from cellwall.accounts.signing_keys import Clock
-from cellwall.core.accounts import Budget, Charge, Meter, UsagePort
-from cellwall.core.errors import Busy, StorageError
+from cellwall.core.account_ports import UsagePort
+from cellwall.core.accounts import Budget, Charge, Meter
+from cellwall.core.errors import LimitExceeded, StorageError
 from cellwall.core.outcomes import Outcome, Status, Usage
 from cellwall.core.packages import InstallPackages
+from cellwall.core.tool_servers import RunServer
 from cellwall.core.types import (
     AccountRef,
     Action,
@@ -50,7 +55,6 @@ OPERATIONS = {
 _STARTS_A_RUN = (RunCommand, RunCode, InstallPackages)
 _GIB = 1024.0**3
 _RAN = frozenset({Status.OK, Status.FAILED, Status.LIMIT})
-_BUSY = Busy.__name__
 _MAX_KNOWN = 4096
 _MAX_UNSETTLED = 10_000
 
@@ -87,33 +91,29 @@ class _Hold:
     quotas: Quotas
     action: Action
     charges: tuple[Charge, ...]
-    started_at: float | None = None
-    """By a monotonic clock; None: it has not run."""
+    has_started: bool = False
+    unbooked: Usage = Usage()
 
     def start(self) -> None:
-        self.started_at = time.monotonic()
+        self.has_started = True
+
+    def add(self, usage: Usage) -> None:
+        cpu_s = self.unbooked.cpu_s + usage.cpu_s
+        sent_bytes = self.unbooked.sent_bytes + usage.sent_bytes
+        self.unbooked = Usage(cpu_s=cpu_s, sent_bytes=sent_bytes)
 
     async def settle(self, outcome: Outcome | None) -> None:
         charges, self.charges = self.charges, ()
         if charges:
+            usage, self.unbooked = self.unbooked, Usage()
+            has_run = self.has_started if outcome is None else outcome.status in _RAN
             with anyio.CancelScope(shield=True):
-                await self.quotas.settle(self, charges, outcome)
+                await self.quotas.settle(self.action, charges, usage, has_run=has_run)
 
-    def used(self, outcome: Outcome | None) -> tuple[Usage, bool]:
-        """What the action has used, and whether its run and its price count.
-
-        Without a measurement the time that it ran stands for its processor time: a client that
-        hangs up, or code that breaks its sandbox, must not run for free.
-        """
-        if outcome is not None and outcome.status in _RAN:
-            return outcome.usage, True
-        is_queued = (
-            outcome is not None and outcome.error is not None and outcome.error.kind == _BUSY
-        )
-        if self.started_at is None or is_queued:
-            return Usage(), False
-        took_s = time.monotonic() - self.started_at
-        return Usage(cpu_s=min(took_s, self.action.limits.cpu_s)), outcome is None
+    async def book(self) -> None:
+        charges = await self.quotas.measured(self.action, self.unbooked)
+        self.unbooked = Usage()
+        await self.quotas.book(charges)
 
 
 class Quotas:
@@ -147,23 +147,48 @@ class Quotas:
         if charges:
             exceeded = await self._store.reserve(charges)  # (2)
             if exceeded is not None:
-                resets_s = exceeded.period_start_s + exceeded.budget.period_s
-                raise failures.budget_exceeded(
-                    _describe(exceeded.budget), retry_after_s=resets_s - now_s
-                )
+                raise _refusal(exceeded, now_s)
         return _Hold(self, action, charges)
 
-    async def settle(self, hold: _Hold, charges: Sequence[Charge], outcome: Outcome | None) -> None:
+    async def settle(
+        self, action: Action, charges: Sequence[Charge], usage: Usage, *, has_run: bool
+    ) -> None:
         """Book what the action has used beyond its reservation; never raises."""
-        usage, has_run = hold.used(outcome)
-        used = [self._settled(charge, hold.action, usage, has_run=has_run) for charge in charges]
-        booked = [charge for charge in used if charge.amount]
+        used = [self._settled(charge, action, usage, has_run=has_run) for charge in charges]
+        with suppress(StorageError):
+            await self._add([charge for charge in used if charge.amount])  # (3)
+
+    async def measured(self, action: Action, usage: Usage) -> tuple[Charge, ...]:
+        """What the usage costs now, without the price of the action itself."""
+        account = action.principal.account
+        if account is None or not (usage.cpu_s or usage.sent_bytes):
+            return ()
+        now_s = self._clock()
+        budgets = await self.budgets_of(account)
+        empty = [
+            Charge(budget=each, amount=0.0, period_start_s=_period_start_s(each, now_s))
+            for each in budgets
+        ]
+        charges = [self._settled(each, action, usage, has_run=True) for each in empty]
+        return tuple(charge for charge in charges if charge.amount)
+
+    async def book(self, charges: Sequence[Charge]) -> None:
+        """Add these amounts; raise `LimitExceeded` if one of their budgets is used up."""
+        if not charges:
+            return
+        await self._add(charges)  # (4)
+        exceeded = await self._store.reserve([replace(each, amount=0.0) for each in charges])
+        if exceeded is not None:
+            raise _refusal(exceeded, self._clock())
+
+    async def _add(self, charges: Sequence[Charge]) -> None:
         try:
-            if booked:
-                await self._store.settle(booked)  # (3)
+            if charges:
+                await self._store.settle(charges)
         except StorageError:
             # Kept for the next action, which is refused until it is booked.
-            self._unsettled = [*self._unsettled, *booked][-_MAX_UNSETTLED:]
+            self._unsettled = [*self._unsettled, *charges][-_MAX_UNSETTLED:]
+            raise
 
     async def _settle_late(self) -> None:
         if self._unsettled:
@@ -193,6 +218,9 @@ class Quotas:
         meters += [
             Meter("team", team, each) for team in sorted(account.teams) for each in RESOURCES
         ]
+        return await self._budgets_for(meters)
+
+    async def _budgets_for(self, meters: Sequence[Meter]) -> tuple[Budget, ...]:
         own = {budget.meter: budget for budget in await self._store.budgets(meters)}
         found = [own.get(meter) or self._default(meter) for meter in meters]
         return tuple(budget for budget in found if budget is not None)
@@ -207,9 +235,17 @@ class Quotas:
 
     async def usage_of(self, account: AccountRef) -> tuple[BudgetUse, ...]:
         """What an account has used of each of its budgets in the current period."""
+        return await self._usage(await self.budgets_of(account))
+
+    async def usage_of_team(self, team_id: str) -> tuple[BudgetUse, ...]:
+        """What all members together have used of the team's budgets."""
+        meters = [Meter("team", team_id, each) for each in RESOURCES]
+        return await self._usage(await self._budgets_for(meters))
+
+    async def _usage(self, budgets: Sequence[Budget]) -> tuple[BudgetUse, ...]:
         now_s = self._clock()
         found = []
-        for budget in await self.budgets_of(account):
+        for budget in budgets:
             start_s = _period_start_s(budget, now_s)
             used = await self._store.usage(budget.meter, period_start_s=start_s)
             found.append(BudgetUse(budget=budget, used=used, resets_s=start_s + budget.period_s))
@@ -218,11 +254,12 @@ class Quotas:
     def _concerns(self, action: Action, resource: str) -> bool:
         """Whether the action can use the resource: to list files when all runs are used is fine."""
         is_run = isinstance(action.operation, _STARTS_A_RUN)
+        is_measured = is_run or isinstance(action.operation, RunServer)
         if resource == MONEY:
             prices = self._settings.prices
             is_metered = bool(prices.get(CPU_PRICE) or prices.get(SENT_PRICE))
-            return (is_run and is_metered) or self._known_cost(action, resource) > 0
-        return is_run
+            return (is_measured and is_metered) or self._known_cost(action, resource) > 0
+        return is_run if resource == RUNS else is_measured
 
     def _known_cost(self, action: Action, resource: str) -> float:
         match resource:
@@ -247,6 +284,11 @@ class Quotas:
                 measured = 0.0
         returned = 0.0 if has_run else self._known_cost(action, resource)
         return replace(charge, amount=measured - returned)
+
+
+def _refusal(exceeded: Charge, now_s: float) -> LimitExceeded:
+    resets_s = exceeded.period_start_s + exceeded.budget.period_s
+    return failures.budget_exceeded(_describe(exceeded.budget), retry_after_s=resets_s - now_s)
 
 
 def _priced_name(action: Action) -> str:

@@ -96,14 +96,17 @@ class BoundedMemory(Storage, SlidingWindowCounterSupport):
     async def clear_sliding_window(self, key: str, expiry: int) -> None:  # noqa: ARG002  # of the port
         self._counts.pop(key, None)
 
+    # Abstract in the library's storage, so they must be defined; only its fixed-window strategy
+    # calls them, and `Rates` counts in sliding windows.
+
     async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        raise NotImplementedError  # of other strategies
+        raise NotImplementedError
 
     async def get(self, key: str) -> int:
-        raise NotImplementedError  # of other strategies
+        raise NotImplementedError
 
     async def get_expiry(self, key: str) -> float:
-        raise NotImplementedError  # of other strategies
+        raise NotImplementedError
 
     async def check(self) -> bool:
         return True

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cellwall.accounts.access_tokens import AccessClaims, VerificationKey, sign
-from cellwall.core.accounts import KeySealer, KeysPort, SealedKey
+from cellwall.core.account_ports import KeySealer, KeysPort
+from cellwall.core.accounts import SealedKey
 from cellwall.core.errors import KeyFailed
 from cellwall.core.types import Json, new_id
 
@@ -54,6 +55,14 @@ class SigningKeys:
     async def public(self, revision: int) -> tuple[VerificationKey, ...]:
         """All keys that a token may be signed with."""
         return (await self._load(revision)).public
+
+    async def opens_newest(self) -> bool:
+        """Whether the key that signs now was sealed with the key of this service, or there is none.
+
+        Two services with two keys would replace the signing key of each other at each sign-in.
+        """
+        newest = [key for key in await self._store.signing_keys() if key.verify_until_s is None]
+        return all(self._open(key) is not None for key in newest)
 
     async def jwks(self, revision: int) -> dict[str, Json]:
         """The public keys that still verify, as RFC 7517 writes them."""

@@ -18,6 +18,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import check_id
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageVerdict, Reason, Step
 from cellwall.packages.inventory import InstalledPackage, installed_lock, render_sbom
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.lock_audit import (
@@ -33,7 +34,6 @@ from cellwall.packages.registry.judged_index import JudgedIndex
 from cellwall.packages.registry.pypi import BadIndex
 from cellwall.packages.registry.upstream import HttpUpstream
 from cellwall.packages.sbom import render_lock_sbom
-from cellwall.packages.verdict import PackageVerdict, Reason, Step
 from cellwall.runtime.package_judging import open_judge
 from cellwall.runtime.package_record import REFUSED, SERVED
 from cellwall.runtime.registries import RegistrySite, registry_sites

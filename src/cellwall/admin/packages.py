@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Permission, Principal
+from cellwall.packages.evidence import PackageVerdict
 from cellwall.packages.feed import Feed, FeedSource, ImportResult
 from cellwall.packages.feed_update import FeedUpdater, Progress, UpdateResult
 from cellwall.packages.names import Ecosystem, canonical_name
@@ -18,7 +19,7 @@ from cellwall.packages.popular import PopularNames, popular_names
 from cellwall.packages.registry.upstream import HttpUpstream
 from cellwall.packages.risk import risk_of
 from cellwall.packages.snapshot import MaliciousSnapshot, malicious_snapshot
-from cellwall.packages.verdict import PackageVerdict, is_fresh
+from cellwall.packages.verdict import is_fresh
 from cellwall.runtime.judging import require
 from cellwall.runtime.package_judging import open_judge, package_rules, packages_folder
 from cellwall.runtime.recording import AdminChange

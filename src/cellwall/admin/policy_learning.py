@@ -27,8 +27,9 @@ from cellwall.admin.policy_trust import Offered, PolicyTrust
 from cellwall.audit.files import closing_fd
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, ConfigError
+from cellwall.core.files import FILE_READS
 from cellwall.core.outcomes import EventKind
-from cellwall.core.types import FILE_READS, Permission, Principal
+from cellwall.core.types import Permission, Principal
 from cellwall.core.verdict import Decision
 from cellwall.policy.calls import ToolCall, from_json
 from cellwall.policy.learning import learn as learn_from
@@ -148,7 +149,7 @@ def learn(
         body = record["body"]
         try:
             _refuse_other_folder(body, place)
-            for call in _calls_of(body):
+            for call in calls_of(body):
                 calls.setdefault(_key(call), call)
         except BadInput as problem:
             unread.append(RefusedCall(_summary(body), problem.message))
@@ -187,7 +188,7 @@ def _records(
                 yield record
 
 
-def _calls_of(body: Mapping[str, Any]) -> list[ToolCall]:
+def calls_of(body: Mapping[str, Any]) -> list[ToolCall]:
     """The calls of a record, as they were judged; raises for a truncated one."""
     match body:
         case {"command": _}:

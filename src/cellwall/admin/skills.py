@@ -18,7 +18,8 @@ from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.notes import PublicKey
 from cellwall.core.outcomes import EventKind
-from cellwall.core.types import Json, Permission, Principal, Skill, check_id
+from cellwall.core.skills import Skill
+from cellwall.core.types import Json, Permission, Principal, check_id
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require

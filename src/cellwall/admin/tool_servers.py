@@ -33,8 +33,9 @@ from cellwall.runtime.server_catalog import (
     ServerEntry,
     ServerSettings,
     check_header,
+    describe,
 )
-from cellwall.runtime.tool_servers import ToolServers, describe
+from cellwall.runtime.tool_servers import ToolServers
 from cellwall.runtime.wiring import App
 
 __all__ = [

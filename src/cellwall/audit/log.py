@@ -27,6 +27,7 @@ from cellwall.audit.encoding import MAX_FIELD_BYTES, RecordDraft, is_short
 from cellwall.audit.files import LogSettings, io_failure
 from cellwall.audit.notary import Notary
 from cellwall.audit.verify import VerifyReport, verify
+from cellwall.audit.write_queue import INTERRUPTED, PendingDraft, WriterQueue
 from cellwall.audit.writer import Writer
 from cellwall.core.errors import AuditFailed, ConfigError
 from cellwall.core.forks import call_in_child
@@ -44,60 +45,7 @@ class Observe(Protocol):
 
 
 _MIN_FIELD_BYTES = 64
-_MAX_BATCH = 4096
 _WRITE_TIMEOUT_S = 2 * files.LOCK_TIMEOUT_S
-_INTERRUPTED = io_failure(OSError(errno.EINTR, "interrupted"))
-
-
-class _PendingDraft(RecordDraft):
-    """A draft and the state of the thread or task that waits for it."""
-
-    __slots__ = ("error", "is_done", "is_next", "wakeup")
-
-    def __init__(
-        self, event: Event, max_field_bytes: int, keys: SessionKeysPort | None = None
-    ) -> None:
-        super().__init__(event, max_field_bytes, keys)
-        self.is_done = self.is_next = False
-        self.error: AuditFailed | None = _INTERRUPTED  # until it is durable
-        self.wakeup = threading.Lock()
-        """Released when the draft is written, or when its thread is to write the next batch."""
-
-    def outcome(self) -> str:
-        error = self.error
-        if error is not None:  # each thread raises its own exception object
-            fields = {"hint": error.hint, "code": error.code, "detail": error.detail}
-            raise AuditFailed(error.message, **fields)
-        return self.id
-
-
-class _WriterQueue:
-    """The waiting threads in order of arrival; one of them writes."""
-
-    def __init__(self) -> None:
-        self.waiting: list[_PendingDraft] = []
-        self._has_writer = False
-        self.has_next_writer = False
-        """A thread was chosen to write the next batch and has not started."""
-
-    def join(self, draft: _PendingDraft) -> None:
-        """The thread that finds no writer becomes the next writer."""
-        self.waiting.append(draft)
-        draft.is_next = not self._has_writer
-        self._has_writer = True
-        self.has_next_writer = self.has_next_writer or draft.is_next
-
-    def batch(self) -> list[_PendingDraft]:
-        batch, self.waiting = self.waiting[:_MAX_BATCH], self.waiting[_MAX_BATCH:]
-        return batch
-
-    def wake_next(self) -> None:
-        """Choose the thread that writes the next batch."""
-        self._has_writer = self.has_next_writer = bool(self.waiting)
-        if self.waiting:
-            self.waiting[0].is_next = True
-            if self.waiting[0].wakeup.locked():
-                self.waiting[0].wakeup.release()
 
 
 class _LoopBatcher:
@@ -113,9 +61,9 @@ class _LoopBatcher:
         self._loop = loop
         self._log = weakref.ref(log)
         self._is_writing = False
-        self._waiting: list[tuple[_PendingDraft, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[PendingDraft, asyncio.Future[None]]] = []
 
-    def join(self, draft: _PendingDraft) -> asyncio.Future[None]:
+    def join(self, draft: PendingDraft) -> asyncio.Future[None]:
         """Returns a future that completes when the draft is written or has failed."""
         done = self._loop.create_future()
         self._waiting.append((draft, done))
@@ -173,7 +121,7 @@ class AuditLog:
 
     def _reset(self) -> None:
         self._write_lock, self._queue_lock = threading.Lock(), threading.Lock()
-        self._threads = _WriterQueue()
+        self._threads = WriterQueue()
         self._executor: ThreadPoolExecutor | None = None
 
     @classmethod
@@ -282,7 +230,7 @@ class AuditLog:
                 return lone.id
             finally:
                 self._write_lock.release()
-        draft = _PendingDraft(event, self._settings.max_field_bytes, self._keys)
+        draft = PendingDraft(event, self._settings.max_field_bytes, self._keys)
         draft.wakeup.acquire()
         try:
             with self._queue_lock:
@@ -298,7 +246,7 @@ class AuditLog:
             raise
         return draft.outcome()
 
-    def _abandon(self, draft: _PendingDraft) -> None:
+    def _abandon(self, draft: PendingDraft) -> None:
         """After an interrupt: if it was this thread's turn to write, pass the turn on."""
         with self._queue_lock:
             is_waiting = draft in self._threads.waiting
@@ -307,7 +255,7 @@ class AuditLog:
             if draft.is_next and (is_waiting or not self._threads.has_next_writer):
                 self._threads.wake_next()
 
-    def _wait_for_turn(self, draft: _PendingDraft) -> None:
+    def _wait_for_turn(self, draft: PendingDraft) -> None:
         if draft.wakeup.acquire(timeout=_WRITE_TIMEOUT_S):
             return
         with self._queue_lock:
@@ -332,9 +280,9 @@ class AuditLog:
             with self._queue_lock:
                 self._threads.wake_next()
 
-    def commit(self, batch: Sequence[_PendingDraft]) -> None:
+    def commit(self, batch: Sequence[PendingDraft]) -> None:
         """Write a batch; each draft then holds its result."""
-        problem: AuditFailed | None = _INTERRUPTED
+        problem: AuditFailed | None = INTERRUPTED
         try:
             if not self._write_lock.acquire(timeout=_WRITE_TIMEOUT_S):
                 raise io_failure(TimeoutError(errno.ETIMEDOUT, "the log stayed locked"))
@@ -380,12 +328,12 @@ class AuditLog:
         await tasks.join(draft)
         return draft.outcome()
 
-    async def _make_draft(self, event: Event) -> _PendingDraft:
+    async def _make_draft(self, event: Event) -> PendingDraft:
         """Redact a long body in a thread, so that other tasks continue (GRD-11)."""
 
-        def draft() -> _PendingDraft:
+        def draft() -> PendingDraft:
             redacted = self._redact_event(event)
-            return _PendingDraft(redacted, self._settings.max_field_bytes, self._keys)
+            return PendingDraft(redacted, self._settings.max_field_bytes, self._keys)
 
         if is_short(event.body):
             return draft()

@@ -257,7 +257,7 @@ class _Verifier:
     def _blame_record(self, number: int, prev: bytes) -> _Bad:
         """A signed root does not match; the next record's link may show which record was
         changed."""
-        assert self._suspicion is not None  # noqa: S101
+        assert self._suspicion is not None  # noqa: S101  # set where a root did not match
         if prev == self._prev:
             return self._suspicion
         return _Bad(number - 1, "it is not the one that was signed")

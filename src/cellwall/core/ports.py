@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from cellwall.core.approvals import Answer, Question
+from cellwall.core.errors import CellwallError
 from cellwall.core.limits import Limits
 from cellwall.core.network import (
     CellNetwork,
@@ -16,8 +17,9 @@ from cellwall.core.network import (
     ServiceRequest,
     ServiceResponse,
 )
-from cellwall.core.outcomes import Event, Finding, Outcome, PackageUse, RunResult
+from cellwall.core.outcomes import Event, Finding, Outcome, PackageUse, RunResult, Usage
 from cellwall.core.packages import InstallPackages
+from cellwall.core.skills import Skill
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
     Action,
@@ -27,7 +29,6 @@ from cellwall.core.types import (
     ReceiveMessage,
     Role,
     SendReply,
-    Skill,
     UseAccount,
     WorkspaceMount,
 )
@@ -52,8 +53,15 @@ class Reservation(Protocol):
     def start(self) -> None:
         """The action is allowed and begins to run."""
 
+    def add(self, usage: Usage) -> None:
+        """A sandbox has used this for the action."""
+
     async def settle(self, outcome: Outcome | None) -> None:
         """Book what was used; only the first call counts. None: cancelled. Never raises."""
+
+    async def book(self) -> None:
+        """Book what was added and is not booked yet, before or after `settle`: programs of a live
+        sandbox run on. Raise `LimitExceeded` if a budget is used up now."""
 
 
 class QuotaPort(Protocol):
@@ -61,6 +69,16 @@ class QuotaPort(Protocol):
 
     async def reserve(self, action: Action) -> Reservation:
         """Raise `LimitExceeded` if one of them is used up."""
+
+
+class StopPort(Protocol):
+    """The emergency stop of a state folder (OBS-3)."""
+
+    def check(self) -> None:
+        """Raise `Denied` while everything is stopped, `SandboxFailed` if that is unknown."""
+
+    def cause_of(self, error: CellwallError) -> CellwallError:
+        """The stop, where it is why a sandbox failed; else the error itself."""
 
 
 class ApproverPort(Protocol):
@@ -202,7 +220,9 @@ class InstallCells(Protocol):
     async def run(self, action: Action) -> RunResult:
         """Run one action in a cell on these files."""
 
-    def private(self, action: Action) -> AbstractAsyncContextManager[InstallCells]:
+    def private(
+        self, action: Action, *, is_shown: bool = True
+    ) -> AbstractAsyncContextManager[InstallCells]:
         """Cells on an empty workspace of their own, which is removed with the block."""
 
 
@@ -214,6 +234,9 @@ class InstallerPort(Protocol):
 
     def consent(self, action: Action, operation: InstallPackages, answer: Answer) -> None:
         """A person has allowed the packages that the action names."""
+
+    async def prepare(self, action: Action, cells: InstallCells) -> None:
+        """Before any cell that reaches a registry; a failure costs time alone."""
 
     async def install(self, action: Action, cells: InstallCells) -> RunResult:
         """Install the packages of the action in cells on the files of its session."""
@@ -284,6 +307,9 @@ class ConnectionsPort(Protocol):
         domain and its secret. Raises `NotFound`, the same for an account of another user as for
         one that does not exist."""
 
+    def has_any(self, who: Principal) -> bool:
+        """Whether this principal has connected an account. May read a file."""
+
     async def use(
         self, action: Action, operation: UseAccount, *, vault: VaultPort, egress: EgressPort
     ) -> RunResult:
@@ -318,11 +344,32 @@ class SandboxPort(Protocol):
     async def steer(self, action: Action) -> RunResult:
         """An operation on the processes of a live sandbox."""
 
+    def is_live(self, action: Action, mount: WorkspaceMount) -> bool:
+        """Whether the action runs in the live cell of its session, not in one of its own."""
+
+    def live_usage(self, session_id: str) -> LiveUsage:
+        """What a live sandbox has used so far, by whatever process."""
+
+    def halt(self, session_id: str) -> None:
+        """End every process of a live sandbox; its files stay."""
+
     def end_session(self, session_id: str) -> None:
         """End a live sandbox and everything in it. May block for a moment."""
 
     def tidy_up(self) -> None:
         """Do deferred work after an outcome was delivered. Returns at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveUsage:
+    """Usage of a live sandbox since its creation."""
+
+    cpu_s: float = 0.0
+    """It only grows."""
+    running: frozenset[int] = frozenset()
+    """The ids of background programs that have not ended."""
+    memory_bytes: int | None = None
+    """Now; None where the host does not report it, or nothing has run yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,17 @@
-"""An `Action` and its parts: principal and role, operation, files, workspace, skills."""
+"""An `Action` and its parts: principal and role, operation, workspace."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from cellwall.core.connections import ConnectedAccount
 from cellwall.core.errors import BadInput
+from cellwall.core.files import FileOperation
 from cellwall.core.limits import Limits
 from cellwall.core.packages import InstallPackages
 from cellwall.core.tool_servers import CallServerTool, RunServer
@@ -68,6 +69,7 @@ class Permission(StrEnum):
     FILES_READ = "files:read"
     FILES_WRITE = "files:write"
     SANDBOX_EXECUTE = "sandbox:execute"
+    SANDBOX_STOP = "sandbox:stop"
     TOOLS_CALL = "tools:call"
     SKILLS_USE = "skills:use"
     SKILLS_APPROVE = "skills:approve"
@@ -147,42 +149,6 @@ class RunCode:
 
     language: str
     code: bytes
-
-
-FILE_READS = frozenset({"read", "list", "stat", "exists", "download", "watch"})
-"""Names of file operations that change nothing; every other one counts as a write."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileOperation:
-    """One call of the file API on a session's workspace (FS-7)."""
-
-    name: Literal[
-        "read",
-        "write",
-        "list",
-        "stat",
-        "exists",
-        "make_dir",
-        "move",
-        "remove",
-        "upload",
-        "download",
-        "watch",
-    ]
-    path: str
-    content: bytes = b""
-    target: str = ""
-    source: ByteSource | None = field(default=None, repr=False)
-    """For `upload`: a tar stream. For `write`: the content, in place of `content`."""
-    sink: ByteSink | None = field(default=None, repr=False)
-    """For `download`: the sink of the tar stream. For `read`: of the content, in place of the
-    payload."""
-    recursive: bool = True
-    skip_links: bool = False
-    source_bytes: int = 0
-    source_sha256: str = ""
-    """For `write` from a source: what is judged. Other content is not written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,89 +307,6 @@ class ProcessInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class FileEntry:
-    """One directory entry of a workspace."""
-
-    name: str
-    path: str
-    kind: Literal["file", "dir", "symlink", "other"]
-    size_bytes: int
-    mode: int
-    modified_s: float
-
-
-class ByteSource(Protocol):
-    """Returns chunks of at most `size` bytes; an empty one is the end."""
-
-    def read(self, size: int, /) -> bytes: ...
-
-
-class ByteSink(Protocol):
-    """Accepts chunks, each of them whole."""
-
-    def write(self, data: bytes, /) -> object: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """The totals of an upload or download; the digest is of the archive as sent."""
-
-    files: int
-    directories: int
-    content_bytes: int
-    archive_bytes: int
-    archive_sha256: str
-
-    def to_json(self) -> dict[str, int | str]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamedFile:
-    """The content of a file that went through a source or a sink."""
-
-    content_bytes: int
-    content_sha256: str
-
-    def to_json(self) -> dict[str, int | str]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class FileChange:
-    """One change in a workspace. `target` is the new path of a moved file.
-
-    `overflow` means that changes were lost: list the directory again.
-    """
-
-    kind: Literal["created", "modified", "removed", "moved", "overflow"]
-    path: str
-    target: str = ""
-
-
-class Watching(Protocol):
-    """An open watch: `fileno` becomes readable when there may be changes to `take`."""
-
-    @property
-    def ended(self) -> bool:
-        """The watch was stopped, or the watched directory is gone."""
-
-    @property
-    def patience_s(self) -> float | None:
-        """The interval for `take` without a readable descriptor; None: not needed."""
-
-    def fileno(self) -> int: ...
-
-    def take(self) -> Sequence[FileChange]:
-        """The changes since the last call, in order; never blocks."""
-
-    def stop(self) -> None:
-        """Wake the waiting reader and end the watch."""
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
 class WorkspaceRequest:
     """The files of a run: a host directory in some mode, or the session's own folder."""
 
@@ -499,24 +382,3 @@ class Action:
     """Names of approved skills, mounted below /skills (SKL-1)."""
     audience: Audience = "program"
     id: str = field(default_factory=lambda: new_id("act"))
-
-
-SKILLS_INSIDE = "/skills"
-"""The read-only mount point of skills in a cell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Skill:
-    """A signed folder of instructions and programs (SKL-1), created only after its verification."""
-
-    name: str
-    files: Mapping[str, bytes] = field(repr=False)
-    """Relative path -> content."""
-    executables: frozenset[str] = field(repr=False)
-    digest: str
-    """SHA-256 of the manifest, which covers the name and every path, mode and content."""
-    signers: tuple[str, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(map(len, self.files.values()))

@@ -4,20 +4,19 @@ The runtime calls from other threads and loops; the service only creates plain o
 work to the loop. A forked process starts with an empty service.
 """
 
-# ruff: noqa: PLC0415  # late imports: certificate and HTML libraries load slower than most sessions
+# ruff: noqa: PLC0415  # late imports: certificate libraries load slower than most sessions
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -36,19 +35,16 @@ from cellwall.core.network import (
 )
 from cellwall.core.types import Action, FetchUrl, ServeClient
 from cellwall.egress.destinations.allowlist import Allowlist
-from cellwall.egress.destinations.resolution import Resolver, ServersResolver, SystemResolver
-from cellwall.egress.inspection.body_filters import KnownValueCache
 from cellwall.egress.limits import EgressSettings
-from cellwall.egress.proxy.audit_events import EgressAudit, RecordEvent
+from cellwall.egress.loop import END_TIMEOUT_S, EgressLoop
+from cellwall.egress.proxy.audit_events import RecordEvent
 from cellwall.egress.proxy.cell_network import ProxyNetwork
-from cellwall.egress.proxy.session import Session, SharedEgressState
+from cellwall.egress.proxy.session import Session
 
 if TYPE_CHECKING:
     from cellwall.egress.proxy.gateway import Gateway
 
 _T = TypeVar("_T")
-
-_END_TIMEOUT_S = 10.0
 
 
 class EgressService:
@@ -75,7 +71,7 @@ class EgressService:
     def _reset(self) -> None:
         self._owner = OwnerProcess()
         self._lock = threading.Lock()
-        self._egress_loop: _EgressLoop | None = None
+        self._egress_loop: EgressLoop | None = None
         self._open: set[ProxyNetwork] = set()
         self._live: dict[str, ProxyNetwork] = {}
         """Networks of live sandboxes, by session."""
@@ -128,7 +124,7 @@ class EgressService:
             egress_loop = self._running_loop()
             self._gateway = Gateway(egress_loop.shared, context, listener, tokenless=tokenless)
             opened = egress_loop.call(_open_gateway(self._gateway))
-        opened.result(_END_TIMEOUT_S)
+        opened.result(END_TIMEOUT_S)
 
     def _join(self, network: ProxyNetwork, operation: ServeClient) -> None:
         with self._locked():
@@ -244,14 +240,14 @@ class EgressService:
             self._end(network)
         if egress_loop is not None:
             if gateway is not None:
-                egress_loop.call(gateway.close()).result(_END_TIMEOUT_S)
+                egress_loop.call(gateway.close()).result(END_TIMEOUT_S)
             egress_loop.close()
 
-    def _running_loop(self) -> _EgressLoop:
+    def _running_loop(self) -> EgressLoop:
         if self._is_closed:
             raise _closed()
         if self._egress_loop is None:
-            self._egress_loop = _EgressLoop(
+            self._egress_loop = EgressLoop(
                 self._settings,
                 self._record,
                 self._known,
@@ -271,108 +267,6 @@ class EgressService:
 
 _ABANDONED: list[object] = []
 """A parent's loops in its child; a destructor would change the parent's epoll set."""
-
-
-class _EgressLoop:
-    """The egress thread, its loop, and the state that sessions share."""
-
-    def __init__(
-        self,
-        settings: EgressSettings,
-        record: RecordEvent,
-        known: KnownValues,
-        upstream_tls: ssl.SSLContext | None,
-        services: Sequence[HostService],
-    ) -> None:
-        self._services = services
-        self._loop = asyncio.new_event_loop()
-        tls = upstream_tls or ssl.create_default_context()
-        # By default OpenSSL may treat a truncated connection as ended; see `TlsStream.recv`.
-        tls.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
-        tls.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.shared = SharedEgressState(
-            settings=settings,
-            resolver=_resolver(settings),
-            record=record,
-            known=KnownValueCache(known, settings.checks),
-            upstream_tls=tls,
-            loop=self._loop,
-        )
-        self._thread = threading.Thread(target=self._run, name="cellwall-egress", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self.shared.pipes.close()
-            self._loop.close()
-
-    def call(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Run a coroutine on the loop; thread-safe."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    async def fetch(
-        self,
-        operation: FetchUrl,
-        allowlist: Allowlist,
-        bounds: EgressSettings,
-        context: EgressContext,
-    ) -> Page:
-        from cellwall.egress.pages.fetch import PageFetch
-
-        shared = self.shared
-        fetch = PageFetch(
-            allowlist=allowlist,
-            settings=bounds,
-            resolver=shared.resolver,
-            own=shared.own(),
-            known=shared.known.index(),
-            tls=shared.upstream_tls,
-            record=EgressAudit(shared.record, context, self._loop).write,
-        )
-        return await fetch.run(operation)
-
-    async def request(
-        self,
-        request: ServiceRequest,
-        secrets: Sequence[SecretUse],
-        allowlist: Allowlist,
-        bounds: EgressSettings,
-        context: EgressContext,
-    ) -> ServiceResponse:
-        from cellwall.egress.pages.service_request import ServiceExchange
-
-        shared = self.shared
-        exchange = ServiceExchange(
-            allowlist=allowlist,
-            settings=bounds,
-            resolver=shared.resolver,
-            own=shared.own(),
-            known=shared.known.index(),
-            tls=shared.upstream_tls,
-            record=EgressAudit(shared.record, context, self._loop).write,
-            method=request.method,
-            via="account",
-            sent=request,
-            secrets=secrets,
-        )
-        return await exchange.exchange()
-
-    def close(self) -> None:
-        self.call(self._end())
-        self._thread.join(_END_TIMEOUT_S)
-
-    async def _end(self) -> None:
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        if rest:
-            await asyncio.wait(rest, timeout=_END_TIMEOUT_S / 2)
-        for service in self._services:
-            await service.close()
-        self._loop.stop()
 
 
 async def _wait_for(work: Future[_T]) -> _T:
@@ -396,12 +290,6 @@ def _closed() -> EgressRefused:
         hint="Start Cellwall again.",
         code="CW-EGRESS-CLOSED",
     )
-
-
-def _resolver(settings: EgressSettings) -> Resolver:
-    if settings.dns_servers:
-        return ServersResolver(settings.dns_servers, settings.connect_timeout_s)
-    return SystemResolver(settings.connect_timeout_s)
 
 
 def _context(action: Action) -> EgressContext:

@@ -14,10 +14,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cellwall.core.files import FileEntry, FileOperation
 from cellwall.core.network import Page
 from cellwall.core.outcomes import SEVERITIES, Finding, RunResult
 from cellwall.core.tool_servers import CallServerTool
-from cellwall.core.types import Action, FetchUrl, FileEntry, FileOperation, Json, ProcessInfo
+from cellwall.core.types import Action, FetchUrl, Json, ProcessInfo
 from cellwall.guard import mark
 from cellwall.guard.report import Report, Treatment
 from cellwall.guard.scanning import Scanner

@@ -14,13 +14,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Finding
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
     Action,
     CalendarEvent,
     CallTool,
-    FileOperation,
     Json,
     ProcessOperation,
     ReceiveMessage,

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from cellwall.core.packages import InstallRuling
+from cellwall.packages.evidence import Evidence, PackageRules, PackageVerdict
 from cellwall.packages.facts import Project
 from cellwall.packages.feed import Feed
 from cellwall.packages.history import releases_before
@@ -23,15 +24,7 @@ from cellwall.packages.popular import (
     popular_rank,
     popular_spelling,
 )
-from cellwall.packages.verdict import (
-    Evidence,
-    PackageRules,
-    PackageVerdict,
-    judge_facts,
-    judge_pin,
-    judge_project,
-    judge_version,
-)
+from cellwall.packages.verdict import judge_facts, judge_pin, judge_project, judge_version
 
 
 class NameRules(Hashable, Protocol):

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from packaging.utils import canonicalize_version
 
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageVerdict, Reason, Step
 from cellwall.packages.locks.model import STRONG_ALGORITHMS, LockedPackage
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.osv import Advisory
 from cellwall.packages.registry.judged_index import JudgedIndex
-from cellwall.packages.verdict import PackageVerdict, Reason, Step
 
 
 @dataclass(frozen=True, slots=True)

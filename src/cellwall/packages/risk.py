@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cellwall.packages.verdict import PackageVerdict, Step
+from cellwall.packages.evidence import PackageVerdict, Step
 
 MAX_POINTS = 10
 

@@ -32,7 +32,7 @@ class TextCache(Generic[Result]):
         self._results: OrderedDict[Hashable, tuple[int, Result]] = OrderedDict()
         self._characters = 0
 
-    def __call__(self, text: str, *rest: Hashable, **named: Any) -> Result:  # noqa: ANN401
+    def __call__(self, text: str, *rest: Hashable, **named: Any) -> Result:  # noqa: ANN401  # any function's
         key = (text, rest, *sorted(named.items()))
         with self._lock:
             if key in self._results:

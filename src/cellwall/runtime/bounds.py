@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cellwall.core.errors import BadInput
+from cellwall.core.files import FileOperation
 from cellwall.core.limits import Limits
 from cellwall.core.packages import REGISTRIES, InstallPackages, parse_install
+from cellwall.core.skills import Skill
 from cellwall.core.text import to_bytes
 from cellwall.core.tool_servers import (
     CallServerTool,
@@ -21,7 +23,6 @@ from cellwall.core.types import (
     Action,
     CallTool,
     FetchUrl,
-    FileOperation,
     Json,
     ProcessOperation,
     ReceiveMessage,
@@ -30,7 +31,6 @@ from cellwall.core.types import (
     SendReply,
     ServeClient,
     SetDomains,
-    Skill,
     ToolResult,
     UseAccount,
     UseTool,

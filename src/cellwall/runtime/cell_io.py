@@ -141,7 +141,7 @@ class CleanedOutput:
             tasks.start_soon(clean)
             try:
                 results.append(await work())
-            except Exception as error:  # noqa: BLE001  # as above
+            except Exception as error:  # noqa: BLE001  # raised after the task group
                 problems.append(error)
             tasks.cancel_scope.cancel()
         if problems:

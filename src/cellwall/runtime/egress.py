@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cellwall.audit.log import AuditLog
+from cellwall.config.egress_sections import read_server
 from cellwall.config.models import Settings
-from cellwall.config.sections import read_server
 from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.network import (
     CellNetwork,

@@ -1,22 +1,21 @@
-"""Step (10) of an action that did not run: each refusal becomes an outcome and a record here."""
+"""Step (10) of an action that did not run: each refusal becomes an outcome and a record here.
+
+An error text is redacted here as well, before an interface gets it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cellwall.core.errors import AuditFailed, CellwallError, Denied, LimitExceeded
+from cellwall.core.errors import AuditFailed, CellwallError, ConfigError, Denied, LimitExceeded
 from cellwall.core.outcomes import ErrorInfo, EventKind, Finding, Outcome, Status
+from cellwall.core.ports import GuardPort
 from cellwall.core.telemetry import ActionWatch, Step
 from cellwall.core.types import Action, Json
 from cellwall.core.verdict import Decision
-from cellwall.runtime.outcomes import (
-    denial_body,
-    denial_error,
-    failed_outcome,
-    host_question_error,
-    intent_body,
-)
+from cellwall.runtime.event_bodies import denial_body, intent_body
+from cellwall.runtime.outcomes import denial_error, failed_outcome, host_question_error
 from cellwall.runtime.recording import Recorder
 
 
@@ -25,6 +24,7 @@ class Endings:
     """Outcomes of actions that were refused."""
 
     _recorder: Recorder
+    _guard: GuardPort
 
     def refuse(
         self,
@@ -75,3 +75,14 @@ class Endings:
         audit_id = await self._recorder.record(action, EventKind.INTENT, body)
         error = host_question_error(action, decision)
         return failed_outcome(action, Status.DENIED, decision, findings, audit_id, error)
+
+    def redact(self, action: Action, outcome: Outcome, error: ErrorInfo) -> Outcome:
+        """Redact an error message: it may quote a file, host or type name chosen by an attacker."""
+        try:
+            message = self._guard.redact(error.message)
+            shown = self._guard.tell(action, message) if action.audience == "model" else ""
+        except ConfigError:  # the guard's rules are unreadable: nothing ran, and the error says so
+            return outcome
+        except CellwallError:  # the guard failed: drop the message rather than show it unredacted
+            message, shown = "the action failed, and its error message could not be redacted", ""
+        return replace(outcome, error=replace(error, message=message), shown=shown)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import anyio
 
 from cellwall.core.errors import BadInput
+from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import (
     ConnectionsPort,
@@ -22,7 +23,6 @@ from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
     Action,
     FetchUrl,
-    FileOperation,
     ProcessOperation,
     ReceiveMessage,
     SendReply,

@@ -13,21 +13,21 @@ administrator has one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from cellwall.accounts.roles import Roles
 from cellwall.config.models import Settings
-from cellwall.core.errors import ConfigError
+from cellwall.core.errors import BadInput, ConfigError
+from cellwall.core.files import FILE_READS, FileOperation
 from cellwall.core.outcomes import SEVERITIES, Finding
 from cellwall.core.packages import InstallPackages
+from cellwall.core.ports import RolesPort
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
-    FILE_READS,
     Action,
     CallTool,
     FetchUrl,
-    FileOperation,
     Permission,
     Principal,
     ProcessOperation,
@@ -189,3 +189,18 @@ def _without_detail(error: ConfigError) -> ConfigError:
         code=error.code,
         detail=error.message,
     )
+
+
+def effective_role(roles: RolesPort, action: Action) -> Role:
+    """The role of the principal; an unnamed principal has none."""
+    if not action.principal.name:
+        raise BadInput("the action names no principal")
+    return roles.role_of(action.principal)
+
+
+def with_role(role: Role, action: Action) -> Action:
+    """The action bound to the role, which then also binds the tool calls that follow from it."""
+    who = action.principal
+    if who.role == role.name:
+        return action
+    return replace(action, principal=replace(who, role=role.name))

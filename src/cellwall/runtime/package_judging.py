@@ -18,9 +18,9 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.sandbox.templates.definitions import shipped_hashes
 
 if TYPE_CHECKING:
+    from cellwall.packages.evidence import PackageRules
     from cellwall.packages.judge import NameRules, PackageJudge
     from cellwall.packages.names import Ecosystem
-    from cellwall.packages.verdict import PackageRules
 
 _BROKEN = "a policy file that applies here is invalid, so no package is allowed"
 
@@ -32,7 +32,7 @@ def packages_folder(home: str) -> str:
 
 def package_rules(settings: Settings) -> PackageRules:
     """The rules of `[packages]`."""
-    from cellwall.packages.verdict import PackageRules
+    from cellwall.packages.evidence import PackageRules
 
     packages = settings.packages
     return PackageRules(
@@ -72,10 +72,10 @@ def rules_now(
     *, named: Sequence[str], cwd: str, environ: Mapping[str, str]
 ) -> Callable[[Ecosystem, str], NameRules]:
     """The rules about any name, by the policy files that apply now; a broken file denies all."""
-    from cellwall.runtime.policies import effective_policy
+    from cellwall.runtime.policies import package_policy
 
     try:
-        policy = effective_policy(named=named, cwd=cwd, environ=environ)
+        policy = package_policy(named=named, cwd=cwd, environ=environ)
     except ConfigError:
         # The message quotes a file and shows its path, and would reach the code in the cell.
         broken = _FixedRuling(InstallRuling(Decision.built_in(Verdict.DENY, "policy", _BROKEN)))

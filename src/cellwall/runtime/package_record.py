@@ -19,8 +19,8 @@ from cellwall.core.outcomes import Event, EventKind, PackageUse
 from cellwall.core.types import Json
 
 if TYPE_CHECKING:
+    from cellwall.packages.evidence import PackageVerdict
     from cellwall.packages.inventory import InstalledPackage
-    from cellwall.packages.verdict import PackageVerdict
 
 SERVED = "package-served"
 REFUSED = "package-refused"

@@ -42,9 +42,9 @@ from cellwall.runtime.package_judging import rules_about
 from cellwall.runtime.questions import make_question
 
 if TYPE_CHECKING:
+    from cellwall.packages.evidence import PackageVerdict, Reason
     from cellwall.packages.judge import NameRules, PackageJudge
     from cellwall.packages.names import Ecosystem
-    from cellwall.packages.verdict import PackageVerdict, Reason
 
 MAX_QUESTIONS = 20
 """In one session: a flood of names must not become a flood of questions."""

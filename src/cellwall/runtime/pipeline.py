@@ -19,12 +19,7 @@ from functools import partial
 
 import anyio
 
-from cellwall.core.errors import (
-    AuditFailed,
-    BadInput,
-    CellwallError,
-    ConfigError,
-)
+from cellwall.core.errors import AuditFailed, BadInput, CellwallError
 from cellwall.core.outcomes import ErrorInfo, EventKind, Finding, Outcome, RunResult, Status
 from cellwall.core.packages import InstallPackages
 from cellwall.core.ports import (
@@ -43,54 +38,31 @@ from cellwall.core.ports import (
     RolesPort,
     SandboxPort,
     SkillsPort,
+    StopPort,
     TemplatesPort,
     ToolServersPort,
     ToolsPort,
     VaultPort,
     WorkspacePort,
 )
+from cellwall.core.skills import Skill
 from cellwall.core.telemetry import OFF, ActionWatch, Step, TelemetryPort
-from cellwall.core.tool_servers import CallServerTool, RunServer
-from cellwall.core.types import (
-    Action,
-    CallTool,
-    OutputSink,
-    Role,
-    SetDomains,
-    Skill,
-    ToolResult,
-    UseTool,
-)
-from cellwall.core.verdict import Decision, Verdict, strictest
+from cellwall.core.tool_servers import RunServer
+from cellwall.core.types import Action, CallTool, OutputSink, Role, SetDomains, ToolResult, UseTool
+from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.bounds import ActionBounds, check_skill_size
-from cellwall.runtime.cell_io import (
-    CleanedOutput,
-    Listener,
-    call_tool,
-    screen_input,
-    tool_caller,
-)
+from cellwall.runtime.cell_io import CleanedOutput, Listener, call_tool, screen_input, tool_caller
 from cellwall.runtime.cell_runs import CellRunner
 from cellwall.runtime.connections import resolve_account
 from cellwall.runtime.consents import Consents
-from cellwall.runtime.egress import (
-    with_configured_domains,
-    with_configured_registries,
-)
+from cellwall.runtime.egress import with_configured_domains, with_configured_registries
 from cellwall.runtime.endings import Endings
-from cellwall.runtime.host_operations import HostOperations, required_servers
-from cellwall.runtime.judging import missing_permissions
-from cellwall.runtime.metering import Unmetered
-from cellwall.runtime.outcomes import (
-    allowed_outcome,
-    failed_outcome,
-    host_failure,
-    intent_body,
-    outcome_body,
-    run_outcome,
-    tool_result_body,
-    with_all_reasons,
-)
+from cellwall.runtime.event_bodies import intent_body, outcome_body, tool_result_body
+from cellwall.runtime.host_operations import HostOperations
+from cellwall.runtime.judges import judge
+from cellwall.runtime.judging import effective_role, missing_permissions, with_role
+from cellwall.runtime.metering import Unmetered, UsageMeter
+from cellwall.runtime.outcomes import allowed_outcome, failed_outcome, host_failure, run_outcome
 from cellwall.runtime.recording import Recorder
 
 _NOT_JUDGED = Decision(Verdict.DENY, reason="refused before the policy judged the action")
@@ -100,6 +72,7 @@ _NOT_JUDGED = Decision(Verdict.DENY, reason="refused before the policy judged th
 class Runtime:
     """The parts, wired together."""
 
+    stop: StopPort
     bounds: ActionBounds
     roles: RolesPort
     policy: PolicyPort
@@ -124,6 +97,7 @@ class Runtime:
     telemetry: TelemetryPort = OFF
     connections: ConnectionsPort | None = None
     recorder: Recorder = field(init=False)
+    meter: UsageMeter = field(init=False)
     _endings: Endings = field(init=False)
     _people: Consents = field(init=False)
     _host: HostOperations = field(init=False)
@@ -131,7 +105,8 @@ class Runtime:
     def __post_init__(self) -> None:
         recorder = Recorder(self.audit)
         object.__setattr__(self, "recorder", recorder)
-        object.__setattr__(self, "_endings", Endings(recorder))
+        object.__setattr__(self, "meter", UsageMeter(self.sandbox, recorder))
+        object.__setattr__(self, "_endings", Endings(recorder, self.guard))
         people = Consents(self.guard, self.approvals, recorder, self.installer)
         object.__setattr__(self, "_people", people)
         host = HostOperations(
@@ -173,7 +148,7 @@ class Runtime:
             )
             if outcome.error is None:
                 return outcome
-            return self._redact_error(action, outcome, outcome.error)
+            return self._endings.redact(action, outcome, outcome.error)
         finally:
             self.recorder.traffic.count -= weight
             self.sandbox.tidy_up()
@@ -188,17 +163,6 @@ class Runtime:
         self.policy.judge(action, ())  # reads the policy files
         await self._verify_skills(action)
         await self.vault.check(action)
-
-    def _redact_error(self, action: Action, outcome: Outcome, error: ErrorInfo) -> Outcome:
-        """Redact an error message: it may quote a file, host or type name chosen by an attacker."""
-        try:
-            message = self.guard.redact(error.message)
-            shown = self.guard.tell(action, message) if action.audience == "model" else ""
-        except ConfigError:  # the guard's rules are unreadable: nothing ran, and the error says so
-            return outcome
-        except CellwallError:  # the guard failed: drop the message rather than show it unredacted
-            message, shown = "the action failed, and its error message could not be redacted", ""
-        return replace(outcome, error=replace(error, message=message), shown=shown)
 
     async def _receive(self, action: Action, operation: ToolResult, watch: ActionWatch) -> Outcome:
         """Steps 1, 2, 9 and 10, for a tool call that was judged before and ran on the host."""
@@ -229,14 +193,16 @@ class Runtime:
         ask: ApproverPort | None,
     ) -> Outcome:
         try:
-            # (1) Sizes, ids, encodings: nothing below sees an unbounded value.
+            # (1) Nothing begins during an emergency stop (OBS-3). Sizes, ids, encodings: nothing
+            # below sees an unbounded value.
             watch.step(Step.BOUND)
+            self.stop.check()
             self.bounds.check(action)
             # (2) The principal and the most that its role permits. Checked before all that can
             # allow: no rule, answer or isolation layer grants what a role lacks (RBAC-2).
             watch.step(Step.WHO)
-            role = self._role(action)
-            action = _with_role(role, action)
+            role = effective_role(self.roles, action)
+            action = with_role(role, action)
             # An account is its owner's; another one answers as if there were none (RBAC-3).
             action = resolve_account(self.connections, action)
             # Its rates are counted, and what it will cost is reserved (RBAC-4).
@@ -275,7 +241,13 @@ class Runtime:
                 findings = await screen_input(self.guard, action)
                 # (4) Pure; no match is DENY.
                 watch.step(Step.JUDGE)
-                decision = await self._judge(action, findings, servers)
+                decision = await judge(
+                    action,
+                    findings,
+                    policy=self.policy,
+                    installer=self.installer,
+                    servers=servers,
+                )
             else:
                 decision = lacking
             use = action.operation if isinstance(action.operation, UseTool) else None
@@ -310,10 +282,11 @@ class Runtime:
         clean = None if listener is None else CleanedOutput(self.guard, listener)
         try:
             outcome = await self._carry_out(
-                action, watch, decision, audit_id, clean, tools, servers, ask, skills
+                action, watch, decision, audit_id, held, clean, tools, servers, ask, skills
             )
         except CellwallError as error:
-            return self._endings.refuse(action, watch, decision, findings, audit_id, error)
+            cause = self.stop.cause_of(error)
+            return self._endings.refuse(action, watch, decision, findings, audit_id, cause)
         except OSError as error:  # a full disk, no free descriptor: the host's, not a bug
             if listener is not None and error is listener.error:
                 self.recorder.quietly(action, {"status": "interrupted"})
@@ -341,12 +314,14 @@ class Runtime:
         watch: ActionWatch,
         decision: Decision,
         audit_id: str,
+        held: Reservation,
         sink: CleanedOutput | None,
         tools: ToolsPort | None,
         servers: ToolServersPort | None,
         ask: ApproverPort | None,
         skills: Sequence[Skill],
     ) -> Outcome:
+        self.stop.check()  # again: the action may have waited for a person since step 1
         if isinstance(action.operation, CallTool):
             # (8) Runs on the host, in its own function, with the arguments that were judged.
             watch.step(Step.RUN)
@@ -385,10 +360,14 @@ class Runtime:
                 packages=self.packages,
                 near=ask,
                 watch=watch,
+                meter=self.meter,
+                held=held,
             )
             # (8) Inside the sandbox. The workspace is settled whatever happened: files that code
             # left in a given directory stay dangerous when the run was cancelled (FS-4).
             try:
+                if action.registries:
+                    await self.installer.prepare(action, cell)
                 # Egress ends before the files are inspected: no connection is open by then.
                 if isinstance(action.operation, InstallPackages):
                     watch.step(Step.RUN)
@@ -410,42 +389,12 @@ class Runtime:
                 return outcome
             return replace(outcome, packages=self.egress.take_packages(action.id))
 
-    async def _judge(
-        self, action: Action, findings: Sequence[Finding], servers: ToolServersPort | None
-    ) -> Decision:
-        """An agent's command may take long to parse, so it is judged in a thread."""
-        if isinstance(action.operation, CallServerTool):
-            # No rule allows a tool that no person has accepted (SRV-7).
-            by_rules = self.policy.judge(action, findings)
-            return strictest(required_servers(servers).judge(action.operation), by_rules)
-        if isinstance(action.operation, InstallPackages):
-            by_rules = self.policy.judge(action, findings)
-            by_names = await anyio.to_thread.run_sync(self.installer.judge, action.operation)
-            return with_all_reasons(by_rules, by_names)
-        if isinstance(action.operation, UseTool):
-            return await anyio.to_thread.run_sync(self.policy.judge, action, findings)
-        return self.policy.judge(action, findings)
-
-    def _role(self, action: Action) -> Role:
-        """The effective role; an unnamed principal has none."""
-        if not action.principal.name:
-            raise BadInput("the action names no principal")
-        return self.roles.role_of(action.principal)
-
     async def _verify_skills(self, action: Action) -> tuple[Skill, ...]:
         if not action.skills:
             return ()
         skills = await anyio.to_thread.run_sync(self.skills.load, action.skills)
         check_skill_size(skills, action.limits)
         return skills
-
-
-def _with_role(role: Role, action: Action) -> Action:
-    """The action bound to the role, which then also binds the tool calls that follow from it."""
-    who = action.principal
-    if who.role == role.name:
-        return action
-    return replace(action, principal=replace(who, role=role.name))
 
 
 def _session_id(action: Action) -> str:

@@ -306,3 +306,20 @@ def check_header(text: str) -> str:
             code="CW-MCP-HEADER",
         )
     return text
+
+
+def describe(entry: ServerEntry) -> Mapping[str, Json]:
+    """The settings of a server for people: no value of a variable."""
+    settings = entry.settings
+    return {
+        "name": settings.name,
+        "kind": "remote" if settings.url else "local",
+        "command": list(settings.argv),
+        "url": settings.url,
+        "domains": list(settings.domains),
+        "secrets": list(settings.secrets),
+        "env_names": sorted(settings.env),
+        "workspace": f"{settings.directory}:{settings.mode}" if settings.directory else "",
+        "template": settings.template,
+        "elicitation": settings.may_elicit,
+    }

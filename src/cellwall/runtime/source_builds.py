@@ -35,6 +35,7 @@ from cellwall.core.packages import InstallPackages, package_of
 from cellwall.core.ports import InstallCells
 from cellwall.core.types import Action
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageVerdict
 from cellwall.packages.inventory import InstalledPackage
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem
@@ -46,7 +47,7 @@ from cellwall.packages.registry.service import MAX_QUESTIONS
 from cellwall.packages.registry.shared_work import SessionBounds
 from cellwall.packages.registry.upstream import HttpUpstream
 from cellwall.packages.source_builds import BuildRefused, choose_source, read_build
-from cellwall.packages.verdict import PackageVerdict, may_be_built
+from cellwall.packages.verdict import may_be_built
 from cellwall.runtime.build_cells import BuildInput, WheelFile, build_action, run_build
 from cellwall.runtime.outcomes import PACKAGES_RULE
 from cellwall.runtime.package_record import PackageRecord, SourceBuild

@@ -11,9 +11,8 @@ A client's credentials are not known here: a server gets the variables and secre
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -31,52 +30,20 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.egress.destinations.hostnames import domain_of
 from cellwall.mcp_servers.definitions import ToolSet
 from cellwall.mcp_servers.pins import compare, usable
-from cellwall.runtime.offered_tools import Offer, offer
-from cellwall.runtime.server_catalog import ServerCatalog, ServerEntry, ServerSettings
+from cellwall.runtime.live_server import LiveServer, end_server, new_connection
+from cellwall.runtime.offered_tools import Offer, OfferedServers
+from cellwall.runtime.server_catalog import ServerSettings
 
 if TYPE_CHECKING:
     from cellwall.mcp_servers.connection import ServerConnection
     from cellwall.runtime.wiring import App
 
-_START_TIMEOUT_S = 60.0
 _MAX_STARTS, _STARTS_WITHIN_S = 5, 60.0
-_END_WITHIN_S = 30.0
 _SHOWN_ERROR_BYTES = 2000
 _COMPARE_EVERY_S = 1.0
 _QUARANTINE = "CW-MCP-QUARANTINE"
+_SHARED = "its directory is writable, and users of a service must not share one"
 _REVIEW = "A person can look at it: cellwall mcp gateway review {}"
-
-
-@dataclass(slots=True)
-class _LiveServer:
-    """A server with its sandbox; the process in it may have ended."""
-
-    settings: ServerSettings
-    session: AbstractContextManager[str]
-    session_id: str
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
-    connection: ServerConnection | None = None
-    stop: anyio.Event = field(default_factory=anyio.Event)
-    finished: anyio.Event = field(default_factory=anyio.Event)
-    usable: frozenset[str] | None = None
-    """None: not compared since the server announced other tools."""
-    starts_s: list[float] = field(default_factory=list)
-    is_comparing: bool = False
-    compared_s: float = -1e9
-    errors: bytes = b""
-    """The end of its standard error, for the person who reviews it."""
-
-    def may_use(self, tool: str) -> bool:
-        """Not to be refused yet: before a comparison the call itself compares."""
-        return self.usable is None or tool in self.usable
-
-    @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
-    def is_up(self) -> bool:
-        return self.connection is not None and not self.connection.ended.is_set()
 
 
 class ToolServers:
@@ -90,39 +57,30 @@ class ToolServers:
         starter: Principal,
         policy: tuple[str, ...] = (),
         ask: ApproverPort | None = None,
-        on_change: Callable[[], None] = lambda: None,
+        offers: OfferedServers | None = None,
+        admit: Callable[[], None] | None = None,
     ) -> None:
-        """`starter` is the person who has configured the servers; `on_change` is called when other
-        tools are offered."""
+        """`starter` is the person who has configured the servers, or a user of a service, with
+        `admit`, which raises where the user has too many servers."""
         self._app = app
         self._tasks = tasks
-        self._starter = starter
-        self._policy = policy
+        self._starter, self._policy = starter, policy
         self._ask = ask
-        self._on_change = on_change
-        self._catalog = ServerCatalog(app.store.home)
-        self._entries: dict[str, ServerEntry] = {}
-        self._offer = Offer({}, {})
-        self._live: dict[str, _LiveServer] = {}
+        self._is_for_users = admit is not None
+        self._admit = admit or (lambda: None)
+        self._offers = offers or OfferedServers(app.store.home, lambda: app.scanner)
+        self._catalog = self._offers.catalog
+        self.listeners: set[Callable[[], None]] = set()
+        """Called when other tools are offered."""
+        self._live: dict[str, LiveServer] = {}
         self._opening = anyio.Lock()
+        self._is_making = False
 
     # --- (1)
 
     def offered(self) -> Offer:
-        """The tools that are offered now; computed again after a change of the catalog."""
-        entries: dict[str, ServerEntry] = {}
-        for name in self._catalog.names():
-            with suppress(CellwallError):  # a damaged entry offers nothing, and hides no other
-                entries[name] = self._catalog.read(name)
-        # Attack: other tools each second, to have all definitions scanned again and again.
-        is_same = entries.keys() == self._entries.keys() and all(
-            entry.pins == self._entries[name].pins for name, entry in entries.items()
-        )
-        if not is_same:
-            # In this order: `judge` on another thread must not take the old offer for the new one.
-            self._offer = offer(list(entries.values()), self._app.scanner)
-        self._entries = entries
-        return self._offer
+        """The tools that are offered now."""
+        return self._offers.current()
 
     def names(self) -> frozenset[str]:
         """The servers that are configured."""
@@ -131,20 +89,26 @@ class ToolServers:
     def judge(self, operation: CallServerTool) -> Decision:
         key = (operation.server, operation.tool)
         try:
-            if self._catalog.read(operation.server) is not self._entries.get(operation.server):
-                self.offered()
+            offered = self._offers.for_server(operation.server)
+            settings = self._catalog.read(operation.server).settings
         except CellwallError as error:
             if operation.server in self._live:  # removed while it ran
                 self._live[operation.server].stop.set()
             return Decision.built_in(Verdict.DENY, "mcp:unknown", error.message)
         live = self._live.get(operation.server)
-        if key not in self._offer.tools:
-            reason = self._offer.withheld.get(key, "no person has accepted this tool")
+        if self._is_withheld(settings):
+            return Decision.built_in(Verdict.DENY, "mcp:shared", _SHARED)
+        if key not in offered.tools:
+            reason = offered.withheld.get(key, "no person has accepted this tool")
         elif live is not None and live.is_up and not live.may_use(operation.tool):
             reason = "the server has changed this tool, or itself, since a person accepted it"
         else:
             return Decision.built_in(Verdict.ALLOW, "mcp:accepted", "a person has accepted it")
         return Decision.built_in(Verdict.DENY, "mcp:quarantine", reason)
+
+    def _is_withheld(self, settings: ServerSettings) -> bool:
+        """A directory that the servers of all users write would carry data between users."""
+        return self._is_for_users and settings.mode == WorkspaceMode.READ_WRITE.value
 
     # --- (4)
 
@@ -179,24 +143,29 @@ class ToolServers:
         text = b"" if live is None else live.errors[-_SHOWN_ERROR_BYTES:]
         return self._app.runtime.guard.redact(text.decode("utf-8", "replace"))
 
-    async def _opened(self, server: str) -> _LiveServer:
+    async def _opened(self, server: str) -> LiveServer:
         async with self._opening:
             live, settings = self._live.get(server), self._catalog.read(server).settings
             if live is not None and live.settings != settings:
                 # Removed, and added again in another form.
                 del self._live[server]
                 with anyio.CancelScope(shield=True):
-                    await _end(live)
+                    await end_server(live)
                 live = None
             if live is None:
-                request = _workspace(settings)
-                with anyio.CancelScope(shield=True):  # else an unknown sandbox would stay
-                    session = self._app.session(request, self._starter)
-                    session_id = await anyio.to_thread.run_sync(session.__enter__)
-                live = self._live[server] = _LiveServer(settings, session, session_id)
+                self._admit()
+                # No await since, so that concurrent calls cannot exceed the number together.
+                self._is_making = True
+                try:
+                    with anyio.CancelScope(shield=True):  # else an unknown sandbox would stay
+                        session = self._app.session(_workspace(settings), self._starter)
+                        session_id = await anyio.to_thread.run_sync(session.__enter__)
+                finally:
+                    self._is_making = False
+                live = self._live[server] = LiveServer(settings, session, session_id)
             return live
 
-    async def _current(self, live: _LiveServer) -> ServerConnection:
+    async def _current(self, live: LiveServer) -> ServerConnection:
         """The connection, with tools compared since the server last announced others."""
         async with live.lock:
             connection = await self._started(live)
@@ -206,7 +175,7 @@ class ToolServers:
 
     # --- (2)
 
-    async def _started(self, live: _LiveServer) -> ServerConnection:
+    async def _started(self, live: LiveServer) -> ServerConnection:
         if live.connection is not None and live.is_up:
             return live.connection
         now_s = anyio.current_time()
@@ -227,13 +196,13 @@ class ToolServers:
 
     async def _hold(
         self,
-        live: _LiveServer,
+        live: LiveServer,
         *,
         task_status: anyio.abc.TaskStatus[Outcome | None],
     ) -> None:
         settings, is_started = live.settings, False
         live.stop, live.finished = anyio.Event(), anyio.Event()
-        connection = _new_connection(settings)
+        connection = new_connection(settings)
 
         async def work() -> None:
             nonlocal is_started
@@ -288,7 +257,7 @@ class ToolServers:
 
     # --- (3)
 
-    async def _compare(self, live: _LiveServer, seen: ToolSet) -> None:
+    async def _compare(self, live: LiveServer, seen: ToolSet) -> None:
         entry = self._catalog.read(live.name)
         before, live.usable = live.usable, usable(entry.pins, seen)
         waiting = [
@@ -300,9 +269,9 @@ class ToolServers:
             note = partial(self._note_change, live, seen, waiting)
             await anyio.to_thread.run_sync(note)
         if before and before != live.usable:
-            self._on_change()
+            self._tell_change()
 
-    def _note_change(self, live: _LiveServer, seen: ToolSet, waiting: list[str]) -> None:
+    def _note_change(self, live: LiveServer, seen: ToolSet, waiting: list[str]) -> None:
         message = f"the MCP server {live.name} waits for a review of {len(waiting)} definitions"
         body: dict[str, Json] = {
             "change": "quarantine",
@@ -318,35 +287,61 @@ class ToolServers:
         self._app.audit.write(event)
         self._catalog.note_seen(live.name, seen)
 
-    def _changed(self, live: _LiveServer) -> None:
+    def _changed(self, live: LiveServer) -> None:
         """The server announces other tools: none is usable until they are compared."""
         live.usable = None
         if live.is_comparing:
             return  # attack: announcements without end
         live.is_comparing = True
-        self._on_change()
+        self._tell_change()
         self._tasks.start_soon(self._compare_again, live)
 
-    async def _compare_again(self, live: _LiveServer) -> None:
+    async def _compare_again(self, live: LiveServer) -> None:
         now_s = anyio.current_time()
         await anyio.sleep(max(0.0, live.compared_s + _COMPARE_EVERY_S - now_s))
         live.compared_s = anyio.current_time()
         live.is_comparing = False
         try:
             await self._current(live)
-            self._on_change()
+            self._tell_change()
         except CellwallError:
             pass  # the next call reports it
 
     def withheld_now(self) -> frozenset[tuple[str, str]]:
-        """Offered tools that a running server has changed."""
-        return frozenset(
-            key
-            for key in self._offer.tools
-            if (live := self._live.get(key[0])) is not None
-            and live.is_up
-            and key[1] not in (live.usable or ())
-        )
+        """Offered tools that a running server has changed, or that this user cannot have."""
+        return frozenset(key for key in self._offers.current().tools if self._is_gone(*key))
+
+    def _is_gone(self, server: str, tool: str) -> bool:
+        live = self._live.get(server)
+        if live is not None and live.is_up and tool not in (live.usable or ()):
+            return True
+        try:
+            return self._is_withheld(self._catalog.read(server).settings)
+        except CellwallError:  # removed meanwhile
+            return True
+
+    def act_as(self, starter: Principal) -> None:
+        """Further servers are started by this principal: the same user, whose role may differ."""
+        self._starter = starter
+
+    def live(self) -> tuple[LiveServer, ...]:
+        """The servers with a sandbox."""
+        return tuple(self._live.values())
+
+    @property
+    def count(self) -> int:
+        """Servers with a sandbox, and one that gets it now."""
+        return len(self._live) + self._is_making
+
+    async def end(self, server: LiveServer) -> None:
+        """End one server; the next call starts it again."""
+        if self._live.get(server.name) is server:
+            del self._live[server.name]
+            await end_server(server)
+
+    def _tell_change(self) -> None:
+        for listener in tuple(self.listeners):
+            listener()
 
     async def close(self) -> None:
         """End all servers and their sandboxes."""
@@ -354,17 +349,7 @@ class ToolServers:
         for each in live:
             each.stop.set()
         for each in live:
-            await _end(each)
-
-
-async def _end(live: _LiveServer) -> None:
-    """End a server and its sandbox."""
-    live.stop.set()
-    if live.connection is not None:
-        with anyio.move_on_after(_END_WITHIN_S):
-            await live.finished.wait()
-    leave = partial(live.session.__exit__, None, None, None)
-    await anyio.to_thread.run_sync(leave)
+            await end_server(each)
 
 
 async def _first_of(event: anyio.Event, scope: anyio.CancelScope) -> None:
@@ -377,37 +362,6 @@ def _workspace(settings: ServerSettings) -> WorkspaceRequest:
     return WorkspaceRequest(mode, settings.directory or None)
 
 
-def _new_connection(settings: ServerSettings) -> ServerConnection:
-    # Late: the SDK takes long to import, and a list of servers does not need it.
-    from cellwall import __version__  # noqa: PLC0415
-    from cellwall.mcp_servers.connection import ConnectionSettings, ServerConnection  # noqa: PLC0415
-
-    bounds = ConnectionSettings(
-        start_timeout_s=_START_TIMEOUT_S,
-        call_timeout_s=settings.timeout_s,
-        may_elicit=settings.may_elicit,
-        version=__version__,
-    )
-    return ServerConnection(settings.name, bounds)
-
-
 @functools.cache
 def _relay() -> str:
     return resources.files("cellwall.mcp_servers").joinpath("relay.py").read_text("utf-8")
-
-
-def describe(entry: ServerEntry) -> Mapping[str, Json]:
-    """The settings of a server for people: no value of a variable."""
-    settings = entry.settings
-    return {
-        "name": settings.name,
-        "kind": "remote" if settings.url else "local",
-        "command": list(settings.argv),
-        "url": settings.url,
-        "domains": list(settings.domains),
-        "secrets": list(settings.secrets),
-        "env_names": sorted(settings.env),
-        "workspace": f"{settings.directory}:{settings.mode}" if settings.directory else "",
-        "template": settings.template,
-        "elicitation": settings.may_elicit,
-    }

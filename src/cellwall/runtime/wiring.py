@@ -1,13 +1,10 @@
 """The composition root: builds a `Runtime` from the configuration. Only it names all parts."""
 
-# ruff: noqa: PLC0415  # late imports: most runs open no vault
-
 from __future__ import annotations
 
 import functools
 import os
-import pwd
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -16,7 +13,6 @@ from cellwall.audit.log import AuditLog
 from cellwall.audit.retention import holds
 from cellwall.config.load import candidates, load_settings
 from cellwall.config.models import Settings
-from cellwall.core.errors import ConfigError
 from cellwall.core.forks import OwnerProcess
 from cellwall.core.home import SHAPING
 from cellwall.core.limits import Limits
@@ -28,12 +24,20 @@ from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
 from cellwall.runtime.approval_queue import ApprovalQueue, approver_key
 from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.bounds import ActionBounds
+from cellwall.runtime.configured_parts import (
+    builder_of,
+    governor_of,
+    judge_of,
+    native_settings_of,
+    vault_of,
+    workspace_settings_of,
+)
 from cellwall.runtime.connections import OwnedConnections
 from cellwall.runtime.content_checks import CanaryList, content_checks
 from cellwall.runtime.egress import ConfiguredEgress, domains_of
 from cellwall.runtime.forwarding import forwarder
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
-from cellwall.runtime.home import no_state, state_home
+from cellwall.runtime.home import no_state, state_home, user_name
 from cellwall.runtime.judging import RuledPolicy, roles_of
 from cellwall.runtime.observing import gauge_runtime, open_telemetry, redact_logs
 from cellwall.runtime.package_installs import PackageInstaller
@@ -41,6 +45,7 @@ from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
 from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
+from cellwall.runtime.python_query import PythonQuery
 from cellwall.runtime.recording import audit_directory, note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
 from cellwall.runtime.session_data import enforce_retention, readable_keys
@@ -52,7 +57,6 @@ from cellwall.sandbox.linux.layers import (
     SHELL,
     HostLayers,
     NativeSettings,
-    Path,
     python_template_spec,
     walls_for,
 )
@@ -61,8 +65,7 @@ from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.protection import protected_paths
 from cellwall.sandbox.protection.host_directory import open_host_directory, own_path
 from cellwall.sandbox.run_ledger import RunLedger
-from cellwall.sandbox.templates import environments
-from cellwall.sandbox.workspace.leases import WorkspaceSettings
+from cellwall.sandbox.templates.uv_answers import UvAnswers
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces
 from cellwall.secrets.session_keys import SessionKeys
@@ -71,12 +74,9 @@ from cellwall.skills.store import SkillStore
 if TYPE_CHECKING:
     from cellwall.audit.export.forwarding import Forwarder
     from cellwall.guard.scanning import Scanner
-    from cellwall.packages.judge import PackageJudge
-    from cellwall.runtime.source_builds import SourceBuilder
-    from cellwall.runtime.vault import AskPassphrase, AuditedVault
+    from cellwall.runtime.vault import AskPassphrase
 
 
-_PROMISED_SHARE = 0.8
 _RUNS = "runs"
 
 
@@ -140,6 +140,7 @@ class App:
     @contextmanager
     def session(self, request: WorkspaceRequest, who: Principal) -> Iterator[str]:
         """A workspace for as long as the block lasts; swept if this process is killed."""
+        self.runtime.stop.check()
         session_id, owner = new_id("sbx"), OwnerProcess()
         identity: tuple[int, int] | None = None
         with self.ledger.open(session_id):
@@ -163,6 +164,7 @@ class App:
 
     def _end_session(self, who: Principal, session_id: str) -> None:
         self.runtime.approvals.forget(session_id)
+        self.runtime.meter.end_session(session_id)  # before its counters are gone
         self.runtime.sandbox.end_session(session_id)
         self.runtime.egress.end_session(session_id)
         if self.runtime.packages is not None:
@@ -211,12 +213,8 @@ def settings_files(config: str | None, environ: Mapping[str, str]) -> tuple[str,
 
 @functools.cache
 def principal(interface: str) -> Principal:
-    """The user who started this process, by uid and not by the environment."""
-    try:
-        name = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        name = f"uid:{os.getuid()}"
-    return Principal(name, interface)
+    """The user who started this process, through this interface."""
+    return Principal(user_name(), interface)
 
 
 def open_app(
@@ -248,16 +246,16 @@ def open_app(
     audit = open_record(home, settings, keys)
     note_configuration(home, settings, audit, principal("cellwall"))
     enforce_retention(settings, audit, store, ledger, keys)
-    native, layers = _native_settings(settings, environ, home), HostLayers.detect()
+    native, layers = native_settings_of(settings, environ, home), HostLayers.detect()
     if layers.cgroup.way == "none" and native.path == "auto":
         # Without cgroups usage is measured per keeper, and the cells of a template share one.
         # CELLWALL_PATH=warm still selects the warm path, with rlimits alone.
         native = replace(native, path="cold")
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
-    governor = _governor(settings, home)
+    governor = governor_of(settings, home)
     roles = roles_of(settings)
     leaser = SecretLeaser(
-        functools.partial(_open_vault, home, settings, ask_passphrase, audit),
+        functools.partial(vault_of, home, settings, ask_passphrase, audit),
         home,
         lambda session_id: store.session(session_id).request.directory,
     )
@@ -272,17 +270,18 @@ def open_app(
         policy_path=user_policy(environ),
     )
     packages = PackageSessions(settings, dict(environ), approvals)
-    open_judge = functools.partial(_open_judge, settings, home)
+    open_judge = functools.partial(judge_of, settings, home)
     record = PackageRecord(audit)
     canaries = CanaryList(home)
     checks = content_checks(settings, canaries)
     egress = ConfiguredEgress(settings, audit, leaser, home, packages, record, checks)
     sandbox = NativeSandbox(native, layers, ledger, pool)
-    workspaces = Workspaces(store, _workspace_settings(settings, protection), sandbox.views)
+    workspaces = Workspaces(store, workspace_settings_of(settings, protection), sandbox.views)
     domains = domains_of(settings)
     # Behind all that refuses a configuration: an exporter has a thread.
     telemetry = open_telemetry(settings, lifetime)
     runtime = Runtime(
+        stop=ledger.stop_flag,
         roles=roles,
         approvals=approvals,
         bounds=ActionBounds(
@@ -307,7 +306,8 @@ def open_app(
             record,
             packages,
             workspaces,
-            functools.partial(_open_builder, settings, home, open_judge, record, packages),
+            functools.partial(builder_of, settings, home, open_judge, record, packages),
+            PythonQuery(UvAnswers(home)),
         ),
         domains=domains,
         registries=settings.packages.registries,
@@ -349,6 +349,8 @@ def sweep_state(app: App) -> None:
 
 
 def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None:
+    if ledger.stop_flag.is_set():
+        return  # what the dead left is evidence until the stop is lifted (OBS-3)
     dead = ledger.sweep()
     store.placeholders.sweep()
     keep_days = settings.workspace.keep_changes_days
@@ -358,86 +360,6 @@ def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None
         keep_days=keep_days,
         hold_ended=ledger.hold_ended,
         is_held=functools.cache(lambda: bool(holds(audit_directory(store.home)))),
-    )
-
-
-def _open_judge(settings: Settings, home: str) -> PackageJudge:
-    from cellwall.runtime.package_judging import open_judge
-
-    return open_judge(settings, home)
-
-
-def _open_builder(
-    settings: Settings,
-    home: str,
-    judge: Callable[[], PackageJudge],
-    record: PackageRecord,
-    sessions: PackageSessions,
-) -> SourceBuilder:
-    from cellwall.runtime.source_builds import SourceBuilder
-
-    return SourceBuilder(settings, home, judge, record, sessions)
-
-
-def _open_vault(
-    home: str, settings: Settings, ask: AskPassphrase | None, audit: AuditLog
-) -> AuditedVault:
-    from cellwall.runtime.vault import AuditedVault
-
-    return AuditedVault(home, settings, ask=ask, audit=audit)
-
-
-def _governor(settings: Settings, home: str) -> Governor:
-    governor = settings.governor
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Governor(
-        os.path.join(home, "governor"),
-        max_concurrent=governor.max_concurrent,
-        max_promised_memory_bytes=governor.max_promised_memory_bytes
-        or int(total * _PROMISED_SHARE),
-        queue_timeout_s=governor.queue_timeout_s,
-        min_available_memory_bytes=governor.min_available_memory_bytes,
-        max_memory_pressure_percent=governor.max_memory_pressure_percent,
-    )
-
-
-def _path(environ: Mapping[str, str]) -> Path:
-    """`CELLWALL_PATH`, for tests and measurements: both paths have the same layers."""
-    match environ.get("CELLWALL_PATH", "auto"):
-        case "warm":
-            return "warm"
-        case "cold":
-            return "cold"
-        case "auto" | "":
-            return "auto"
-        case other:
-            raise ConfigError(
-                f"CELLWALL_PATH={other!r:.40} is unknown", hint="Use auto, warm or cold."
-            )
-
-
-def _native_settings(settings: Settings, environ: Mapping[str, str], home: str) -> NativeSettings:
-    sandbox = settings.sandbox
-    return NativeSettings(
-        usual_limits=settings.limits.to_limits(),
-        path=_path(environ),
-        environment_of=functools.partial(environments.environment_of, home),
-        uid_base=sandbox.uid_base,
-        tmp_bytes=sandbox.tmp_bytes,
-        shm_bytes=sandbox.shm_bytes,
-        max_result_bytes=sandbox.max_result_bytes,
-        extra_read_only_paths=sandbox.extra_read_only_paths,
-        dangerously_without_cgroup=sandbox.dangerously_without_cgroup,
-        dangerously_without_landlock=sandbox.dangerously_without_landlock,
-    )
-
-
-def _workspace_settings(settings: Settings, protection: Protection) -> WorkspaceSettings:
-    workspace = settings.workspace
-    return WorkspaceSettings(
-        blocked_extensions=workspace.blocked_extensions,
-        max_walk_entries=workspace.max_walk_entries,
-        protection=protection,
     )
 
 

@@ -274,7 +274,7 @@ def run_key_command(command: Sequence[str]) -> bytearray:
 
 def _read_output(process: subprocess.Popen[bytes], buffer: bytearray, deadline_s: float) -> int:
     """The number of bytes before end of file; bounded in size and time."""
-    assert process.stdout is not None  # noqa: S101
+    assert process.stdout is not None  # noqa: S101  # started with a pipe
     output, length = process.stdout.fileno(), 0
     while length < len(buffer):
         ready, _, _ = select.select([output], [], [], max(0.0, deadline_s - time.monotonic()))

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from cellwall.core.errors import SkillRefused
 from cellwall.core.notes import MAX_NOTE_BYTES, PublicKey, Signer
-from cellwall.core.types import Skill
+from cellwall.core.skills import Skill
 from cellwall.skills.folders import file_refused, is_executable, read_named, read_once, walk_files
 from cellwall.skills.manifest import (
     MANIFEST_NAME,

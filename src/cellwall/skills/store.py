@@ -15,7 +15,7 @@ from cellwall.core.errors import BadInput, CellwallError, ConfigError, KeyFailed
 from cellwall.core.keys import SigningKey, load_key, make_key
 from cellwall.core.limits import MIB
 from cellwall.core.notes import BadNote, PublicKey
-from cellwall.core.types import Skill
+from cellwall.core.skills import Skill
 from cellwall.skills.folders import (
     RETIRED,
     UNFINISHED,

@@ -36,7 +36,7 @@ class Identities(Repository):
         query = query.order_by(ExternalIdentityRow.issuer, ExternalIdentityRow.subject)
         async with self._database.read() as connection:
             rows = await connection.execute(query)
-            return tuple(ExternalIdentity(**row._mapping) for row in rows)  # noqa: SLF001  # as above
+            return tuple(ExternalIdentity(**row._mapping) for row in rows)  # noqa: SLF001  # public name
 
     async def remove_identity(self, issuer: str, subject: str, *, user_id: str) -> bool:
         statement = delete(ExternalIdentityRow).filter_by(
@@ -66,14 +66,14 @@ class Identities(Repository):
         query = select(PasskeyRow).where(PasskeyRow.credential_id == credential_id)
         async with self._database.read() as connection:
             row = (await connection.execute(query)).one_or_none()
-        return None if row is None else Passkey(**row._mapping)  # noqa: SLF001  # as above
+        return None if row is None else Passkey(**row._mapping)  # noqa: SLF001  # public name
 
     async def list_passkeys(self, user_id: str) -> tuple[Passkey, ...]:
         query = select(PasskeyRow).where(PasskeyRow.user_id == user_id)
         query = query.order_by(PasskeyRow.created_s, PasskeyRow.id)
         async with self._database.read() as connection:
             rows = await connection.execute(query)
-            return tuple(Passkey(**row._mapping) for row in rows)  # noqa: SLF001  # as above
+            return tuple(Passkey(**row._mapping) for row in rows)  # noqa: SLF001  # public name
 
     async def use_passkey(self, credential_id: bytes, *, sign_count: int, now_s: float) -> bool:
         stored = PasskeyRow.sign_count

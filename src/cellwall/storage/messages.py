@@ -73,7 +73,7 @@ class Messages(Repository):
         query = query.order_by(PairingRow.created_s, PairingRow.id)
         async with self._database.read() as connection:
             rows = await connection.execute(query)
-            return tuple(Pairing(**row._mapping) for row in rows)  # noqa: SLF001  # as above
+            return tuple(Pairing(**row._mapping) for row in rows)  # noqa: SLF001  # public name
 
     async def remove_pairing(self, pairing_id: str, *, user_id: str) -> bool:
         statement = delete(PairingRow).where(

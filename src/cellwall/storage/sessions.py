@@ -42,7 +42,8 @@ class Sessions(Repository):
             )
             if (await connection.execute(live)).scalar_one() >= max_live:
                 return False
-            values = {**asdict(session), "about": dict(session.about)}
+            own = {"about": dict(session.about), "service_id": self.service_id}
+            values = {**asdict(session), **own}
             await connection.execute(insert(SessionRow).values(**values))
             return True
 
@@ -60,13 +61,13 @@ class Sessions(Repository):
         query = select(SessionRow).where(SessionRow.id > after, _may_see(user_id, teams))
         async with self._database.read() as connection:
             rows = await connection.execute(query.order_by(SessionRow.id).limit(limit))
-            return tuple(SessionRecord(**row._mapping) for row in rows)  # noqa: SLF001  # as above
+            return tuple(SessionRecord(**row._mapping) for row in rows)  # noqa: SLF001  # public name
 
     async def end_session(self, session_id: str, *, now_s: float) -> bool:
         return await self._end(now_s, SessionRow.id == session_id) == 1
 
     async def end_all_sessions(self, *, now_s: float) -> int:
-        return await self._end(now_s)
+        return await self._end(now_s, SessionRow.service_id == self.service_id)
 
     async def _end(self, now_s: float, *conditions: ColumnElement[bool]) -> int:
         async with self._database.write() as connection:
@@ -74,7 +75,8 @@ class Sessions(Repository):
             return (await connection.execute(statement.values(ended_s=now_s))).rowcount
 
     async def add_approval(self, approval: ApprovalRecord) -> bool:
-        values = {**asdict(approval), "question": dict(approval.question)}
+        own = {"question": dict(approval.question), "service_id": self.service_id}
+        values = {**asdict(approval), **own}
         async with self._database.write() as connection:
             if not await lock_user(connection, approval.owner_id):
                 return False
@@ -85,7 +87,7 @@ class Sessions(Repository):
         query = select(ApprovalRow).where(ApprovalRow.id == approval_id, _is_shown(seen_by))
         async with self._database.read() as connection:
             row = (await connection.execute(query)).one_or_none()
-        return None if row is None else ApprovalRecord(**row._mapping)  # noqa: SLF001  # as above
+        return None if row is None else ApprovalRecord(**row._mapping)  # noqa: SLF001  # public name
 
     async def list_ended_approvals(
         self, *, seen_by: Viewer, before: str = "", limit: int = 100
@@ -100,7 +102,7 @@ class Sessions(Repository):
         query = query.order_by(ApprovalRow.asked_s.desc(), ApprovalRow.id.desc()).limit(limit)
         async with self._database.read() as connection:
             rows = await connection.execute(query)
-            return tuple(ApprovalRecord(**row._mapping) for row in rows)  # noqa: SLF001  # as above
+            return tuple(ApprovalRecord(**row._mapping) for row in rows)  # noqa: SLF001  # public name
 
     async def end_approval(
         self, approval_id: str, *, answer: str, answered_by: str | None, now_s: float
@@ -109,7 +111,8 @@ class Sessions(Repository):
         return await self._end_approvals(values, ApprovalRow.id == approval_id) == 1
 
     async def end_all_approvals(self, *, answer: str, now_s: float) -> int:
-        return await self._end_approvals({"answer": answer, "answered_s": now_s})
+        values = {"answer": answer, "answered_s": now_s}
+        return await self._end_approvals(values, ApprovalRow.service_id == self.service_id)
 
     async def _end_approvals(
         self, values: Mapping[str, object], *conditions: ColumnElement[bool]

@@ -91,7 +91,7 @@ class Tokens(Repository):
             ).one_or_none()
             if row is None:
                 return Rotation.UNKNOWN, None, b""
-            found = dict(row._mapping)  # noqa: SLF001  # as above
+            found = dict(row._mapping)  # noqa: SLF001  # public name
             used_s, known = found.pop("used_s"), found.pop("successor")
             family = RefreshFamily(**found)
             if taken.rowcount != 1:

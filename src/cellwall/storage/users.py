@@ -109,7 +109,7 @@ class Users(Repository):
     async def list_teams(self) -> tuple[Team, ...]:
         async with self._database.read() as connection:
             rows = await connection.execute(select(TeamRow).order_by(TeamRow.name))
-            return tuple(Team(**row._mapping) for row in rows)  # noqa: SLF001  # as above
+            return tuple(Team(**row._mapping) for row in rows)  # noqa: SLF001  # public name
 
     async def add_member(self, team_id: str, user_id: str) -> None:
         async with self._database.write() as connection:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from cellwall.core.files import FileOperation
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import SEVERITIES, Status
 from cellwall.core.packages import InstallPackages
@@ -19,7 +20,6 @@ from cellwall.core.types import (
     Action,
     CallTool,
     FetchUrl,
-    FileOperation,
     ProcessOperation,
     ReceiveMessage,
     RunCode,

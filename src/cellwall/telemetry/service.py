@@ -53,14 +53,14 @@ class Telemetry:
         try:
             if self.metrics is not None:
                 self.metrics.note_request(kind, seconds)
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # telemetry never refuses an action
             _note_failure(error)
 
     def note_http(self, method: str, status: int, seconds: float) -> None:
         try:
             if self.metrics is not None:
                 self.metrics.note_http(method, status, seconds)
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # telemetry never refuses an action
             _note_failure(error)
 
     def request(self, traceparent: str) -> AbstractContextManager[None]:
@@ -112,7 +112,7 @@ class _ActionWatch:
                 self._metrics.fail_step(self._step)
             if self._trace is not None:
                 self._trace.fail(code)
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # telemetry never refuses an action
             _note_failure(error)
 
     def end(self, outcome: Outcome | None) -> None:
@@ -128,7 +128,7 @@ class _ActionWatch:
                 self._trace.end(outcome)
             if _log.isEnabledFor(logging.INFO):
                 self._write_line(outcome, now - self._started)
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # telemetry never refuses an action
             _note_failure(error)
 
     def _write_line(self, outcome: Outcome | None, seconds: float) -> None:

@@ -12,17 +12,10 @@ from cellwall.accounts.quotas import BudgetSettings, Quotas
 from cellwall.accounts.rates import Rates, RateSettings
 from cellwall.core.accounts import Budget, Meter
 from cellwall.core.errors import BadInput, Denied, LimitExceeded, StorageError
+from cellwall.core.files import FileOperation
 from cellwall.core.limits import Limits
-from cellwall.core.outcomes import ErrorInfo, Outcome, Status, Usage
-from cellwall.core.types import (
-    AccountRef,
-    Action,
-    CallTool,
-    FileOperation,
-    Principal,
-    RunCode,
-    RunCommand,
-)
+from cellwall.core.outcomes import Outcome, Status, Usage
+from cellwall.core.types import AccountRef, Action, CallTool, Principal, RunCode, RunCommand
 from cellwall.storage.store import Store, open_store
 from conftest import audit_records
 from databases import in_store
@@ -74,8 +67,10 @@ def test_usage_is_booked_for_the_user_and_the_teams(settings):
             held = await found.reserve(action(who))
             held.start()
             usage = Usage(wall_s=9.0, cpu_s=2.0, sent_bytes=2**29)
-            await held.settle(outcome(usage=usage))
-            await held.settle(outcome(usage=usage))  # only the first one counts
+            held.add(usage)
+            await held.settle(outcome())
+            held.add(usage)
+            await held.settle(outcome())  # only the first one counts
         one = {"runs": 1.0, "cpu_s": 2.0, "sent_bytes": 2.0**29, "money": 0.1 + 1.0 + 4.0}
         expected = {f"user {name}": amount for name, amount in one.items()}
         expected |= {f"team {name}": 2 * amount for name, amount in one.items()}
@@ -113,7 +108,8 @@ def test_a_budget_that_is_used_up_refuses_until_its_period_ends(
         for _ in range(count):
             held = await found.reserve(action())
             held.start()
-            await held.settle(outcome(usage=usage))
+            held.add(usage)
+            await held.settle(outcome())
         refused = await is_refused(found, action())
         listing = action(operation=FileOperation("list", "/"))
         assert await found.reserve(listing)  # uses nothing of it
@@ -149,7 +145,8 @@ def test_measured_usage_exceeds_a_budget_by_no_more_than_the_runs_under_way(sqli
         held = [await found.reserve(action()) for _ in range(3)]
         for each in held:
             each.start()
-            await each.settle(outcome(usage=Usage(cpu_s=6.0)))
+            each.add(Usage(cpu_s=6.0))
+            await each.settle(outcome())
         await is_refused(found, action())
         assert await used(found) == {"user cpu_s": 18.0}
 
@@ -166,38 +163,55 @@ def test_an_action_that_did_not_run_costs_nothing(sqlite_settings, status):
             await held.settle(outcome(status))
         held = await found.reserve(action())
         held.start()
-        busy = ErrorInfo("CW-BUSY", "the host is full", kind="Busy")
-        await held.settle(outcome(Status.ERROR, error=busy))
+        await held.settle(outcome(Status.ERROR))
         assert await used(found) == {"user runs": 0.0, "user money": 0.0, "user cpu_s": 0.0}
 
     in_store(sqlite_settings, go)
 
 
 @pytest.mark.parametrize("end", [None, outcome(Status.ERROR)])
-def test_a_run_that_is_cancelled_or_breaks_its_sandbox_pays_for_its_time(sqlite_settings, end):
+def test_a_run_that_is_cancelled_or_breaks_its_sandbox_pays_for_what_it_used(sqlite_settings, end):
     """Else a client that hangs up before the end runs for free."""
 
     async def go(store: Store) -> None:
         found = quotas(store, user={"runs": 9.0, "cpu_s": 9.0})
         held = await found.reserve(action())
         held.start()
-        held.started_at -= 3.0
+        held.add(Usage(cpu_s=3.0))
         await held.settle(end)
-        after = await used(found)
-        assert 3.0 <= after["user cpu_s"] <= 7.0
-        assert after["user runs"] == (1.0 if end is None else 0.0)
-        held = await found.reserve(action())
-        held.start()
-        held.started_at -= 1e6
-        await held.settle(end)
-        assert (await used(found))["user cpu_s"] == pytest.approx(after["user cpu_s"] + 7.0)
+        after = {"user runs": 1.0 if end is None else 0.0, "user cpu_s": 3.0}
+        assert await used(found) == after
         # The control: cancelled while a person was asked, so nothing has run.
-        held = await quotas(store, user={"runs": 9.0, "cpu_s": 99.0}).reserve(action())
-        before = await used(found)
+        held = await found.reserve(action())
         await held.settle(end)
-        assert await used(found) == before | {"user runs": before["user runs"] - 1}
+        assert await used(found) == after
 
     in_store(sqlite_settings, go)
+
+
+def test_what_runs_on_is_booked_in_its_own_period_until_the_budget_is_used_up(settings):
+    async def go(store: Store) -> None:
+        clock = Clock(now_s=10 * 86_400.0)
+        limits = {"cpu_s": 3.0, "runs": 9.0, "money": 1.6}
+        found = quotas(store, clock, user=limits, prices=PRICES)
+        held = await found.reserve(action())
+        held.start()
+        await held.settle(outcome())
+        for cpu_s in (1.0, 1.5):
+            held.add(Usage(cpu_s=cpu_s))
+            await held.book()
+        await held.book()  # nothing new
+        assert await used(found) == {"user runs": 1.0, "user cpu_s": 2.5, "user money": 1.35}
+        held.add(Usage(cpu_s=0.5))
+        with pytest.raises(LimitExceeded, match="3 CPU seconds"):
+            await held.book()
+        clock.now_s += 86_400.0
+        held.add(Usage(cpu_s=0.25))
+        await held.book()
+        after = await used(found)
+        assert (after["user cpu_s"], after["user runs"]) == (0.25, 0.0)
+
+    in_store(settings, go)
 
 
 def test_usage_that_could_not_be_booked_is_booked_before_the_next_action(sqlite_settings):
@@ -221,13 +235,15 @@ def test_usage_that_could_not_be_booked_is_booked_before_the_next_action(sqlite_
         held = await found.reserve(action())
         held.start()
         failing.fails = True
-        await held.settle(outcome(usage=Usage(cpu_s=8.0)))
+        held.add(Usage(cpu_s=8.0))
+        await held.settle(outcome())
         with pytest.raises(StorageError):
             await found.reserve(action())
         failing.fails = False
         held = await found.reserve(action())
         held.start()
-        await held.settle(outcome(usage=Usage(cpu_s=1.0)))
+        held.add(Usage(cpu_s=1.0))
+        await held.settle(outcome())
         assert await used(found) == {"user cpu_s": 9.0}
 
     in_store(sqlite_settings, go)
@@ -288,6 +304,7 @@ def test_without_budgets_nothing_is_written(sqlite_settings):
         for operation in (RunCommand(("true",)), RunCode("python", b"")):
             held = await found.reserve(action(operation=operation))
             held.start()
-            await held.settle(outcome(usage=Usage(cpu_s=1.0)))
+            held.add(Usage(cpu_s=1.0))
+            await held.settle(outcome())
 
     in_store(sqlite_settings, go)

@@ -11,21 +11,13 @@ import pytest
 from cellwall.admin import policy_learning
 from cellwall.config.load import load_settings
 from cellwall.core.errors import CellwallError
+from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Event, EventKind
-from cellwall.core.types import (
-    Action,
-    CallTool,
-    FetchUrl,
-    FileOperation,
-    Principal,
-    RunCode,
-    RunCommand,
-    UseTool,
-)
+from cellwall.core.types import Action, CallTool, FetchUrl, Principal, RunCode, RunCommand, UseTool
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.lessons import RuleFile
 from cellwall.policy.rules import Layer
-from cellwall.runtime.outcomes import denial_body, intent_body
+from cellwall.runtime.event_bodies import denial_body, intent_body
 from cellwall.runtime.recording import open_record
 
 AGENT = Principal("ann", "hook")

@@ -28,6 +28,7 @@ from cellwall.audit.log import AuditLog
 from cellwall.audit.retention import maintain_segments
 from cellwall.audit.segments import PREALLOCATION_BYTES
 from cellwall.audit.verify import verify
+from cellwall.audit.write_queue import PendingDraft
 from cellwall.core.errors import AuditFailed, CellwallError, ConfigError
 from cellwall.core.outcomes import Event, EventKind
 from unit.audit.audit_logs import (
@@ -296,7 +297,7 @@ def test_interrupt_while_waiting_does_not_stop_the_others(log, folder, monkeypat
 @pytest.mark.parametrize("is_next", [False, True])
 def test_whoever_leaves_the_line_hands_the_turn_on(log, is_next):
     line = log._threads
-    drafts = [log_module._PendingDraft(event(number), 4096) for number in range(3)]
+    drafts = [PendingDraft(event(number), 4096) for number in range(3)]
     for draft in drafts:
         draft.wakeup.acquire()
         line.join(draft)

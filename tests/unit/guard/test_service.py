@@ -6,9 +6,10 @@ import re
 
 import pytest
 
+from cellwall.core.files import FileOperation
 from cellwall.core.network import Page
 from cellwall.core.outcomes import RunResult
-from cellwall.core.types import Action, FetchUrl, FileOperation, Principal, RunCommand, ToolResult
+from cellwall.core.types import Action, FetchUrl, Principal, RunCommand, ToolResult
 from cellwall.guard.service import Guard
 
 pytestmark = pytest.mark.requirement("GRD-4")

@@ -9,11 +9,11 @@ import pytest
 
 from cellwall.core.packages import InstallRuling
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.packages.evidence import PackageRules
 from cellwall.packages.facts import Project, Release
 from cellwall.packages.feed import Feed
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem
-from cellwall.packages.verdict import PackageRules
 
 OLD = datetime(2020, 1, 1, tzinfo=UTC)
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageVerdict, Reason, Step
 from cellwall.packages.lock_audit import LockRules, audit_package, judge_in_index
 from cellwall.packages.locks.model import LockedFile, LockedPackage
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.osv import parse_advisory
 from cellwall.packages.registry.judged_index import JudgedIndex
-from cellwall.packages.verdict import PackageVerdict, Reason, Step
 
 A, B = ("sha256", "a" * 64), ("sha256", "b" * 64)
 PACKAGE = LockedPackage("zebra@1.0", Ecosystem.PYPI, "zebra", "1.0", (LockedFile(hashes=(A,)),))

@@ -12,11 +12,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from cellwall.packages.evidence import PackageRules
 from cellwall.packages.feed import Feed
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.osv import BadAdvisory, parse_advisory
 from cellwall.packages.osv_archive import FeedRefused, main_ecosystem
-from cellwall.packages.verdict import PackageRules, is_fresh
+from cellwall.packages.verdict import is_fresh
 
 
 def record(name="evil", number=1, ecosystem="PyPI", modified="2026-11-01T00:00:00Z", **changes):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageVerdict, Reason, Step
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.risk import risk_of
-from cellwall.packages.verdict import PackageVerdict, Reason, Step
 
 
 def verdict(*found, answered=(), suggestion="requests"):

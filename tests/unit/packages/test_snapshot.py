@@ -11,13 +11,13 @@ import pytest
 from semver import Version
 
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageRules
 from cellwall.packages.facts import Project, Release
 from cellwall.packages.feed import Feed
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem, canonical_name
 from cellwall.packages.popular import popular_rank
 from cellwall.packages.snapshot import malicious_snapshot, snapshot_advisory
-from cellwall.packages.verdict import PackageRules
 
 OLD = datetime(2020, 1, 1, tzinfo=UTC)
 LISTED, HARMLESS = "1.14.1", "1.14.0"

@@ -9,6 +9,7 @@ import platform
 import pytest
 
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageVerdict
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.registry.downloads import Artifact
 from cellwall.packages.registry.judged_index import JudgedIndex, SourceArchive
@@ -21,7 +22,6 @@ from cellwall.packages.source_builds import (
     hook_requirements,
     read_build,
 )
-from cellwall.packages.verdict import PackageVerdict
 from registries import build_sdist
 
 pytestmark = pytest.mark.requirement("PKG-3")

@@ -9,16 +9,11 @@ import pytest
 
 from cellwall.core.packages import InstallRuling
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.packages.evidence import Evidence, PackageRules
 from cellwall.packages.facts import Project, ProjectStatus, Release
 from cellwall.packages.names import Ecosystem, Resemblance, Trick
 from cellwall.packages.osv import Advisory, Affected, VersionRange
-from cellwall.packages.verdict import (
-    Evidence,
-    PackageRules,
-    judge_project,
-    judge_version,
-    may_be_built,
-)
+from cellwall.packages.verdict import judge_project, judge_version, may_be_built
 
 NOW = datetime(2026, 11, 17, tzinfo=UTC)
 RULES = PackageRules()

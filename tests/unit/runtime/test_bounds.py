@@ -8,7 +8,8 @@ import pytest
 
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import MIB, Limits
-from cellwall.core.types import Action, Principal, RunCode, RunCommand, ServeClient, Skill
+from cellwall.core.skills import Skill
+from cellwall.core.types import Action, Principal, RunCode, RunCommand, ServeClient
 from cellwall.runtime.bounds import ActionBounds, check_skill_size
 
 BOUNDS = ActionBounds(max_code_bytes=100, max_stdin_bytes=100)

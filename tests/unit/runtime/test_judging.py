@@ -8,6 +8,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from cellwall.accounts.roles import shipped_roles
+from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Finding
 from cellwall.core.packages import InstallPackages
 from cellwall.core.tool_servers import CallServerTool, RunServer
@@ -15,7 +16,6 @@ from cellwall.core.types import (
     Action,
     CallTool,
     FetchUrl,
-    FileOperation,
     Permission,
     Principal,
     ProcessOperation,

@@ -33,6 +33,7 @@ class Spy:
     stage: Stage
     refusal: LimitExceeded | None = None
     settled: list[Outcome | None] = field(default_factory=list)
+    added: list[Usage] = field(default_factory=list)
 
     async def reserve(self, _: Action) -> Spy:
         self.stage.steps.append("reserve")
@@ -42,6 +43,12 @@ class Spy:
 
     def start(self) -> None:
         self.stage.steps.append("start")
+
+    def add(self, usage: Usage) -> None:
+        self.added.append(usage)
+
+    async def book(self) -> None:
+        raise AssertionError
 
     async def settle(self, outcome: Outcome | None) -> None:
         if not self.settled:
@@ -66,8 +73,8 @@ def test_an_action_is_paid_for_before_it_is_judged_and_after_it_ran():
     outcome = perform(stage, spy)
     begun = ["reserve", *LEASED[:3], "start", *LEASED[3:]]
     assert stage.steps == [*begun, "run", "settle", "clean", *RELEASED, "pay", "write outcome"]
-    assert spy.settled[0] is not None
-    assert spy.settled[0].usage == outcome.usage == Usage(cpu_s=2.0)
+    assert [each and each.status for each in spy.settled] == [Status.OK, Status.OK]
+    assert spy.added == [outcome.usage] == [Usage(cpu_s=2.0)]
 
 
 def test_a_used_up_budget_is_a_denial_with_its_reset_and_a_record():
@@ -107,8 +114,10 @@ def test_a_failure_of_any_step_is_settled(step):
     spy = Spy(stage)
     assert perform(stage, spy).status is Status.ERROR
     assert spy.settled[0] is not None
-    # An outcome that could not be written has run all the same.
-    assert spy.settled[0].usage.cpu_s == (2.0 if step == "write outcome" else 0.0)
+    # What was used is known before the output is cleaned and the outcome is written. Without a
+    # measurement the time counts.
+    measured = {"run": False, "write intent": None}.get(step, True)
+    assert [each.cpu_s == 2.0 for each in spy.added] == ([] if measured is None else [measured])
 
 
 def test_a_cancelled_action_is_settled():
@@ -117,6 +126,8 @@ def test_a_cancelled_action_is_settled():
     with pytest.raises(KeyboardInterrupt):
         perform(stage, spy)
     assert spy.settled == [None]
+    (added,) = spy.added
+    assert 0 < added.cpu_s <= action().limits.cpu_s
 
 
 def test_a_runtime_without_accounts_serves_none():

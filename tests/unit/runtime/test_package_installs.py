@@ -18,12 +18,12 @@ from cellwall.core.outcomes import RunResult
 from cellwall.core.packages import parse_install
 from cellwall.core.types import Action, Principal, WorkspaceMode, WorkspaceMount, new_id
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageRules
 from cellwall.packages.feed import Feed
 from cellwall.packages.inventory import InstalledPackage, render_pylock
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.locks.workspace import read_workspace_lock
 from cellwall.packages.names import Ecosystem
-from cellwall.packages.verdict import PackageRules
 from cellwall.runtime.package_installs import PackageInstaller
 from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.source_builds import BuildReport
@@ -67,12 +67,24 @@ class Sessions:
         yield {}
 
 
+class Answered:
+    """uv was asked before."""
+
+    async def prepare(self, action, cells):
+        pass
+
+
 def installer(tmp_path, files=None, *, without_feed=Verdict.ALLOW, builds=()):
     rules = PackageRules(without_feed=without_feed)
     judge = PackageJudge(Feed(str(tmp_path)), rules)
     builder = Builder(*builds)
     return PackageInstaller(
-        lambda: judge, PackageRecord(AuditLines()), Sessions(), files or Files(), lambda: builder
+        lambda: judge,
+        PackageRecord(AuditLines()),
+        Sessions(),
+        files or Files(),
+        lambda: builder,
+        Answered(),
     )
 
 

@@ -10,9 +10,9 @@ from cellwall.core.errors import AuditFailed
 from cellwall.core.network import EgressContext
 from cellwall.core.outcomes import PackageUse
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageVerdict, Reason, Step
 from cellwall.packages.inventory import InstalledPackage
 from cellwall.packages.names import Ecosystem
-from cellwall.packages.verdict import PackageVerdict, Reason, Step
 from cellwall.runtime.package_record import MAX_ACTIONS, MAX_LISTED, MAX_REFUSALS, PackageRecord
 
 WHO = EgressContext(action_id="act_1", principal="user", interface="cli", session_id="sbx_1")

@@ -14,6 +14,7 @@ from cellwall.core.approvals import AnswerKind
 from cellwall.core.errors import AuditFailed
 from cellwall.core.network import EgressContext
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageRules, PackageVerdict, Reason, Step
 from cellwall.packages.feed import Feed
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem
@@ -23,7 +24,6 @@ from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.pypi import JSON_TYPE
 from cellwall.packages.registry.pypi_registry import PypiRegistry
 from cellwall.packages.registry.service import RegistryService
-from cellwall.packages.verdict import PackageRules, PackageVerdict, Reason, Step
 from cellwall.runtime import package_sessions
 from cellwall.runtime.approvals import ApprovalBroker, CallbackApprover
 from cellwall.runtime.package_sessions import PackageSessions

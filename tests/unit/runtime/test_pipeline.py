@@ -22,27 +22,28 @@ from cellwall.core.errors import (
     SandboxFailed,
     SkillRefused,
 )
+from cellwall.core.files import FileOperation
 from cellwall.core.limits import LimitName
 from cellwall.core.network import EgressUsage, Page, SecretUse
 from cellwall.core.outcomes import ErrorInfo, Event, EventKind, Finding, RunResult, Status
 from cellwall.core.ports import Slot
+from cellwall.core.skills import Skill
 from cellwall.core.types import (
     Action,
     FetchUrl,
-    FileOperation,
     OutputSink,
     Principal,
     RunCode,
     RunCommand,
     ServeClient,
     SetDomains,
-    Skill,
     WorkspaceMode,
     WorkspaceMount,
 )
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.bounds import ActionBounds
 from cellwall.runtime.pipeline import Runtime
+from cellwall.sandbox.stop_flag import StopFlag
 
 INPUT_FINDING = Finding("input", "low", "seen on the way in")
 NETWORK_FINDING = Finding("network", "low", "seen on egress")
@@ -147,6 +148,9 @@ class Stage:
     def tidy_up(self) -> None:
         self.tidied += 1
 
+    def is_live(self, wanted: Action, _mount: object) -> bool:
+        return wanted.session_id is not None
+
     async def run(
         self,
         action: Action,
@@ -202,7 +206,7 @@ class Stage:
     def runtime(self) -> Runtime:
         bounds = ActionBounds(max_code_bytes=1000, max_stdin_bytes=1000)
         return Runtime(
-            bounds=bounds, roles=Roles(), policy=self, approvals=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self, vault=Lender(self), egress=self, installer=self, domains=self.domains,
+            stop=StopFlag("/nowhere"), bounds=bounds, roles=Roles(), policy=self, approvals=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self, vault=Lender(self), egress=self, installer=self, domains=self.domains,
         )  # type: ignore[arg-type]  # one class plays every port  # fmt: skip
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import Denied
+from cellwall.core.files import FileOperation
 from cellwall.core.types import (
     Action,
     CallTool,
-    FileOperation,
     Principal,
     ProcessOperation,
     RunCode,

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import VaultError
+from cellwall.secrets.key_slots import SLOT_BYTES, session_digest
 from cellwall.secrets.recipients import VaultKey
-from cellwall.secrets.session_keys import SLOT_BYTES, SessionKeys, session_digest
+from cellwall.secrets.session_keys import SessionKeys
 
 pytestmark = pytest.mark.requirement("FS-5")
 VAULT, OTHER = "vlt_0123456789abcdefghjk", "vlt_zzzzzzzzzzzzzzzzzzzz"

@@ -10,8 +10,9 @@ import anyio
 import pytest
 
 from cellwall.core.errors import AuditFailed, SandboxFailed
+from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Outcome, RunResult
-from cellwall.core.types import Action, FetchUrl, FileOperation, Principal, RunCommand, ToolResult
+from cellwall.core.types import Action, FetchUrl, Principal, RunCommand, ToolResult
 from cellwall.core.verdict import Verdict
 from cellwall.telemetry import names
 from cellwall.telemetry.service import Telemetry

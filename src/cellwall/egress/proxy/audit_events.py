@@ -139,7 +139,7 @@ class EgressAudit:
     async def _write_later(self, body: dict[str, Json], context: EgressContext) -> None:
         try:
             await self._record(body, context)
-        except Exception:  # noqa: BLE001 - as above
+        except Exception:  # noqa: BLE001 - any failure: `check` refuses what follows
             self._has_failed = True
 
     def record_once(self, body: dict[str, Json]) -> None:

@@ -233,7 +233,7 @@ _ENCODED = re.compile(r"(?<![A-Za-z0-9+/_\-])[A-Za-z0-9+/_\-]{1500,}={0,2}")
 _ESCAPES = re.compile(r"(?:\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\[0-7]{3}){40,}")
 _WORD = re.compile(r"[^\W\d]\w*")
 # Look like Latin letters; Greek ones that people use as symbols are not among them.
-_LOOK_ALIKES = frozenset("асеорхуіјѕԁһӏԛԝАВСЕНІЈКМОРЅТХҮοОΟΑΒΕΖΗΙΚΜΝΡΤΥΧ")  # noqa: RUF001
+_LOOK_ALIKES = frozenset("асеорхуіјѕԁһӏԛԝАВСЕНІЈКМОРЅТХҮοОΟΑΒΕΖΗΙΚΜΝΡΤΥΧ")  # noqa: RUF001  # look-alikes are the point
 
 
 def find_signs(code: str, findings: Findings) -> None:

@@ -174,7 +174,7 @@ def _analyzer(language: str, model: str) -> Any:  # noqa: ANN401  # the library 
         return import_module("presidio_analyzer").AnalyzerEngine(
             nlp_engine=provider.create_engine(), supported_languages=[language]
         )
-    except Exception as error:  # noqa: BLE001  # as above
+    except Exception as error:  # noqa: BLE001  # loading a model may raise anything
         raise CellwallError(
             "names of people cannot be found: the library for it does not start",
             hint="pip install --upgrade 'cellwall[names]'",

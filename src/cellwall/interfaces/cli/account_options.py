@@ -22,13 +22,6 @@ from cellwall.interfaces.cli.options import (
 if TYPE_CHECKING:
     from cellwall.admin.account_admin import AccountAdmin
 
-EXIT_CODES = """
-\b
-Exit codes:
-  0    done
-  125  refused or failed, and nothing was changed; the reason is on standard error
-"""
-
 
 def account_options(command: Decorated) -> Decorated:
     """`--profile`, `--config` and `--json`; the command receives `accounts`."""

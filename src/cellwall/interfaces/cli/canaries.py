@@ -10,24 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.options import (
-    ConfigOptions,
-    cli_principal,
-    json_option,
-    place_options,
-)
+from cellwall.interfaces.cli.exit_codes import EXIT_CODES
+from cellwall.interfaces.cli.options import ConfigOptions, cli_principal, json_option, place_options
 from cellwall.interfaces.cli.output import print_json, print_result, print_text
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.canaries import CanaryAdmin
 
-EXIT_CODES = """
-\b
-Exit codes:
-  0    done
-  125  refused or failed; the reason is on standard error
-"""
 _MAX_BYTES = 4 << 20
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cellwall.interfaces.cli.exit_codes import EXIT_CODES
 from cellwall.interfaces.cli.options import (
     ConfigOptions,
     cli_principal,
@@ -25,12 +26,6 @@ if TYPE_CHECKING:
     from cellwall.core.outcomes import Outcome
     from cellwall.core.types import Json, UseAccount
 
-EXIT_CODES = """
-\b
-Exit codes:
-  0    done
-  125  refused or failed; the reason is on standard error
-"""
 _FOR = "For this account of the service.  [default: the user of this machine]"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cellwall.interfaces.cli.exit_codes import CHANGE_EXIT_CODES
 from cellwall.interfaces.cli.options import (
     ConfigOptions,
     Decorated,
@@ -22,13 +23,6 @@ from cellwall.interfaces.terminal import one_line
 if TYPE_CHECKING:
     from cellwall.admin.database import DatabaseAdmin, DatabaseReport
     from cellwall.core.types import Json
-
-EXIT_CODES = """
-\b
-Exit codes:
-  0    done
-  125  refused or failed, and nothing was changed; the reason is on standard error
-"""
 
 
 @click.group(
@@ -64,7 +58,7 @@ def _database_options(command: Decorated) -> Decorated:
     epilog=f"""\b
 Examples:
   cellwall db migrate
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @_database_options
 def migrate(database: DatabaseAdmin, *, as_json: bool) -> int:
@@ -108,7 +102,7 @@ def check(database: DatabaseAdmin, *, as_json: bool) -> int:
     epilog=f"""\b
 Examples:
   cellwall db backup /backup/cellwall-monday.db
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @click.argument("file", type=click.Path())
 @_database_options
@@ -130,7 +124,7 @@ def backup(file: str, database: DatabaseAdmin, *, as_json: bool) -> int:
     epilog=f"""\b
 Examples:
   cellwall db restore /backup/cellwall-monday.db
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @click.argument("file", type=click.Path())
 @_database_options

@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from cellwall.interfaces.cli.options import (
-    ConfigOptions,
-    cli_principal,
-    json_option,
-    place_options,
-)
+from cellwall.interfaces.cli.exit_codes import EXIT_CODES
+from cellwall.interfaces.cli.options import ConfigOptions, cli_principal, json_option, place_options
 from cellwall.interfaces.cli.output import print_json, print_result, print_text
 from cellwall.interfaces.terminal import one_line
 
@@ -23,12 +19,6 @@ if TYPE_CHECKING:
     from cellwall.accounts.pairing import Pairings
     from cellwall.core.types import Json
 
-EXIT_CODES = """
-\b
-Exit codes:
-  0    done
-  125  refused or failed; the reason is on standard error
-"""
 _Result = TypeVar("_Result")
 
 

@@ -18,7 +18,8 @@ from cellwall.core.types import Json
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.cli.options import json_option
 from cellwall.interfaces.cli.output import print_json, print_result, print_text, say
-from cellwall.interfaces.cli.policy_admin import init, learn, trust, untrust
+from cellwall.interfaces.cli.policy_trust import trust, untrust
+from cellwall.interfaces.cli.policy_writing import init, learn
 from cellwall.interfaces.terminal import one_line
 from cellwall.runtime.policies import (
     Call,

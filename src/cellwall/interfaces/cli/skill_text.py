@@ -10,8 +10,9 @@ import time
 from typing import TYPE_CHECKING
 
 from cellwall.core.errors import CellwallError
+from cellwall.core.skills import Skill
 from cellwall.core.text import INVISIBLE
-from cellwall.core.types import Json, Skill
+from cellwall.core.types import Json
 from cellwall.interfaces.cli.output import json_fields
 from cellwall.interfaces.terminal import one_line
 

@@ -10,6 +10,7 @@ import click
 
 from cellwall.core.errors import SkillRefused
 from cellwall.core.types import Json
+from cellwall.interfaces.cli.exit_codes import CHANGE_EXIT_CODES
 from cellwall.interfaces.cli.options import ConfigOptions, cli_principal, json_option, place_options
 from cellwall.interfaces.cli.output import json_fields, print_json, print_result, print_text, say
 from cellwall.interfaces.cli.skill_text import (
@@ -29,13 +30,6 @@ if TYPE_CHECKING:
     from cellwall.admin.skills import Comparison, Review, Skills
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
-
-_EXIT_CODES = """
-\b
-Exit codes:
-  0    done
-  125  refused or failed, and nothing was changed; the reason is on standard error
-"""
 
 
 @click.group(
@@ -79,7 +73,7 @@ Examples:
   cellwall skills sign --name team-rules --key team.pem --signer team ./rules
   cellwall skills sign --instructions .
   cellwall skills sign --instructions CLAUDE.md
-{_EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @click.argument("folder", metavar="DIR", type=click.Path())
 @click.option("--name", metavar="NAME", help="The skill's name.  [default: that of the folder]")
@@ -211,7 +205,7 @@ def list_(configured: ConfigOptions, *, as_json: bool) -> int:
     epilog=f"""\b
 Examples:
   cellwall skills add ./pdf-forms
-{_EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @click.argument("folder", metavar="DIR", type=click.Path())
 @place_options
@@ -235,7 +229,7 @@ def add(folder: str, configured: ConfigOptions, *, as_json: bool) -> int:
 Examples:
   cellwall skills remove pdf-forms
   cellwall skills remove prop_...
-{_EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @click.argument("name", metavar="NAME|ID")
 @place_options
@@ -254,7 +248,7 @@ def remove(name: str, configured: ConfigOptions, *, as_json: bool) -> int:
     epilog=f"""\b
 Examples:
   cellwall skills propose ./draft --name pdf-forms
-{_EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @click.argument("folder", metavar="DIR", type=click.Path())
 @click.option("--name", metavar="NAME", help="The skill's name.  [default: that of the folder]")

@@ -10,12 +10,12 @@ import click
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Permission
 from cellwall.interfaces.cli.account_options import (
-    EXIT_CODES,
     account_options,
     complete_token,
     complete_user,
     time_text,
 )
+from cellwall.interfaces.cli.exit_codes import CHANGE_EXIT_CODES
 from cellwall.interfaces.cli.output import print_result
 from cellwall.interfaces.terminal import one_line
 
@@ -48,7 +48,7 @@ Examples:
   cellwall token create --user ann
   TOKEN=$(cellwall token create --user ann --ttl 30d --name ci)
   cellwall token create --user ann --scope sandbox:execute --scope files:read
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @click.option(
     "--user", "user_name", metavar="NAME", required=True, shell_complete=complete_user,
@@ -113,7 +113,7 @@ def list_tokens(user_name: str | None, accounts: AccountAdmin, *, as_json: bool)
 Examples:
   cellwall token revoke tok_1b2c3d4e5f6g7h8j9kmn
   cellwall token revoke --user ann
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @click.argument("token_id", metavar="ID", required=False, shell_complete=complete_token)
 @click.option(

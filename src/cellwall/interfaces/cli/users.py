@@ -10,12 +10,8 @@ import click
 
 from cellwall.core.errors import BadInput
 from cellwall.core.types import ROLE_NAMES
-from cellwall.interfaces.cli.account_options import (
-    EXIT_CODES,
-    account_options,
-    complete_user,
-    time_text,
-)
+from cellwall.interfaces.cli.account_options import account_options, complete_user, time_text
+from cellwall.interfaces.cli.exit_codes import CHANGE_EXIT_CODES
 from cellwall.interfaces.cli.output import print_result
 from cellwall.interfaces.terminal import one_line
 
@@ -49,7 +45,7 @@ def user() -> None:
 Examples:
   cellwall user add ann --role user
   cellwall user add ann --role owner --password-stdin < password.txt
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @click.argument("name", metavar="NAME")
 @click.option("--role", type=_role, required=True, help="What the user may do at most.")
@@ -98,7 +94,7 @@ def list_users(accounts: AccountAdmin, *, as_json: bool) -> int:
     epilog=f"""\b
 Examples:
   cellwall user remove ann
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @_user_name
 @account_options
@@ -113,7 +109,7 @@ def remove(name: str, accounts: AccountAdmin, *, as_json: bool) -> int:
     epilog=f"""\b
 Examples:
   cellwall user role ann administrator
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @_user_name
 @click.argument("role_name", metavar="ROLE", type=_role)
@@ -131,7 +127,7 @@ def role(name: str, role_name: str, accounts: AccountAdmin, *, as_json: bool) ->
 Examples:
   cellwall user password ann
   cellwall user password ann < password.txt
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @_user_name
 @account_options
@@ -151,7 +147,7 @@ def password(name: str, accounts: AccountAdmin, *, as_json: bool) -> int:
     epilog=f"""\b
 Examples:
   cellwall user link ann
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @_user_name
 @account_options
@@ -166,7 +162,7 @@ def link(name: str, accounts: AccountAdmin, *, as_json: bool) -> int:
     epilog=f"""\b
 Examples:
   cellwall user disable ann
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @_user_name
 @account_options
@@ -179,7 +175,7 @@ def disable(name: str, accounts: AccountAdmin, *, as_json: bool) -> int:
     epilog=f"""\b
 Examples:
   cellwall user enable ann
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @_user_name
 @account_options

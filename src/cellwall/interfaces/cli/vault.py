@@ -11,11 +11,11 @@ import click
 
 from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
+from cellwall.interfaces.cli.exit_codes import CHANGE_EXIT_CODES
 from cellwall.interfaces.cli.options import Decorated, cli_principal
 from cellwall.interfaces.cli.output import print_json, print_result, print_text, say
 from cellwall.interfaces.cli.vault_grants import grant, revoke
 from cellwall.interfaces.cli.vault_options import (
-    EXIT_CODES,
     VaultAccess,
     secret_json,
     secret_lines,
@@ -78,7 +78,7 @@ Examples:
   cellwall vault init
   cellwall vault init --key file --key-file /media/key/cellwall
   cellwall vault init --key-command 'kms-client decrypt vault.key'
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @_key_options
 @vault_options
@@ -109,7 +109,7 @@ Examples:
   printf %s "$token" | cellwall vault set GITHUB_TOKEN
   cellwall vault set --binary SIGNING_KEY < key.der
   cellwall vault set --project ~/src/shop SHOP_TOKEN
-{EXIT_CODES}""",
+{CHANGE_EXIT_CODES}""",
 )
 @click.argument("words", metavar="NAME", nargs=-1)
 @click.option("--binary", is_flag=True, help="Keep a newline at the end of standard input.")
@@ -139,7 +139,7 @@ def set_(
 Examples:
   cellwall vault rotate GITHUB_TOKEN
   cellwall vault rotate --end-overlap GITHUB_TOKEN
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @click.argument("words", metavar="NAME", nargs=-1)
 @click.option("--binary", is_flag=True, help="Keep a newline at the end of standard input.")
@@ -200,7 +200,7 @@ def list_(access: VaultAccess, *, as_json: bool) -> int:
     epilog=f"""\b
 Examples:
   cellwall vault rm GITHUB_TOKEN
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @click.argument("words", metavar="NAME", nargs=-1)
 @vault_options
@@ -226,7 +226,7 @@ Examples:
 
 \b
 With --passphrase-fd the first line is the old passphrase, the second the new one.
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @_key_options
 @click.option(

@@ -12,10 +12,10 @@ import click
 
 from cellwall.core.errors import BadInput
 from cellwall.core.network import Binding, Place
+from cellwall.interfaces.cli.exit_codes import CHANGE_EXIT_CODES
 from cellwall.interfaces.cli.options import cli_principal
 from cellwall.interfaces.cli.output import print_result, say
 from cellwall.interfaces.cli.vault_options import (
-    EXIT_CODES,
     VaultAccess,
     grant_line,
     secret_name,
@@ -36,7 +36,7 @@ Examples:
   cellwall vault grant GITHUB_TOKEN --host api.github.com --method GET --path /repos --for 8h
   cellwall vault grant MAPS_KEY --host maps.example.com --query key --tool code
   cellwall vault grant REGISTRY --host pypi.example.com --basic password --tool run
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @click.argument("words", metavar="NAME", nargs=-1)
 @click.option("--host", metavar="HOST", required=True, help="A name, or *.sub.example.com.")
@@ -115,7 +115,7 @@ def grant(
 Examples:
   cellwall vault revoke GITHUB_TOKEN gr_...
   cellwall vault revoke GITHUB_TOKEN --all
-{EXIT_CODES}"""
+{CHANGE_EXIT_CODES}"""
 )
 @click.argument("name", metavar="NAME")
 @click.argument("grant_id", metavar="[GRANT]", required=False)

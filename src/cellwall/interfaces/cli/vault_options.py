@@ -23,13 +23,6 @@ from cellwall.interfaces.cli.output import json_fields
 if TYPE_CHECKING:
     from cellwall.admin.vault import Grant, SecretInfo, VaultAdmin
 
-EXIT_CODES = """
-\b
-Exit codes:
-  0    done
-  125  refused or failed, and nothing was changed; the reason is on standard error
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class VaultAccess:

@@ -92,7 +92,7 @@ def in_place_of(tool: str, response: object) -> Any:  # noqa: ANN401  # JSON, of
     return _shape(response, "", 0)
 
 
-def _shape(value: object, name: str, depth: int) -> Any:  # noqa: ANN401  # as above
+def _shape(value: object, name: str, depth: int) -> Any:  # noqa: ANN401  # JSON, of no fixed shape
     match value:
         case int() | float():
             return value if abs(value) < _MAX_NUMBER else 0

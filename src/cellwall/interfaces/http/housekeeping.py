@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from cellwall.admin.accounts import Accounts
 from cellwall.admin.tls_files import TlsFiles
-from cellwall.core.accounts import AccountsPort
+from cellwall.core.account_ports import AccountsPort
 from cellwall.core.errors import CellwallError
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.runtime.wiring import App, principal, sweep_state

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 
 from cellwall.admin.accounts import Accounts
-from cellwall.core.accounts import SessionsPort
+from cellwall.core.account_ports import SessionsPort
 from cellwall.interfaces.http.service import ServiceSettings
 from cellwall.interfaces.mcp.http_endpoint import McpEndpoint
 from cellwall.interfaces.mcp.http_records import StoredSandboxes
@@ -28,7 +28,11 @@ def mcp_endpoint(
     return McpEndpoint(
         app,
         accounts,
-        ProtectedResource(url=settings.mcp_url, issuer=settings.public_url),
+        ProtectedResource(
+            url=settings.mcp_url,
+            issuer=settings.public_url,
+            with_gateway=app.settings.mcp.gateway,
+        ),
         records_of=lambda owner: StoredSandboxes(store, owner, settings.max_sessions_per_user),
     )
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import anyio
 
-from cellwall.core.accounts import SessionsPort
+from cellwall.core.account_ports import SessionsPort
 from cellwall.core.errors import StorageError
 from cellwall.core.outcomes import Status
 from cellwall.core.types import Action, Principal, RunCommand

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.runs import Run
 from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.service import CurrentService, Service, service_of
+from cellwall.interfaces.http.waiting import CountedStream
 from cellwall.interfaces.sdk.commands import argv_of
 
 EVENTS = "text/event-stream"
@@ -66,7 +68,7 @@ async def run_code(
     key: Key = None,
 ) -> Response:
     """Run code in the live interpreter. A refusal is an outcome with the status `denied`."""
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     operation = RunCode(canonical(body.language), to_bytes(body.code, what="the code"))
     return await _run(request, caller, sandbox, operation, body, accept=accept, key=key)
 
@@ -82,7 +84,7 @@ async def run_command(
     key: Key = None,
 ) -> Response:
     """Run a program. A refusal is an outcome with the status `denied`."""
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     operation = RunCommand(argv_of(body.command), cwd=body.cwd)
     return await _run(request, caller, sandbox, operation, body, accept=accept, key=key)
 
@@ -100,9 +102,11 @@ async def follow_run(
     last: Annotated[int, Header(alias="Last-Event-ID", ge=0)] = 0,
 ) -> Response:
     """The events of a run behind `Last-Event-ID`, after a lost connection."""
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     run = sandbox.runs.find(run_id)
-    return _stream(_Follower(service, caller.identity, sandbox), run, last)
+    with ExitStack() as stack:
+        stack.enter_context(service.waiting.counted(caller.id))
+        return _stream(_Follower(service, caller.identity, sandbox), run, last, stack.pop_all())
 
 
 @routes.delete(f"{_ONE}/runs/{{run_id}}", status_code=204)
@@ -111,7 +115,8 @@ async def cancel_run(
 ) -> None:
     """End a run; its sandbox lives on."""
     require(service, caller, Permission.SANDBOX_EXECUTE)
-    service.sandboxes.find(caller.identity, session_id).runs.find(run_id).scope.cancel()
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
+    sandbox.runs.find(run_id).scope.cancel()
 
 
 async def _run(
@@ -142,11 +147,14 @@ async def _run(
 
     path = request.url.path.encode("utf-8", "replace")
     own_key = None if key is None else f"{caller.id} {key}"
-    run = sandbox.runs.begin(work, key=own_key, request=path + b"\0" + await request.body())
-    if _wants_events(accept):
-        follower = _Follower(service_of(request), caller.identity, sandbox)
-        return _stream(follower, run, 0)
-    outcome = await _outcome(request, run, is_joined_by_key=key is not None)
+    content, service = await request.body(), service_of(request)
+    with ExitStack() as stack:
+        stack.enter_context(service.waiting.counted(caller.id))
+        run = sandbox.runs.begin(work, key=own_key, request=path + b"\0" + content)
+        if _wants_events(accept):
+            follower = _Follower(service, caller.identity, sandbox)
+            return _stream(follower, run, 0, stack.pop_all())
+        outcome = await _outcome(request, run, is_joined_by_key=key is not None)
     return JSONResponse(outcome, headers={"Cellwall-Run": run.id})
 
 
@@ -208,7 +216,7 @@ def _is_own(sandbox: OwnedSandbox, who: Identity) -> bool:
         return False
 
 
-def _stream(follower: _Follower, run: Run, after: int) -> StreamingResponse:
+def _stream(follower: _Follower, run: Run, after: int, counted: ExitStack) -> CountedStream:
     async def chunks() -> AsyncIterator[bytes]:
         yield f": run {run.id}\nretry: 1000\n\n".encode()
         async for batch in run.events.stream(after):
@@ -217,4 +225,4 @@ def _stream(follower: _Follower, run: Run, after: int) -> StreamingResponse:
             yield batch
 
     headers = {**_EVENT_HEADERS, "Cellwall-Run": run.id}
-    return StreamingResponse(chunks(), media_type=EVENTS, headers=headers)
+    return CountedStream(chunks(), counted, media_type=EVENTS, headers=headers)

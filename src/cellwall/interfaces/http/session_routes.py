@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import anyio
+import anyio.from_thread
 from fastapi import APIRouter, Query, Response
 
 from cellwall.admin import session_data
@@ -18,6 +19,7 @@ from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.sessions import NewSession, Session, SessionPage
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
+from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.sandboxes import OwnedSandbox, about
 from cellwall.interfaces.http.service import CurrentService, Service
 from cellwall.interfaces.sdk.hosts import SandboxSpec
@@ -105,7 +107,7 @@ async def end_session(
     if erase:
         await _erase(service, caller, session_id)
         return
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     if sandbox.owner_id != caller.id:  # shared by a team
         require(service, caller, Permission.SANDBOX_EXECUTE)
     await service.sandboxes.end(sandbox)
@@ -118,11 +120,19 @@ async def _erase(service: Service, caller: Caller, session_id: str) -> None:
     if record is None or record.owner_id != caller.id:
         raise NotFound("there is no such session", hint="Check the id, and who owns it.")
     require(service, caller, Permission.FILES_WRITE)
-    if record.ended_s is None:
+    if not service.sandboxes.is_own(record):  # its keys and files are in another state folder
+        raise elsewhere("session")
+
+    async def end_live() -> None:
         with suppress(NotFound):  # ended meanwhile
             await service.sandboxes.end(service.sandboxes.look(who, session_id))
+
     erase = functools.partial(
-        session_data.erase, service.app, session_id, principal=caller.principal
+        session_data.erase,
+        service.app,
+        session_id,
+        principal=caller.principal,
+        end=functools.partial(anyio.from_thread.run, end_live),
     )
     await anyio.to_thread.run_sync(erase, limiter=service.readers)
 

@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cellwall.core.accounts import SessionRecord, SessionsPort
+from cellwall.core.account_ports import SessionsPort
+from cellwall.core.accounts import SessionRecord
 from cellwall.core.errors import Busy
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
+from cellwall.core.files import FileChange
 from cellwall.core.forks import call_in_child
-from cellwall.core.types import FileChange
 from cellwall.interfaces.sdk import asynchronous
 from cellwall.interfaces.sdk.asynchronous import (
     AsyncSandbox,

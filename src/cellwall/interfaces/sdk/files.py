@@ -16,8 +16,8 @@ import anyio
 import anyio.from_thread
 
 from cellwall.core.errors import BadInput
+from cellwall.core.files import FileChange, FileEntry, FileOperation, Transfer, Watching
 from cellwall.core.text import to_bytes
-from cellwall.core.types import FileChange, FileEntry, FileOperation, Transfer, Watching
 
 if TYPE_CHECKING:
     from cellwall.interfaces.sdk.hosts import Host
@@ -44,12 +44,12 @@ class AsyncFiles:
 
     async def list(self, path: str = ".") -> Sequence[FileEntry]:
         entries = await self._do(FileOperation("list", path))
-        assert isinstance(entries, tuple)  # noqa: S101  # as above
+        assert isinstance(entries, tuple)  # noqa: S101  # the port's result of "list"
         return entries
 
     async def stat(self, path: str) -> FileEntry | None:
         entry = await self._do(FileOperation("stat", path))
-        assert entry is None or isinstance(entry, FileEntry)  # noqa: S101  # as above
+        assert entry is None or isinstance(entry, FileEntry)  # noqa: S101  # of "stat"
         return entry
 
     async def exists(self, path: str) -> bool:
@@ -73,7 +73,7 @@ class AsyncFiles:
         stream = UploadSource(source)
         with stream.own_errors():
             done = await self._do(FileOperation("upload", path, source=stream))
-        assert isinstance(done, Transfer)  # noqa: S101  # as above
+        assert isinstance(done, Transfer)  # noqa: S101  # the port's result of "upload"
         return done
 
     async def download(

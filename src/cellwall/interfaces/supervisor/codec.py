@@ -8,20 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cellwall.core.errors import BadInput
+from cellwall.core.files import FileEntry, FileOperation, Transfer
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, PackageUse, Status, Usage
 from cellwall.core.packages import InstallPackages, parse_install
-from cellwall.core.types import (
-    FileEntry,
-    FileOperation,
-    Json,
-    ProcessInfo,
-    ProcessOperation,
-    RunCode,
-    RunCommand,
-    SetDomains,
-    Transfer,
-)
+from cellwall.core.types import Json, ProcessInfo, ProcessOperation, RunCode, RunCommand, SetDomains
 from cellwall.core.verdict import Decision, Verdict
 
 UNKNOWN_REQUEST = "unknown request to the supervisor"

@@ -7,13 +7,13 @@ import re
 from typing import IO
 
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageVerdict, Reason, Step
 from cellwall.packages.inspection.archives import UnsafeArchive, read_archive
 from cellwall.packages.inspection.findings import ArtifactFinding
 from cellwall.packages.inspection.sources import inspect_source
 from cellwall.packages.inspection.tarballs import inspect_tarball
 from cellwall.packages.inspection.wheels import inspect_wheel
 from cellwall.packages.names import Ecosystem
-from cellwall.packages.verdict import PackageVerdict, Reason, Step
 
 WIDELY_USED_RANK = 5000
 """Packages of this rank have been looked at by many: their questions count as answered."""

@@ -73,7 +73,7 @@ class TarContent:
 
 
 @dataclass(frozen=True, slots=True)
-class TarMember:
+class PackedMember:
     """One member. `name` is not checked."""
 
     name: str
@@ -91,7 +91,7 @@ class _Header:
     mode: int
 
 
-def read_tar(packed: IO[bytes], count_bytes: Callable[[int], None]) -> Iterator[TarMember]:
+def read_tar(packed: IO[bytes], count_bytes: Callable[[int], None]) -> Iterator[PackedMember]:
     """The members in order. `count_bytes` gets the size of all that is not content of a file.
 
     Raises the exceptions of this file, and those of the compression formats.
@@ -202,7 +202,7 @@ def _long_name(record: bytes) -> bytes:
 _KINDS = {b"0": TarKind.FILE, b"\0": TarKind.FILE, b"5": TarKind.FOLDER}
 
 
-def _member(stream: IO[bytes], header: _Header, stated: Mapping[bytes, bytes]) -> TarMember:
+def _member(stream: IO[bytes], header: _Header, stated: Mapping[bytes, bytes]) -> PackedMember:
     name = stated.get(b"path", header.name)
     if stated.get(b"size", b"%d" % header.size) != b"%d" % header.size:  # (4)
         raise AmbiguousTar("a file has two sizes")
@@ -213,4 +213,4 @@ def _member(stream: IO[bytes], header: _Header, stated: Mapping[bytes, bytes]) -
     if kind is TarKind.FOLDER and header.size:  # (5)
         raise AmbiguousTar("a folder has a size")
     text = name.decode("utf-8", "surrogateescape")
-    return TarMember(text, kind, header.size, header.mode, TarContent(stream, header.size))
+    return PackedMember(text, kind, header.size, header.mode, TarContent(stream, header.size))

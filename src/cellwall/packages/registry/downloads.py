@@ -18,13 +18,13 @@ from anyio import to_thread
 
 from cellwall.core.limits import MIB
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageVerdict
 from cellwall.packages.registry.artifacts import (
     MAX_ARTIFACT_BYTES,
     ArtifactRefused,
     ArtifactStore,
 )
 from cellwall.packages.registry.shared_work import SessionBounds, SharedWork, Task, run_bounded
-from cellwall.packages.verdict import PackageVerdict
 
 MAX_METADATA_BYTES = 8 * MIB
 METADATA_SUFFIX = ".metadata"

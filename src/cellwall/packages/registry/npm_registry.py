@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageVerdict
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem, canonical_name
 from cellwall.packages.registry.downloads import Artifact, Document, Upstream
@@ -26,7 +27,6 @@ from cellwall.packages.registry.npm import (
 from cellwall.packages.registry.pypi import BadIndex
 from cellwall.packages.registry.service import MAX_INDEX_BYTES
 from cellwall.packages.registry.shared_work import Task, run_bounded
-from cellwall.packages.verdict import PackageVerdict
 
 _PUBLIC_URL = "https://registry.npmjs.org"
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.version import InvalidVersion, Version
 
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageRules, PackageVerdict
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem, canonical_name
 from cellwall.packages.registry.built_wheels import BuiltWheels
@@ -34,7 +35,7 @@ from cellwall.packages.registry.pypi import (
 )
 from cellwall.packages.registry.service import MAX_INDEX_BYTES
 from cellwall.packages.registry.shared_work import Task, run_bounded
-from cellwall.packages.verdict import PackageRules, PackageVerdict, answer_by_pin, may_be_built
+from cellwall.packages.verdict import answer_by_pin, may_be_built
 
 _ACCEPT = f"{JSON_TYPE}, {HTML_TYPE};q=0.2, text/html;q=0.1"
 
@@ -138,6 +139,7 @@ class PypiRegistry:
             pages,
             _digests(index),
             _sources(index, buildable),
+            f"{FILES_URL}/".encode(),
         )
 
 

@@ -28,6 +28,7 @@ from anyio import to_thread
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.limits import MIB
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageRules, PackageVerdict
 from cellwall.packages.judge import NameRules, PackageJudge
 from cellwall.packages.names import Ecosystem, canonical_name
 from cellwall.packages.registry.artifacts import ArtifactStore
@@ -48,7 +49,6 @@ from cellwall.packages.registry.messages import (
 )
 from cellwall.packages.registry.pypi import BadIndex
 from cellwall.packages.registry.shared_work import SessionBounds, SharedWork, SizedCache
-from cellwall.packages.verdict import PackageRules, PackageVerdict
 
 MAX_INDEX_BYTES = 64 * MIB
 INDEX_FRESH_S = 60.0
@@ -221,7 +221,7 @@ class RegistryService:
             return _refuse_package(refused, requester.report, was_asked=answer is not None)
         if (withheld := index.withheld) is not None:
             requester.report(withheld)  # (7)
-        return index_reply(request, *index.page(request.accept))
+        return index_reply(request, *index.page(request.accept, request.scheme))
 
     async def _index(self, registry: Registry, name: str, requester: _Requester) -> JudgedIndex:
         # (2), (3)

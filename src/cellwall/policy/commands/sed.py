@@ -31,7 +31,7 @@ def is_open(pattern: str) -> bool:
     return not any(_closes(pattern, *reading) for reading in product((False, True), repeat=3))
 
 
-def _closes(pattern: str, escapes: bool, classes: bool, first_counts: bool) -> bool:  # noqa: FBT001
+def _closes(pattern: str, escapes: bool, classes: bool, first_counts: bool) -> bool:  # noqa: FBT001  # from `product`
     """`escapes`: a backslash counts inside; `classes`: `[:` does; `first_counts`: `[]` closes."""
     at, depth = 0, 0
     while at < len(pattern):

@@ -368,5 +368,5 @@ class MergedFileTree(FileTree):
         """Remove the partial copy of a failed move; the failure of the move itself is reported."""
         try:
             self._remove_tree(place)
-        except Exception:  # noqa: BLE001, S110  # as above
+        except Exception:  # noqa: BLE001, S110  # the move's failure is reported
             pass

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cellwall.core.errors import BadInput
-from cellwall.core.types import ByteSource
+from cellwall.core.files import ByteSource
 from cellwall.sandbox.files.descriptors import archive_error, path_error
 from cellwall.sandbox.files.root import MAX_NAME_BYTES, MAX_PATH_BYTES
 

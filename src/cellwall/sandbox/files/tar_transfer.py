@@ -19,7 +19,7 @@ import stat
 import tarfile
 from contextlib import suppress
 
-from cellwall.core.types import ByteSink, ByteSource, Transfer
+from cellwall.core.files import ByteSink, ByteSource, Transfer
 from cellwall.sandbox.files.descriptors import (
     OPEN_DIRECTORY,
     OPEN_NEW,

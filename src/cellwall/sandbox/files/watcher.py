@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal
 
-from cellwall.core.types import FileChange
+from cellwall.core.files import FileChange
 from cellwall.sandbox.files.descriptors import closing_fd, translate_os_errors
 from cellwall.sandbox.files.inotify import (
     IN_CREATE,

@@ -12,7 +12,8 @@ from cellwall.core.errors import BadInput
 from cellwall.core.network import CellNetwork
 from cellwall.core.packages import PACKAGES_IN_WORKSPACE
 from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
-from cellwall.core.types import Action, Json, OutputSink, RunCode, RunCommand, Skill, WorkspaceMount
+from cellwall.core.skills import Skill
+from cellwall.core.types import Action, Json, OutputSink, RunCode, RunCommand, WorkspaceMount
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cgroups, outer_wall
 from cellwall.sandbox.linux.channels import CHANNEL_FDS_INSIDE

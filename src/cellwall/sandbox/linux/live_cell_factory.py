@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from cellwall.core.network import CellNetwork
-from cellwall.core.types import Action, Skill, WorkspaceMount, new_id
+from cellwall.core.skills import Skill
+from cellwall.core.types import Action, WorkspaceMount, new_id
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cell_plan, jobs
 from cellwall.sandbox.linux.channels import EgressSockets, InitSocket

@@ -22,8 +22,9 @@ import anyio
 from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import Finding, RunResult
-from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
-from cellwall.core.types import Action, OutputSink, RunCode, Skill, WorkspaceMode
+from cellwall.core.ports import LiveUsage, Slot, ToolCaller, WorkspaceLease
+from cellwall.core.skills import Skill
+from cellwall.core.types import Action, OutputSink, RunCode, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cell_plan, jobs
 from cellwall.sandbox.linux.channels import EgressSockets
@@ -235,7 +236,7 @@ class NativeSandbox:
         return replace(result, findings=(*result.findings, *self._weakened))
 
     async def _run(self, request: RunRequest) -> RunResult:
-        if request.action.session_id is not None and _uses_live_cell(request):
+        if self.is_live(request.action, request.mount):
             return await self._sessions.run(request)
         if self._settings.path != "cold":
             result = await self._warm.run(request)
@@ -245,6 +246,25 @@ class NativeSandbox:
 
     async def steer(self, action: Action) -> RunResult:
         return await self._sessions.steer(action)
+
+    def is_live(self, action: Action, mount: WorkspaceMount) -> bool:
+        """Code in a language without a live interpreter runs in a one-shot cell on the same files.
+
+        Not with copy-on-write layers: a second mount of them is undefined to the kernel, and
+        neither mount would show all that was written through the other.
+        """
+        if action.session_id is None:
+            return False
+        operation = action.operation
+        is_python = isinstance(operation, RunCode) and canonical(operation.language) == "python"
+        is_layered = mount.mode is WorkspaceMode.COPY_ON_WRITE
+        return is_python or is_layered or not isinstance(operation, RunCode)
+
+    def live_usage(self, session_id: str) -> LiveUsage:
+        return self._sessions.usage(session_id)
+
+    def halt(self, session_id: str) -> None:
+        self._sessions.halt(session_id)
 
     def end_session(self, session_id: str) -> None:
         self._sessions.end(session_id)
@@ -261,15 +281,3 @@ class NativeSandbox:
 
     def tidy_up(self) -> None:
         self._pool.tidy_up()
-
-
-def _uses_live_cell(request: RunRequest) -> bool:
-    """Code in a language without a live interpreter runs in a one-shot cell on the same files.
-
-    Not with copy-on-write layers: a second mount of them is undefined to the kernel, and neither
-    mount would show all that was written through the other.
-    """
-    operation = request.action.operation
-    is_python = isinstance(operation, RunCode) and canonical(operation.language) == "python"
-    is_layered = request.mount.mode is WorkspaceMode.COPY_ON_WRITE
-    return is_python or is_layered or not isinstance(operation, RunCode)

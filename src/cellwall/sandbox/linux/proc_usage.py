@@ -60,6 +60,11 @@ class UsageSampler:
         """Descendants of the shim, without the shim itself."""
         return list(_descendants(self._shim_pid))
 
+    def cpu_s(self) -> float:
+        """The highest sum seen so far."""
+        self._cpu_s = max(self._cpu_s, self._ticks(_descendants(self._shim_pid)) / _TICKS_PER_S)
+        return self._cpu_s
+
     def counters(self) -> Counters:
         """The highest values seen so far: ended processes cannot be sampled."""
         stats = _descendants(self._shim_pid)

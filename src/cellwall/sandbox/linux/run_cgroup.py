@@ -244,14 +244,29 @@ class RunCgroup:
         except OSError:
             return
 
+    def memory_bytes(self) -> int | None:
+        """The memory that is charged to the group now; None if it is removed."""
+        if self.version == 2:
+            return read_number(f"{self._own[0]}/memory.current")
+        return read_number(f"{self._directories['memory']}/memory.usage_in_bytes")
+
+    def cpu_s(self) -> float | None:
+        """The processor time of all its processes; None without a counter, or if it is removed."""
+        if self.version == 2:
+            cpu_us = _keyed(f"{self._own[0]}/cpu.stat").get("usage_usec")
+            return None if cpu_us is None else cpu_us / 1e6
+        if "cpuacct" not in self._directories:
+            return None
+        cpu_ns = read_number(f"{self._directories['cpuacct']}/cpuacct.usage")
+        return None if cpu_ns is None else cpu_ns / 1e9
+
     def counters(self) -> Counters:
         """The kernel's counters; one that this kernel lacks is None."""
         if self.version == 2:
             base = self._own[0]
-            cpu = _keyed(f"{base}/cpu.stat").get("usage_usec")
             io = re.findall(r"[rw]bytes=(\d+)", read_text(f"{base}/io.stat"))
             return Counters(
-                cpu_s=None if cpu is None else cpu / 1e6,
+                cpu_s=self.cpu_s(),
                 memory_peak=read_number(f"{base}/memory.peak"),
                 out_of_memory=_keyed(f"{base}/memory.events").get("oom_kill", 0),
                 forks_refused=_keyed(f"{base}/pids.events").get("max", 0),
@@ -259,12 +274,11 @@ class RunCgroup:
             )
         where = self._directories
         memory = where["memory"]
-        cpu_ns = read_number(f"{where['cpuacct']}/cpuacct.usage") if "cpuacct" in where else None
         io_bytes = None
         if "blkio" in where:
             io_bytes = _keyed(f"{where['blkio']}/blkio.throttle.io_service_bytes").get("Total", 0)
         return Counters(
-            cpu_s=None if cpu_ns is None else cpu_ns / 1e9,
+            cpu_s=self.cpu_s(),
             memory_peak=read_number(f"{memory}/memory.max_usage_in_bytes"),
             out_of_memory=_keyed(f"{memory}/memory.oom_control").get("oom_kill", 0),
             forks_refused=_keyed(f"{where['pids']}/pids.events").get("max", 0),

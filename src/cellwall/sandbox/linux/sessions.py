@@ -14,7 +14,7 @@ import anyio
 from cellwall.core.errors import BadInput, SkillRefused
 from cellwall.core.languages import canonical
 from cellwall.core.outcomes import RunResult
-from cellwall.core.ports import WorkspaceLease
+from cellwall.core.ports import LiveUsage, WorkspaceLease
 from cellwall.core.tool_servers import RunServer
 from cellwall.core.types import Action, Json, ProcessOperation, RunCode, RunCommand
 from cellwall.sandbox import languages
@@ -49,6 +49,38 @@ class _LiveSession:
     """Monitored runs: each checks the limits itself, and can name the one it exceeded."""
     counting: threading.Lock = field(default_factory=threading.Lock)
     is_ended: bool = False
+    ended_cpu_s: float = 0.0
+    """Of the cells before this one."""
+    seen_cpu_s: float = 0.0
+    seen_at: float | None = None
+    """The last reading of this cell's counter; None: the counter is gone."""
+
+    def cpu_s(self) -> float:
+        """The processor time of all cells so far."""
+        with self.counting:
+            return self._read_cpu()
+
+    def put_cell(self, cell: LiveCell) -> None:
+        with self.counting:
+            self.cell, self.seen_cpu_s, self.seen_at = cell, 0.0, time.monotonic()
+
+    def take_cell(self) -> LiveCell | None:
+        """The cell, to be closed; what it has used stays counted."""
+        with self.counting:
+            self.ended_cpu_s, self.seen_cpu_s = self._read_cpu(), 0.0
+            cell, self.cell = self.cell, None
+            return cell
+
+    def _read_cpu(self) -> float:
+        if self.cell is not None and self.seen_at is not None:
+            read, now = self.cell.cpu_s(), time.monotonic()
+            if read is None:
+                # Attack: code that breaks its cell takes the counter along. The time since the last
+                # reading stands for its processor time.
+                self.seen_cpu_s, self.seen_at = self.seen_cpu_s + now - self.seen_at, None
+            else:
+                self.seen_cpu_s, self.seen_at = max(read, self.seen_cpu_s), now
+        return self.ended_cpu_s + self.seen_cpu_s
 
     @contextmanager
     def monitored(self) -> Iterator[None]:
@@ -264,8 +296,9 @@ class LiveSessions:
             if session.cell is not None:
                 if session.cell.is_alive():
                     return session.cell
-                session.cell.close()
-                session.cell = None
+                dead = session.take_cell()
+                if dead is not None:
+                    dead.close()
             if session.is_ended:
                 raise sandbox_ended()
             assert action.session_id is not None  # noqa: S101  # as in `_session`
@@ -275,10 +308,30 @@ class LiveSessions:
                 )
                 if parts.view is not None:
                     put_view(parts.view)
-            session.cell = LiveCell(parts, max_result_bytes=self._settings.max_result_bytes)
-            session.uncharged = UnchargedMemory(session.cell.pids, parts.limits)
+            cell = LiveCell(parts, max_result_bytes=self._settings.max_result_bytes)
+            session.put_cell(cell)
+            session.uncharged = UnchargedMemory(cell.pids, parts.limits)
             self._pool.stay_awake()
-            return session.cell
+            return cell
+
+    def usage(self, session_id: str) -> LiveUsage:
+        with self._lock:
+            session = self._sessions.get(session_id)
+        if session is None:
+            return LiveUsage()
+        # A copy: a thread may start another process meanwhile.
+        processes = list(session.processes.values())
+        running = frozenset(each.id for each in processes if not each.ended.is_set())
+        cell = session.cell
+        return LiveUsage(session.cpu_s(), running, None if cell is None else cell.memory_bytes())
+
+    def halt(self, session_id: str) -> None:
+        """End every process of a live sandbox; its files stay, and the next run gets a new cell."""
+        with self._lock:
+            session = self._sessions.get(session_id)
+        cell = None if session is None else session.cell
+        if cell is not None:
+            cell.parts.init.send("stop")
 
     def end(self, session_id: str) -> None:
         """End a live sandbox and every process in it."""
@@ -288,7 +341,7 @@ class LiveSessions:
             return
         with session.lock:
             session.is_ended = True
-            cell, session.cell = session.cell, None
+            cell = session.take_cell()
         if cell is not None:
             cell.close()
 

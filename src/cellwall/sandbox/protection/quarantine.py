@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.sandbox.files.carrying import carry
 from cellwall.sandbox.files.descriptors import (
     OPEN_DIRECTORY,
     OPEN_TO_LIST,
@@ -37,7 +38,7 @@ from cellwall.sandbox.files.descriptors import (
     unlock,
     write_all,
 )
-from cellwall.sandbox.files.file_tree import FileTree, carry
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.root import WalkStep, lstat
 from cellwall.sandbox.protection.host_directory import is_forbidden_root
 from cellwall.sandbox.protection.placeholders import exclusive_lock

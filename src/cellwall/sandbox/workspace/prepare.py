@@ -41,12 +41,8 @@ from cellwall.sandbox.protection.post_run_check import Baseline
 from cellwall.sandbox.workspace.leases import (
     WorkspaceSettings,
 )
-from cellwall.sandbox.workspace.store import (
-    COARSE_CLOCK,
-    PendingCheck,
-    StoredWorkspace,
-    WorkspaceStore,
-)
+from cellwall.sandbox.workspace.pending_checks import PendingCheck
+from cellwall.sandbox.workspace.store import COARSE_CLOCK, StoredWorkspace, WorkspaceStore
 
 
 @dataclass(frozen=True, slots=True)

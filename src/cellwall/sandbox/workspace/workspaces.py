@@ -14,16 +14,10 @@ from dataclasses import dataclass, field, replace
 import anyio
 
 from cellwall.core.errors import BadInput, WorkspaceError
+from cellwall.core.files import FileOperation, StreamedFile, Transfer
 from cellwall.core.outcomes import Finding
 from cellwall.core.protected_names import Protection
-from cellwall.core.types import (
-    Action,
-    FileOperation,
-    StreamedFile,
-    Transfer,
-    WorkspaceMode,
-    WorkspaceMount,
-)
+from cellwall.core.types import Action, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
 from cellwall.sandbox.files.merged_view import MergedFileTree, MergedViews, sandbox_ended
 from cellwall.sandbox.files.root import AccessCheck, Root, is_at_or_below
@@ -308,9 +302,9 @@ class Workspaces:
         with self._lock_session(session.id) as own:  # which keeps end_session from closing them
             prepared = self._hold(own, session.id, action).prepared
             mount, upper = prepared.mount, prepared.writable_tree
-            assert mount.dir_fd is not None  # noqa: S101  # copy-on-write has all three
-            assert mount.layers_fd is not None  # noqa: S101
-            assert upper is not None  # noqa: S101
+            assert mount.dir_fd is not None  # noqa: S101  # copy-on-write has a directory
+            assert mount.layers_fd is not None  # noqa: S101  # copy-on-write has layers
+            assert upper is not None  # noqa: S101  # and a writable tree
             copies = []
             for descriptor in (mount.dir_fd, mount.layers_fd, upper.fd):
                 copies.append(os.dup(descriptor))

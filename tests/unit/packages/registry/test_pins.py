@@ -10,11 +10,11 @@ import pytest
 
 from cellwall.core.packages import InstallRuling
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.packages.evidence import PackageRules
 from cellwall.packages.feed import Feed
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.registry.downloads import Document
 from cellwall.packages.registry.pypi_registry import PypiRegistry
-from cellwall.packages.verdict import PackageRules
 
 JSON_TYPE = "application/vnd.pypi.simple.v1+json"
 OLD = "2020-01-01T00:00:00.000000Z"

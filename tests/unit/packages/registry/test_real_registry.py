@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from cellwall.core.verdict import Verdict
+from cellwall.packages.evidence import PackageRules
 from cellwall.packages.feed import Feed
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.registry.artifacts import ArtifactStore
@@ -18,7 +19,6 @@ from cellwall.packages.registry.pypi import JSON_TYPE
 from cellwall.packages.registry.pypi_registry import PypiRegistry
 from cellwall.packages.registry.service import RegistryService
 from cellwall.packages.registry.upstream import HttpUpstream
-from cellwall.packages.verdict import PackageRules
 from registries import serve_registries
 
 pytestmark = pytest.mark.slow  # each client loads the authorities that the host trusts

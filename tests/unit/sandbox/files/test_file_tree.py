@@ -20,8 +20,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.core.files import FileEntry, StreamedFile
 from cellwall.core.protected_names import load
-from cellwall.core.types import FileEntry, StreamedFile
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits, is_blocked
 from cellwall.sandbox.files.root import inner_path
 from cellwall.sandbox.protection.protected_paths import access_check_for

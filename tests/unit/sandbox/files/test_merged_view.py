@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import BadInput, WorkspaceError
-from cellwall.core.types import Action, FileOperation, Principal, WorkspaceMode, WorkspaceMount
+from cellwall.core.files import FileOperation
+from cellwall.core.types import Action, Principal, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files import merged_view
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.merged_view import MergedViews

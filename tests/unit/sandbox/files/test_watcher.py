@@ -7,8 +7,8 @@ import os
 import pytest
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.core.files import FileChange
 from cellwall.core.protected_names import load
-from cellwall.core.types import FileChange
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
 from cellwall.sandbox.files.watcher import Watcher
 from cellwall.sandbox.linux.channels import ready_to_read

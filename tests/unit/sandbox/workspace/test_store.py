@@ -1,7 +1,4 @@
-"""Sessions' folders on disk: made private, removed whole, swept in time (FS-1, FS-6, ISO-8).
-
-A directory that was not checked after a run is known until somebody has looked (FS-4, FS-8).
-"""
+"""Sessions' folders on disk: made private, removed whole, swept in time (FS-1, FS-6, ISO-8)."""
 
 from __future__ import annotations
 
@@ -14,11 +11,8 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import BadInput, WorkspaceError
-from cellwall.core.protected_names import Treatment
 from cellwall.core.types import WorkspaceMode, WorkspaceRequest, new_id
-from cellwall.sandbox.protection.post_run_check import Baseline
-from cellwall.sandbox.protection.protected_paths import ProtectedPath
-from cellwall.sandbox.workspace.store import PendingChecks, WorkspaceStore
+from cellwall.sandbox.workspace.store import WorkspaceStore
 
 COW = WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, "/project")
 
@@ -123,34 +117,3 @@ def test_two_sessions_never_share_a_folder(store: WorkspaceStore) -> None:
     with pytest.raises(WorkspaceError):
         store.make(made.id, WorkspaceRequest())
     assert os.path.exists(f"{made.files_path}/mine")
-
-
-HERE = (1, 2)
-BASELINE = Baseline(
-    before=(ProtectedPath("a\udcff/.env", Treatment.HIDE, False, False, (3, 4), ""),),
-    started_ns=5,
-    paths=frozenset({"tools/hooks"}),
-)
-
-
-@pytest.mark.requirement("FS-4")
-def test_a_note_is_left_to_its_owner_and_read_by_the_next_once_the_owner_is_gone(tmp_path: Path):
-    unchecked = PendingChecks(str(tmp_path))
-    note = unchecked.record(HERE, "act_1", BASELINE)
-    assert list(unchecked.abandoned(HERE)) == []
-    note.close()  # as the end of its process does
-    assert list(unchecked.abandoned((1, 3))) == []
-    assert [(run, told) for run, told, _ in unchecked.abandoned(HERE)] == [("act_1", BASELINE)]
-    for _, _, found in unchecked.abandoned(HERE):
-        found.clear()
-    assert os.listdir(tmp_path / "unchecked") == []
-
-
-@pytest.mark.requirement("FS-4")
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"before": [[1]], "started_ns": 1, "paths": []}'])
-def test_a_note_that_cannot_be_read_refuses_the_directory(tmp_path: Path, text: str):
-    unchecked = PendingChecks(str(tmp_path))
-    (tmp_path / "unchecked/1-2.act_1.json").write_text(text)
-    with pytest.raises(WorkspaceError) as caught:
-        list(unchecked.abandoned(HERE))
-    assert caught.value.code == "CW-WORKSPACE-UNCHECKED"

@@ -14,11 +14,11 @@ import pytest
 
 import cellwall
 from cellwall.core.errors import BadInput, WorkspaceError
+from cellwall.core.files import FileOperation
 from cellwall.core.limits import MIB, Limits
 from cellwall.core.protected_names import Treatment, load
 from cellwall.core.types import (
     Action,
-    FileOperation,
     Principal,
     RunCommand,
     WorkspaceMode,

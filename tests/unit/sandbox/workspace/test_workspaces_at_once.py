@@ -14,10 +14,10 @@ import anyio
 import pytest
 
 from cellwall.core.errors import BadInput
+from cellwall.core.files import FileOperation
 from cellwall.core.protected_names import load
 from cellwall.core.types import (
     Action,
-    FileOperation,
     Principal,
     RunCommand,
     WorkspaceMode,

@@ -46,7 +46,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         404: "The caller has nothing of this name.",
         409: "The state of the resource does not permit it.",
         413: "The body is too large.",
-        421: "The service does not go by this name.",
+        421: "The service does not go by this name, or another process has the resource.",
         422: "The Idempotency-Key was used for another request.",
         429: "Too many requests, failed sign-ins or live sandboxes.",
         503: "The host has no capacity, or the service is stopping.",

@@ -6,7 +6,7 @@ import pytest
 
 from cellwall.admin.policy_trust import Offered
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.cli.policy_admin import rules_text
+from cellwall.interfaces.cli.policy_trust import rules_text
 from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
 

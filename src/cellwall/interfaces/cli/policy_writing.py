@@ -1,4 +1,4 @@
-"""`cellwall policy init | learn | trust | untrust`: commands that change which rules apply."""
+"""`cellwall policy init | learn`: commands that write rules."""
 
 # ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
 
@@ -11,198 +11,17 @@ from typing import TYPE_CHECKING
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.core.showing import block, escaped
+from cellwall.core.showing import escaped
 from cellwall.core.showing import one_line as shortened
 from cellwall.core.types import Json
-from cellwall.core.verdict import Verdict
-from cellwall.interfaces.cli.options import (
-    ConfigOptions,
-    cli_principal,
-    json_option,
-    parse_time,
-    place_options,
-)
+from cellwall.interfaces.cli.options import cli_principal, json_option, parse_time
 from cellwall.interfaces.cli.output import print_json, print_result, print_text, say
+from cellwall.interfaces.cli.policy_trust import MAX_SHOWN_ROWS
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.policy_learning import PolicyTarget
-    from cellwall.admin.policy_trust import Offered, PolicyTrust
     from cellwall.policy.lessons import Lesson
-    from cellwall.policy.rules import Rule
-
-_EXIT_CODES = """
-\b
-Exit codes:
-  0    done
-  1    you said no
-  125  refused or failed, and nothing was changed; the reason is on standard error
-"""
-_MAX_SHOWN_ROWS = 400
-_TITLES = {
-    Verdict.ALLOW: "It allows, without a question:",
-    Verdict.ASK: "It asks about:",
-    Verdict.DENY: "It denies:",
-}
-
-
-@click.command(
-    epilog=f"""\b
-Examples:
-  cellwall policy trust
-  cellwall policy trust .claude/settings.json
-  cellwall policy trust --list --json
-{_EXIT_CODES}"""
-)
-@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
-@click.option("--list", "is_list", is_flag=True, help="List trusted files; change nothing.")
-@place_options
-@json_option("Print one JSON object.")
-def trust(
-    paths: tuple[str, ...],
-    configured: ConfigOptions,
-    *,
-    is_list: bool,
-    as_json: bool,
-) -> int:
-    """Trust the allow rules of a project's files, after a look at them.
-
-    A project's .cellwall/policy.toml, .claude/settings.json and .claude/settings.local.json come
-    from the project's authors. Their deny rules always apply. Their allow rules apply only if your
-    own rules allow the same, or if you trust the file: its path and its exact content. Any change
-    of the content ends the trust.
-
-    PATH is such a file, or a project's folder. Default: the project here.
-    """
-    book = _book(configured)
-    if is_list:
-        return _list(book, as_json=as_json)
-    offered = book.offered(paths, cwd=os.getcwd())
-    fresh = [each for each in offered if not each.is_trusted]
-    for each in fresh:
-        if not _is_confirmed(each):
-            say("nothing more was trusted")
-            return 1
-        book.trust(each, who=cli_principal())
-    if as_json:
-        print_json({"trusted": [_offer_json(each, is_new=each in fresh) for each in offered]})
-        return 0
-    for each in offered:
-        state = "trusted" if each in fresh else "already trusted"
-        print_text(f"{state}: {one_line(each.file)} ({_counts(each)})\n")
-    return 0
-
-
-@click.command(
-    epilog=f"""\b
-Examples:
-  cellwall policy untrust
-  cellwall policy untrust ~/src/another-project
-{_EXIT_CODES}"""
-)
-@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
-@place_options
-@json_option("Print one JSON object.")
-def untrust(paths: tuple[str, ...], configured: ConfigOptions, *, as_json: bool) -> int:
-    """Withdraw the trust in a project's files; they need not exist any more.
-
-    PATH is a file or a project's folder. Default: the project here.
-    """
-    book = _book(configured)
-    gone: list[str] = []
-    for path in paths or _project():
-        gone += book.untrust(path, cwd=os.getcwd(), who=cli_principal())
-    print_result(
-        {"untrusted": list(gone)},
-        "".join(f"no longer trusted: {one_line(path)}\n" for path in gone),
-        as_json=as_json,
-    )
-    return 0
-
-
-def _project() -> list[str]:
-    from cellwall.runtime.policy_places import project_files
-
-    files = [*project_files(os.getcwd())]
-    # The folder of such a file is a folder of the project.
-    return [os.path.dirname(os.path.dirname(files[0]))] if files else ["."]
-
-
-def _list(book: PolicyTrust, *, as_json: bool) -> int:
-    entries = book.entries()
-    if as_json:
-        print_json({"trusted": [each.to_json() for each in entries]})
-        return 0
-    lines = [f"{each.when}  {each.sha256[:16]}  {one_line(each.path)}\n" for each in entries]
-    print_text("".join(lines) or "nothing is trusted\n")
-    return 0
-
-
-def _is_confirmed(offered: Offered) -> bool:
-    from cellwall.interfaces.cli.terminal_input import confirm
-
-    return confirm(rules_text(offered), what="that agents in this project may do what it allows")
-
-
-def rules_text(offered: Offered) -> str:
-    """All rules of a file; no rule can forge a line of ours or hide another rule.
-
-    Raises for more rules than a person would read: one bad rule among hundreds is overlooked.
-    """
-    parts = [f"{escaped(offered.file)} (SHA-256 {offered.sha256[:16]}...)\n"]
-    for verdict, title in _TITLES.items():
-        rules = [rule for rule in offered.rules if rule.verdict is verdict]
-        if rules:
-            parts += [f"{title}\n", *map(_shown_rule, rules)]
-    parts.append(f"All rules of the file are above: {_counts(offered)}.\n")
-    text = "".join(parts)
-    if text.count("\n") > _MAX_SHOWN_ROWS:
-        raise BadInput(
-            f"{offered.file} has too many rules to review: {_counts(offered)}",
-            hint="Have fewer rules, or put them into your own policy.",
-            code="CW-POLICY-TOO-LONG",
-        )
-    return text
-
-
-def _shown_rule(rule: Rule) -> str:
-    """The rule at full length: an omitted part would be trusted as well."""
-    text = _whole(rule.text)
-    if rule.answers:
-        text += f"  but only where this rule asks:\n{_whole(rule.answers)}"
-    if rule.reason:
-        text += f"  because, as it says:\n{_whole(rule.reason)}"
-    return text
-
-
-def _whole(text: str) -> str:
-    # Escaped first: a rule is one line, so no rule can look like two.
-    line = escaped(text)
-    return block(line, max_rows=len(line) + 1, max_characters=len(line))
-
-
-def _counts(offered: Offered) -> str:
-    rules = [rule.verdict for rule in offered.rules]
-    return ", ".join(f"{rules.count(each)} {each.word}" for each in Verdict)
-
-
-def _offer_json(offered: Offered, *, is_new: bool) -> dict[str, Json]:
-    rules: list[Json] = [
-        {
-            "verdict": each.verdict.word,
-            "rule": each.text,
-            "reason": each.reason,
-            "answers": each.answers,
-        }
-        for each in offered.rules
-    ]
-    return {"path": offered.path, "sha256": offered.sha256, "new": is_new, "rules": rules}
-
-
-def _book(configured: ConfigOptions) -> PolicyTrust:
-    from cellwall.admin.policy_trust import PolicyTrust
-
-    return PolicyTrust(**configured)
 
 
 @click.command(
@@ -370,7 +189,7 @@ def _write_rules(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
     if is_new:
         change = policy_learning.draft(lesson, at)
         lines = [escaped(each) for each in policy_learning.diff(change, shown=file)]
-        if len(lines) > _MAX_SHOWN_ROWS:
+        if len(lines) > MAX_SHOWN_ROWS:
             raise BadInput(
                 f"the change is too long to review: {len(lines)} lines",
                 hint="Choose fewer calls with --since or --session.",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.runtime.questions import asking_parts, propose
+from cellwall.runtime.rule_proposals import asking_parts, propose
 
 ASK = Decision(Verdict.ASK, "rule", "because")
 

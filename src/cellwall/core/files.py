@@ -1,0 +1,125 @@
+"""Operations on the files of a workspace, and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Literal, Protocol
+
+FILE_READS = frozenset({"read", "list", "stat", "exists", "download", "watch"})
+"""Names of file operations that change nothing; every other one counts as a write."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileOperation:
+    """One call of the file API on a session's workspace (FS-7)."""
+
+    name: Literal[
+        "read",
+        "write",
+        "list",
+        "stat",
+        "exists",
+        "make_dir",
+        "move",
+        "remove",
+        "upload",
+        "download",
+        "watch",
+    ]
+    path: str
+    content: bytes = b""
+    target: str = ""
+    source: ByteSource | None = field(default=None, repr=False)
+    """For `upload`: a tar stream. For `write`: the content, in place of `content`."""
+    sink: ByteSink | None = field(default=None, repr=False)
+    """For `download`: the sink of the tar stream. For `read`: of the content, in place of the
+    payload."""
+    recursive: bool = True
+    skip_links: bool = False
+    source_bytes: int = 0
+    source_sha256: str = ""
+    """For `write` from a source: what is judged. Other content is not written."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One directory entry of a workspace."""
+
+    name: str
+    path: str
+    kind: Literal["file", "dir", "symlink", "other"]
+    size_bytes: int
+    mode: int
+    modified_s: float
+
+
+class ByteSource(Protocol):
+    """Returns chunks of at most `size` bytes; an empty one is the end."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+class ByteSink(Protocol):
+    """Accepts chunks, each of them whole."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The totals of an upload or download; the digest is of the archive as sent."""
+
+    files: int
+    directories: int
+    content_bytes: int
+    archive_bytes: int
+    archive_sha256: str
+
+    def to_json(self) -> dict[str, int | str]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedFile:
+    """The content of a file that went through a source or a sink."""
+
+    content_bytes: int
+    content_sha256: str
+
+    def to_json(self) -> dict[str, int | str]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One change in a workspace. `target` is the new path of a moved file.
+
+    `overflow` means that changes were lost: list the directory again.
+    """
+
+    kind: Literal["created", "modified", "removed", "moved", "overflow"]
+    path: str
+    target: str = ""
+
+
+class Watching(Protocol):
+    """An open watch: `fileno` becomes readable when there may be changes to `take`."""
+
+    @property
+    def ended(self) -> bool:
+        """The watch was stopped, or the watched directory is gone."""
+
+    @property
+    def patience_s(self) -> float | None:
+        """The interval for `take` without a readable descriptor; None: not needed."""
+
+    def fileno(self) -> int: ...
+
+    def take(self) -> Sequence[FileChange]:
+        """The changes since the last call, in order; never blocks."""
+
+    def stop(self) -> None:
+        """Wake the waiting reader and end the watch."""
+
+    def close(self) -> None: ...

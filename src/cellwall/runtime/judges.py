@@ -1,0 +1,40 @@
+"""Step 4: the judges of an action, the policy and those of packages and tool servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+import anyio.to_thread
+
+from cellwall.core.outcomes import Finding
+from cellwall.core.packages import InstallPackages
+from cellwall.core.ports import InstallerPort, PolicyPort, ToolServersPort
+from cellwall.core.tool_servers import CallServerTool
+from cellwall.core.types import Action, UseTool
+from cellwall.core.verdict import Decision, strictest
+from cellwall.runtime.host_operations import required_servers
+from cellwall.runtime.outcomes import with_all_reasons
+
+
+async def judge(
+    action: Action,
+    findings: Sequence[Finding],
+    *,
+    policy: PolicyPort,
+    installer: InstallerPort,
+    servers: ToolServersPort | None,
+) -> Decision:
+    """The decision of all judges. An agent's command may take long to parse, so it is judged in a
+    thread."""
+    if isinstance(action.operation, CallServerTool):
+        # No rule allows a tool that no person has accepted (SRV-7).
+        by_rules = policy.judge(action, findings)
+        return strictest(required_servers(servers).judge(action.operation), by_rules)
+    if isinstance(action.operation, InstallPackages):
+        by_rules = policy.judge(action, findings)
+        by_names = await anyio.to_thread.run_sync(installer.judge, action.operation)
+        return with_all_reasons(by_rules, by_names)
+    if isinstance(action.operation, UseTool):
+        return await anyio.to_thread.run_sync(policy.judge, action, findings)
+    return policy.judge(action, findings)
