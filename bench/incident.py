@@ -10,6 +10,7 @@ import os
 import signal
 import statistics
 import subprocess
+import sys
 import time
 from contextlib import ExitStack
 from unittest.mock import patch
@@ -44,6 +45,7 @@ def measure(rounds: int, *, quiet: bool = False) -> dict[str, float]:
         "end all, slowest, s": round(max(stops), 3),
         "kill as many bare processes, s": round(bare_s, 4),
         "ratio to bare processes": round(stop_s / bare_s, 1),
+        "the command `stop --all` as a whole, s": round(_command_s(), 3),
         "check of the flag for each run, us": round(_check_us(), 2),
     }
 
@@ -76,6 +78,16 @@ def _stop_sandboxes() -> tuple[float, float, int]:
     switch.lift(reason="measured")
     pool.close_all()
     return frozen.took_s, ended.took_s, ended.processes
+
+
+def _command_s() -> float:
+    """From the start of the program to its end, with the record, where nothing is alive."""
+    program = os.path.join(os.path.dirname(sys.executable), "cellwall")
+    began = time.perf_counter()
+    subprocess.run([program, "stop", "--all"], capture_output=True, check=True)
+    took_s = time.perf_counter() - began
+    EmergencyStop.configured(principal("cli")).lift(reason="measured")
+    return took_s
 
 
 def _check_us() -> float:

@@ -173,6 +173,25 @@ def test_cells_end_whatever_became_of_their_owner(
         assert cells(state_home) == ()
 
 
+def test_frozen_cells_outlast_their_owner(
+    state_home: str, switch: EmergencyStop, path: str
+) -> None:
+    """Its exit closes every cell; the evidence stays until a person decides."""
+    with owner(state_home, path) as process:
+        assert switch.stop(reason="test", freeze=True).is_complete
+        before = processes(state_home)
+        assert before >= 3
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(DEADLINE_S) == 0  # and does not wait for them
+    assert processes(state_home) == before
+    with pytest.raises(CellwallError) as refused:
+        switch.lift(reason="too early")
+    assert refused.value.code == "CW-STOP-FROZEN"
+    assert switch.stop(reason="test").is_complete
+    assert cells(state_home) == ()
+
+
 @pytest.mark.only_on("cold", reason="an ordinary user has the same cells on both paths here")
 def test_an_ordinary_user_stops_its_own_cells() -> None:
     user = ordinary_user().get("user")

@@ -27,6 +27,7 @@ from cellwall.core.accounts import (
     LastOwner,
     Meter,
     NameTaken,
+    Passkey,
     ServiceToken,
     Team,
     User,
@@ -188,6 +189,32 @@ class Directory:
         self._roles.require(by, _MANAGE)
         await self._log.change("remove member", by=by, team=team_id, user=user_id)
         _require_found(await self._store.remove_member(team_id, user_id), "member")
+
+    async def find_team(self, name: str, *, by: Principal) -> Team:
+        """By its name, for those who manage users."""
+        self._roles.require(by, _MANAGE)
+        wanted = canonical_name(name)
+        for team in await self._store.list_teams():
+            if team.name == wanted:
+                return team
+        raise failures.not_found("team")
+
+    async def teams_of(self, user_id: str, *, by: Principal) -> frozenset[str]:
+        """The ids of a user's teams."""
+        self._roles.require(by, _MANAGE)
+        return await self._store.teams_of(user_id)
+
+    async def list_passkeys(self, user_id: str, *, by: Principal) -> tuple[Passkey, ...]:
+        """The passkeys of a user, the oldest first."""
+        self._roles.require(by, _MANAGE)
+        return await self._store.list_passkeys(user_id)
+
+    async def remove_passkey(self, passkey_id: str, user_id: str, *, by: Principal) -> None:
+        """One passkey of a user; sign-ins with it go on until they are revoked."""
+        self._roles.require(by, _MANAGE)
+        await self._log.change("remove passkey", by=by, user=user_id, passkey=passkey_id[:64])
+        is_found = await self._store.remove_passkey(passkey_id, user_id=user_id)
+        _require_found(is_found, "passkey")
 
     async def remove_passkeys(self, user_id: str, *, by: Principal) -> int:
         """All passkeys of a user, as after a theft; their sign-ins end with `revoke_user`."""

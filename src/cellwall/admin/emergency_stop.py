@@ -5,33 +5,32 @@
 
 In this order: no disk, lock, database or configuration can delay (1) and (2), and none of them can
 keep a person from stopping. A record that could not be written is reported after the cells have
-ended; the flag itself names who stopped, when and why.
+ended; the flag itself names who stopped, when and why. On this machine, the user who owns the state
+folder may stop; to lift the stop takes a role.
 """
+
+# ruff: noqa: PLC0415  # late imports: the configuration and the log load after the cells have ended
 
 from __future__ import annotations
 
 import functools
 import os
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from cellwall.audit.log import AuditLog
-from cellwall.config.load import load_settings
-from cellwall.config.models import Settings
-from cellwall.core.errors import BadInput, CellwallError, ConfigError, SandboxFailed
-from cellwall.core.outcomes import Event, EventKind
+from cellwall.core.errors import BadInput, CellwallError, Denied, SandboxFailed
 from cellwall.core.types import Json, Permission, Principal
-from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
-from cellwall.runtime.judging import require
-from cellwall.runtime.recording import open_record
 from cellwall.sandbox.linux.cell_ending import end_cells, freeze_cells, is_frozen, thaw_cells
 from cellwall.sandbox.linux.cell_search import FoundCell, find_cells
 from cellwall.sandbox.run_ledger import home_tag
 from cellwall.sandbox.stop_flag import StopFlag
+
+if TYPE_CHECKING:
+    from cellwall.audit.log import AuditLog
+    from cellwall.config.models import Settings
 
 _WITHIN_S = 10.0
 _MAX_REASON_CHARACTERS = 500
@@ -74,12 +73,12 @@ class EmergencyStop:
     def __init__(
         self,
         home: str,
-        settings: Settings | None,
+        settings: Callable[[], Settings],
         principal: Principal,
         *,
         audit: AuditLog | None = None,
     ) -> None:
-        """`settings`: None if the configuration is broken. `audit`: that of the running service."""
+        """`settings` may raise `ConfigError`. `audit`: that of the running service."""
         self._home, self._settings, self._who, self._audit = home, settings, principal, audit
         self._flag = StopFlag(home)
 
@@ -88,17 +87,19 @@ class EmergencyStop:
         cls, principal: Principal, *, config: str | None = None, profile: str | None = None
     ) -> Self:
         """The stop of the environment's state folder, also with a broken configuration."""
-        home, settings = state_home(os.environ), None
-        with suppress(ConfigError):
-            settings = load_settings(file=config, profile=profile, environ=os.environ)
-        return cls(home, settings, principal)
+
+        def load() -> Settings:
+            from cellwall.config.load import load_settings
+
+            return load_settings(file=config, profile=profile, environ=os.environ)
+
+        return cls(state_home(os.environ), load, principal)
 
     def stop(self, *, reason: str, freeze: bool = False) -> StopReport:
-        """End or freeze every cell. Only one with the permission may, as far as that is known:
-        with a broken configuration, the user of this machine is believed."""
+        """End or freeze every cell."""
         reason = _check_reason(reason)
-        if self._settings is not None:
-            require(self._settings, self._who, Permission.SANDBOX_STOP)
+        if self._audit is not None:  # a caller over the network
+            self._require_role()
         content: Mapping[str, Json] = {
             "by": self._who.name,
             "interface": self._who.interface,
@@ -133,9 +134,8 @@ class EmergencyStop:
     def thaw(self) -> tuple[str, ...]:
         """Continue frozen cells; returns their ids. The stop stays in effect."""
         self._require_person("the continuation of frozen sandboxes")
-        thawed = thaw_cells(self._search)
-        self._write({"change": "thaw", "cells": list(thawed[:_MAX_LISTED])})
-        return thawed
+        self._write({"change": "thaw"})
+        return thaw_cells(self._search)
 
     def lift(self, *, reason: str) -> bool:
         """New runs are accepted again; whether a stop was in effect. Recorded first: what lowers a
@@ -144,6 +144,13 @@ class EmergencyStop:
         found = self._flag.read()
         if found is None:
             return False
+        if any(map(is_frozen, self._search())):
+            # Nothing is cleaned up around frozen cells as long as the flag is set, and only then.
+            raise Denied(
+                "sandboxes are suspended, so the stop is not lifted",
+                hint="Continue them with `cellwall stop --thaw`, or end them with --all.",
+                code="CW-STOP-FROZEN",
+            )
         self._write({"change": "lift", "reason": _check_reason(reason), "stopped": found})
         return self._flag.lift()
 
@@ -166,14 +173,16 @@ class EmergencyStop:
 
     def _require_person(self, deed: str) -> None:
         """What ends the protection needs the permission, and is not for an agent (POL-13)."""
+        from cellwall.runtime.agent_processes import refuse_agents
+
         if self._audit is None:  # not over the network, where a token tells who asks
             refuse_agents(deed)
-        if self._settings is None:
-            raise ConfigError(
-                "the configuration is broken, so it is unknown who may lift a stop",
-                hint="`cellwall config check` names the mistake.",
-            )
-        require(self._settings, self._who, Permission.SANDBOX_STOP)
+        self._require_role()
+
+    def _require_role(self) -> None:
+        from cellwall.runtime.judging import require
+
+        require(self._settings(), self._who, Permission.SANDBOX_STOP)
 
     def _recorded(self, change: str, reason: str, report: StopReport) -> StopReport:
         body: dict[str, Json] = {
@@ -200,6 +209,9 @@ class EmergencyStop:
         return report
 
     def _write(self, body: dict[str, Json]) -> None:
+        from cellwall.core.outcomes import Event, EventKind
+        from cellwall.runtime.recording import open_record
+
         who = self._who
         # `message` is what `cellwall audit tail` shows.
         message = f"{body['change']} everything"
@@ -207,9 +219,7 @@ class EmergencyStop:
         if self._audit is not None:
             self._audit.write(event)
             return
-        if self._settings is None:
-            raise ConfigError("the configuration is broken")
-        with open_record(self._home, self._settings) as audit:
+        with open_record(self._home, self._settings()) as audit:
             audit.write(event)
 
 

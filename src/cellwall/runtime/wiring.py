@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pwd
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -38,7 +37,7 @@ from cellwall.runtime.content_checks import CanaryList, content_checks
 from cellwall.runtime.egress import ConfiguredEgress, domains_of
 from cellwall.runtime.forwarding import forwarder
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
-from cellwall.runtime.home import no_state, state_home
+from cellwall.runtime.home import no_state, state_home, user_name
 from cellwall.runtime.judging import RuledPolicy, roles_of
 from cellwall.runtime.observing import gauge_runtime, open_telemetry, redact_logs
 from cellwall.runtime.package_installs import PackageInstaller
@@ -214,12 +213,8 @@ def settings_files(config: str | None, environ: Mapping[str, str]) -> tuple[str,
 
 @functools.cache
 def principal(interface: str) -> Principal:
-    """The user who started this process, by uid and not by the environment."""
-    try:
-        name = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        name = f"uid:{os.getuid()}"
-    return Principal(name, interface)
+    """The user who started this process, through this interface."""
+    return Principal(user_name(), interface)
 
 
 def open_app(

@@ -51,6 +51,13 @@ class StopFlag:
             ) from error
         return True
 
+    def is_known_set(self) -> bool:
+        """The same where an unknown state has no effect of its own."""
+        try:
+            return self.is_set()
+        except SandboxFailed:
+            return False
+
     def check(self) -> None:
         """Raise `Denied` while the flag is set, and `SandboxFailed` if that is unknown."""
         if self.is_set():
@@ -60,9 +67,8 @@ class StopFlag:
         """A sandbox that failed while the flag is set was ended by the stop."""
         if not isinstance(error, SandboxFailed):
             return error
-        with suppress(SandboxFailed):
-            if self.is_set():
-                return stopped(detail=f"{error.code}: {error.message}: {error.detail}")
+        if self.is_known_set():
+            return stopped(detail=f"{error.code}: {error.message}: {error.detail}")
         return error
 
     def read(self) -> dict[str, Json] | None:

@@ -76,6 +76,7 @@ def test_suspended_sandboxes_continue_where_they_were(stopped_service: RunningSe
         assert admin.post("/v1/stop", json={"freeze": True}).json()["cells"] >= 1
         status = admin.get("/v1/stop").json()
         assert status["frozen"] == status["cells"] > 0
+        assert admin.request("DELETE", "/v1/stop").json()["error"]["code"] == "CW-STOP-FROZEN"
         assert admin.post("/v1/stop/thaw").json()["cells"] >= 1
         assert admin.get("/v1/stop").json()["frozen"] == 0
         assert admin.request("DELETE", "/v1/stop").json() == {"lifted": True}

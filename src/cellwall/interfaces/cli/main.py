@@ -62,6 +62,8 @@ COMMANDS = {
     "serve": ("serve", "serve", "Run the service: HTTP API for people and agents."),
     "user": ("users", "user", "Add, list and remove users of the service."),
     "token": ("tokens", "token", "Create, list and revoke service tokens."),
+    "budget": ("budgets", "budget", "Show and set what users of the service may use."),
+    "passkey": ("passkeys", "passkey", "List and remove passkeys of users."),
     "canary": ("canaries", "canary", "Register texts that must not leak."),
     "pair": ("pairing", "pair", "Pair chat and mail accounts with users of the service."),
     "connection": ("connections", "connection", "Connect accounts at other services."),

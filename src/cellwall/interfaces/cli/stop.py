@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cellwall.core.errors import BadInput
+from cellwall.core.types import Principal
 from cellwall.interfaces.cli.options import (
     ConfigOptions,
     cli_principal,
@@ -75,8 +76,10 @@ def stop(
     if (freeze or revoke_tokens) and not is_all:
         raise BadInput("--freeze and --revoke-tokens belong to --all", code="CW-USAGE")
     from cellwall.admin.emergency_stop import EmergencyStop
+    from cellwall.runtime.home import user_name
 
-    switch = EmergencyStop.configured(cli_principal(), **configured)
+    # Not `cli_principal`, which imports the whole runtime first: the cells would live on meanwhile.
+    switch = EmergencyStop.configured(Principal(user_name(), "cli"), **configured)
     if is_all:
         return _stop_all(
             switch, configured, reason, freeze=freeze, revoke_tokens=revoke_tokens, as_json=as_json

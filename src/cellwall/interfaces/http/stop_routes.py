@@ -6,7 +6,8 @@ takes a person.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import anyio
 from fastapi import APIRouter, Query
@@ -27,13 +28,14 @@ from cellwall.interfaces.http.callers import Caller, CurrentCaller, require, req
 from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.service import CurrentService, Service
 
+Result = TypeVar("Result")
 routes = APIRouter(route_class=CheckedRoute, prefix="/stop", tags=["stop"], responses=ERRORS)
 
 
 @routes.get("")
 async def read_stop(service: CurrentService, caller: CurrentCaller) -> StopStatusBody:
     """Whether a stop is in effect."""
-    status = await anyio.to_thread.run_sync(_switch(service, caller).status)
+    status = await _in_thread(_switch(service, caller).status)
     return StopStatusBody(
         is_stopped=status.is_stopped,
         by=status.by,
@@ -52,11 +54,7 @@ async def stop_everything(
     switch = _switch(service, caller)
     if body.revoke_tokens:  # refused as a whole, rather than done by half
         require(service, caller, Permission.USERS_MANAGE)
-    # In a thread of its own: those for other work may all be taken.
-    report = await anyio.to_thread.run_sync(
-        lambda: switch.stop(reason=body.reason, freeze=body.freeze),
-        limiter=anyio.CapacityLimiter(1),
-    )
+    report = await _in_thread(lambda: switch.stop(reason=body.reason, freeze=body.freeze))
     problems = list(report.problems)
     if body.revoke_tokens:
         try:
@@ -77,7 +75,7 @@ async def thaw(service: CurrentService, caller: CurrentCaller) -> Thawed:
     """Continue suspended sandboxes; new runs stay refused."""
     switch = _switch(service, caller)
     require_person(caller, "does not continue suspended sandboxes")
-    return Thawed(cells=len(await anyio.to_thread.run_sync(switch.thaw)))
+    return Thawed(cells=len(await _in_thread(switch.thaw)))
 
 
 @routes.delete("")
@@ -87,11 +85,15 @@ async def lift_stop(
     """Accept new runs again."""
     switch = _switch(service, caller)
     require_person(caller, "does not lift a stop")
-    lifted = await anyio.to_thread.run_sync(lambda: switch.lift(reason=reason))
-    return Lifted(lifted=lifted)
+    return Lifted(lifted=await _in_thread(lambda: switch.lift(reason=reason)))
+
+
+async def _in_thread(work: Callable[[], Result]) -> Result:
+    """In a thread of its own: those for other work may all wait for suspended sandboxes."""
+    return await anyio.to_thread.run_sync(work, limiter=anyio.CapacityLimiter(1))
 
 
 def _switch(service: Service, caller: Caller) -> EmergencyStop:
     require(service, caller, Permission.SANDBOX_STOP)
     app = service.app
-    return EmergencyStop(app.store.home, app.settings, caller.principal, audit=app.audit)
+    return EmergencyStop(app.store.home, lambda: app.settings, caller.principal, audit=app.audit)

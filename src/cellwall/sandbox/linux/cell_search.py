@@ -78,6 +78,12 @@ def start_time(pid: int) -> int:
     return 0 if found is None else found.started
 
 
+def is_suspended(pid: int) -> bool:
+    """Whether a process of ours was suspended, as the shims of frozen cells are."""
+    found = _read_process(pid)
+    return found is not None and found.is_stopped
+
+
 def find_cells(ledger: str, tag: str, *, is_detailed: bool = False) -> tuple[FoundCell, ...]:
     """All cells of the state folder that have a living process, by one pass over /proc.
 

@@ -22,6 +22,7 @@ from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
 from cellwall.core.forks import OwnerProcess, forget_in_child
 from cellwall.sandbox.files.descriptors import closing_fd, write_all
 from cellwall.sandbox.linux import cgroups
+from cellwall.sandbox.linux.cell_search import is_suspended
 from cellwall.sandbox.linux.channels import ready_to_read, receive_descriptors, receive_words
 from cellwall.sandbox.linux.programs import cell_program
 
@@ -189,6 +190,11 @@ class CellShim:
         self._socket.close()
         diagnostics, self._diagnostics = self._diagnostics, -1
         os.close(diagnostics)
+        if is_suspended(self._process.pid):
+            _suspended.append(
+                self._process
+            )  # frozen as evidence: it goes on, and ends, when thawed
+            return
         self._process.wait()
 
     def failure(self, step: str) -> CellwallError:
@@ -232,6 +238,7 @@ class CellShim:
         )
 
 
+_suspended: list[subprocess.Popen[bytes]] = []
 _ANSWER_WITHIN_S = 20.0
 _MAX_ANSWER_BYTES = 256
 

@@ -18,7 +18,7 @@ from cellwall.core.limits import LimitName, Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox.linux import cgroups, outer_wall, run_cgroup
 from cellwall.sandbox.linux.cell_plan import Walls
-from cellwall.sandbox.linux.cell_search import start_time
+from cellwall.sandbox.linux.cell_search import is_suspended, start_time
 from cellwall.sandbox.linux.channels import CellPipes, EgressSockets, SupervisorEnds, ready_to_read
 from cellwall.sandbox.linux.layers import HostLayers
 from cellwall.sandbox.linux.outside_processes import (
@@ -279,8 +279,11 @@ class PreparedCell(MonitoredRun):
         return self._failure or self.shim.failure(step)
 
     def _discard_group(self) -> None:
-        if self.group is not None and not self.is_gone:
-            self.group.discard()
+        if self.group is None or self.is_gone:
+            return
+        if self._shape.ledger.stop_flag.is_known_set() and is_suspended(self.shim.pid):
+            return  # removing the group would kill its frozen processes
+        self.group.discard()
 
 
 class SpareCells:

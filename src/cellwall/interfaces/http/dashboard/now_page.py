@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import RedirectResponse, StreamingResponse
+from fastapi.responses import RedirectResponse
 
 from cellwall.admin.accounts import Identity
 from cellwall.admin.live_view import LATENCY_BOUNDS_S, LiveSnapshot
@@ -28,6 +29,7 @@ from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBr
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
 from cellwall.interfaces.http.dashboard.templating import NOTHING, environment, number, span
 from cellwall.interfaces.http.stop_routes import lift_stop, read_stop, stop_everything
+from cellwall.interfaces.http.waiting import CountedStream
 
 routes = APIRouter(route_class=PageRoute)
 EVENTS = "/ui/events"
@@ -70,9 +72,14 @@ async def now_page(request: Request, browser: CurrentBrowser) -> Response:
 async def follow(request: Request, browser: CurrentBrowser) -> Response:
     """What changed, once a second, until the sign-in ends."""
     _ = request
-    return StreamingResponse(
-        _events(browser), media_type="text/event-stream", headers=_EVENT_HEADERS
-    )
+    with ExitStack() as stack:
+        stack.enter_context(browser.service.waiting.counted(browser.caller.id))
+        return CountedStream(
+            _events(browser),
+            stack.pop_all(),
+            media_type="text/event-stream",
+            headers=_EVENT_HEADERS,
+        )
 
 
 @routes.post("/ui/stop")
