@@ -14,7 +14,10 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
+from cellwall.interfaces.http.terminal import MAX_FRAME_BYTES
 from interfaces.mcp_service import RawClient
 from interfaces.served import DEADLINE_S, Place, Served, new_place, until
 from interfaces.test_cli_process import error_code
@@ -256,6 +259,21 @@ def test_a_websocket_handshake_with_a_body_does_not_hold_a_connection(served, fi
         assert line.recv(65_536).startswith(b"HTTP/1.1 101 ")  # the control
 
 
+def test_a_message_of_an_unknown_client_is_bounded_while_it_comes(served):
+    def close_code(size: int) -> int:
+        path = f"ws://localhost:{address(served)[1]}/v1/sessions/x/terminal"
+        with connect(path, open_timeout=DEADLINE_S, proxy=None) as line:
+            line.send("x" * size)
+            with pytest.raises(ConnectionClosed) as closed:
+                while True:
+                    line.recv(timeout=DEADLINE_S)
+        assert closed.value.rcvd is not None
+        return closed.value.rcvd.code
+
+    assert close_code(MAX_FRAME_BYTES + 1) == 1009  # not read to its end
+    assert close_code(MAX_FRAME_BYTES) == 1008  # the control: read, and no token
+
+
 def test_trailers_are_not_taken_for_headers(served):
     def session(*, head: bytes, trailer: bytes) -> bytes:
         with socket.create_connection(address(served), timeout=DEADLINE_S) as line:
@@ -308,6 +326,9 @@ def test_an_endless_head_is_cut_off(served):
 
 def test_a_body_that_comes_byte_by_byte_is_cut_off(served):
     start = b"POST /v1/scan HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n"
+    with socket.create_connection(address(served), timeout=DEADLINE_S) as line:
+        line.sendall(start + b" " * 60_000)
+        assert line.recv(65_536).startswith(b"HTTP/1.1 401 ")  # the control: it comes at once
     with socket.create_connection(address(served), timeout=DEADLINE_S) as line:
         line.sendall(start)
         line.settimeout(0.1)

@@ -168,6 +168,7 @@ def running_service(
                 log_level=os.environ.get("HTTP_TEST_LOG", "critical"),
                 ws="websockets-sansio",
                 timeout_graceful_shutdown=30,
+                proxy_headers=False,  # as in `ServiceProcess`: uvicorn would believe any client
             )
             service.server = uvicorn.Server(options)
             started.set()

@@ -217,6 +217,31 @@ def test_a_service_token_that_manages_users_gives_nobody_more_than_it_holds(
     assert code("POST", f"/{service.ids['olga']}/link", person) == 200
 
 
+@pytest.mark.requirement("RBAC-4")
+def test_guesses_behind_a_trusted_proxy_slow_one_client_alone(tmp_path_factory) -> None:
+    def codes(home: str, **changes: object) -> list[int]:
+        """Of the victim behind the same proxy, and of the guesser with addresses of its own choice."""
+        with (
+            running_service(tmp_path_factory.mktemp(home), **changes) as service,
+            service.client() as client,
+        ):
+
+            def ask(token: str, seen: str) -> int:
+                headers = {"Authorization": f"Bearer {token}", "X-Forwarded-For": seen}
+                return client.get("/v1/auth/session", headers=headers).status_code
+
+            for number in range(40):  # what the client claims stands before what the proxy saw
+                ask("cws_guess", f"198.51.100.{number}, 203.0.113.9")
+            return [ask(service.tokens[name], seen) for name, seen in (
+                ("user", "203.0.113.10"),
+                ("guest", "203.0.113.10, 203.0.113.9"),
+                ("owner", "203.0.113.9, 127.0.0.1"),
+            )]  # fmt: skip
+
+    assert codes("trusted", trusted_proxies=("127.0.0.1",)) == [200, 429, 429]
+    assert codes("others", trusted_proxies=("192.0.2.1",)) == [429, 429, 429]  # the control
+
+
 def test_a_service_token_creates_no_token_and_cannot_be_widened(
     service: RunningService, anybody: httpx.Client
 ) -> None:

@@ -38,6 +38,7 @@ from cellwall.interfaces.http import (
 )
 from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.dashboard.page_list import dashboard_routers
+from cellwall.interfaces.http.forwarded import ForwardedClients
 from cellwall.interfaces.http.gate import Gate
 from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
 from cellwall.interfaces.http.presence import ServicePresence
@@ -163,6 +164,7 @@ def make_application(
         is_https=settings.is_https,
         count_request=accounts.count_request,
     )
+    api.add_middleware(ForwardedClients, proxies=settings.trusted_proxies)
     # Added last: the outermost.
     api.add_middleware(metrics_routes.ObservedRequests, telemetry=app.telemetry)
     return api

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 
 from cellwall.admin import audit_queries
 from cellwall.admin import packages as administration
-from cellwall.core.errors import BadInput
+from cellwall.core.errors import BadInput, NotFound
 from cellwall.core.outcomes import EventKind
 from cellwall.core.packages import parse_install
 from cellwall.core.text import plain
@@ -29,10 +29,10 @@ from cellwall.interfaces.http.bodies.lookups import (
     VerifyRequest,
 )
 from cellwall.interfaces.http.bodies.sessions import OutcomeBody
-from cellwall.interfaces.http.callers import CurrentCaller, may, require
+from cellwall.interfaces.http.callers import Caller, CurrentCaller, may, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.rendering import outcome_json
-from cellwall.interfaces.http.service import CurrentService
+from cellwall.interfaces.http.service import CurrentService, Service
 from cellwall.runtime.guarding import LazyGuard
 
 routes = APIRouter(route_class=CheckedRoute, responses=ERRORS)
@@ -61,6 +61,9 @@ async def read_audit(
         raise BadInput("a time needs its zone", hint="Write 2026-01-31T12:00:00Z.")
     sees_all = may(service, caller, Permission.AUDIT_READ)
     name = caller.identity.name
+    if not sees_all:
+        created = await _created(service, caller)
+        since = created if since is None else max(since, created)
     query = audit_queries.Query(
         id=record,
         action_id=action,
@@ -94,6 +97,15 @@ async def read_audit(
     if not sees_all and principal not in {None, name}:
         return AuditPage(records=[], next=None)  # as for a name that has no records
     return await anyio.to_thread.run_sync(read, limiter=service.readers)
+
+
+async def _created(service: Service, caller: Caller) -> datetime:
+    """When the account was created. Earlier records under its name are those of an account that was
+    removed: another person's, who may have had the name before."""
+    user = await service.store.find_user(caller.id)
+    if user is None:
+        raise NotFound("there is no such user", hint="Sign in again.")
+    return datetime.fromtimestamp(user.created_s, UTC)
 
 
 @routes.get("/audit/verify", tags=["audit"])

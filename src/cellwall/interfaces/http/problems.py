@@ -57,6 +57,7 @@ _BY_CODE = {
     "CW-IDEMPOTENCY": 422,
     "CW-RATE": 429,
     "CW-TOO-MANY-SESSIONS": 429,
+    "CW-TOO-MANY-WAITING": 429,
     "CW-SIGN-IN-SLOW": 429,
 }
 _BY_CLASS: tuple[tuple[type[CellwallError], int], ...] = (

@@ -146,6 +146,7 @@ class ServiceProcess:
             hosts=self._listening.names,
             public_url=self._listening.public_url,
             origins=server.origins,
+            trusted_proxies=server.trusted_proxies,
             max_sessions_per_user=server.max_sessions_per_user,
             max_body_bytes=server.max_body_bytes,
             max_file_bytes=server.max_file_bytes,

@@ -21,6 +21,7 @@ from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandbox_usages import SandboxUsages
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.spools import Spools
+from cellwall.interfaces.http.waiting import WaitingRequests
 from cellwall.runtime.approval_board import ApprovalBoard
 from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.wiring import App
@@ -38,6 +39,8 @@ class ServiceSettings:
     """The address that clients use, without a slash at its end; the issuer of tokens."""
     origins: tuple[str, ...] = ()
     """Pages of these origins may use the service as well."""
+    trusted_proxies: tuple[str, ...] = ()
+    """What these addresses append to `X-Forwarded-For` is believed."""
     max_sessions_per_user: int = 20
     max_body_bytes: int = 16 * _MIB
     max_file_bytes: int = 64 * _MIB
@@ -78,6 +81,8 @@ class Service:
     usages: SandboxUsages
     readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
     """Threads for reading the record and for scans; more would starve the runs."""
+
+    waiting: WaitingRequests = field(default_factory=WaitingRequests)
 
     @property
     def board(self) -> ApprovalBoard:

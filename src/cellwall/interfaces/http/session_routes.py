@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -38,6 +38,7 @@ from cellwall.interfaces.http.rendering import outcome_json
 from cellwall.interfaces.http.runs import Run
 from cellwall.interfaces.http.sandboxes import OwnedSandbox, about
 from cellwall.interfaces.http.service import CurrentService, Service, service_of
+from cellwall.interfaces.http.waiting import CountedStream
 from cellwall.interfaces.sdk.commands import argv_of
 from cellwall.interfaces.sdk.hosts import SandboxSpec
 
@@ -227,7 +228,9 @@ async def follow_run(
     """The events of a run behind `Last-Event-ID`, after a lost connection."""
     sandbox = await service.sandboxes.find(caller.identity, session_id)
     run = sandbox.runs.find(run_id)
-    return _stream(_Follower(service, caller.identity, sandbox), run, last)
+    with ExitStack() as stack:
+        stack.enter_context(service.waiting.counted(caller.id))
+        return _stream(_Follower(service, caller.identity, sandbox), run, last, stack.pop_all())
 
 
 @routes.delete(f"{_ONE}/runs/{{run_id}}", status_code=204)
@@ -268,11 +271,14 @@ async def _run(
 
     path = request.url.path.encode("utf-8", "replace")
     own_key = None if key is None else f"{caller.id} {key}"
-    run = sandbox.runs.begin(work, key=own_key, request=path + b"\0" + await request.body())
-    if _wants_events(accept):
-        follower = _Follower(service_of(request), caller.identity, sandbox)
-        return _stream(follower, run, 0)
-    outcome = await _outcome(request, run, is_joined_by_key=key is not None)
+    content, service = await request.body(), service_of(request)
+    with ExitStack() as stack:
+        stack.enter_context(service.waiting.counted(caller.id))
+        run = sandbox.runs.begin(work, key=own_key, request=path + b"\0" + content)
+        if _wants_events(accept):
+            follower = _Follower(service, caller.identity, sandbox)
+            return _stream(follower, run, 0, stack.pop_all())
+        outcome = await _outcome(request, run, is_joined_by_key=key is not None)
     return JSONResponse(outcome_json(outcome), headers={"Cellwall-Run": run.id})
 
 
@@ -334,7 +340,7 @@ def _is_own(sandbox: OwnedSandbox, who: Identity) -> bool:
         return False
 
 
-def _stream(follower: _Follower, run: Run, after: int) -> StreamingResponse:
+def _stream(follower: _Follower, run: Run, after: int, counted: ExitStack) -> CountedStream:
     async def chunks() -> AsyncIterator[bytes]:
         yield f": run {run.id}\nretry: 1000\n\n".encode()
         async for event in run.stream(after):
@@ -343,7 +349,7 @@ def _stream(follower: _Follower, run: Run, after: int) -> StreamingResponse:
             yield event
 
     headers = {**_EVENT_HEADERS, "Cellwall-Run": run.id}
-    return StreamingResponse(chunks(), media_type=EVENTS, headers=headers)
+    return CountedStream(chunks(), counted, media_type=EVENTS, headers=headers)
 
 
 def _live(sandbox: OwnedSandbox) -> Session:

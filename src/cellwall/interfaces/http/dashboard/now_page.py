@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi.responses import RedirectResponse
 
 from cellwall.admin.accounts import Identity
 from cellwall.admin.live_view import LATENCY_BOUNDS_S, LiveSnapshot
+from cellwall.core.types import Permission
 from cellwall.interfaces.http.approval_routes import shown_questions
+from cellwall.interfaces.http.bodies.base import body_of
+from cellwall.interfaces.http.bodies.stops import StopRequest
 from cellwall.interfaces.http.callers import Caller
-from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBrowser
+from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBrowser, CurrentForm
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
 from cellwall.interfaces.http.dashboard.templating import NOTHING, environment, number, span
+from cellwall.interfaces.http.stop_routes import lift_stop, read_stop, stop_everything
+from cellwall.interfaces.http.waiting import CountedStream
 
 routes = APIRouter(route_class=PageRoute)
 EVENTS = "/ui/events"
@@ -57,6 +63,7 @@ async def now_page(request: Request, browser: CurrentBrowser) -> Response:
         tiles=_tiles(browser, snapshot),
         histogram=_histogram(snapshot),
         sandboxes=await _sandboxes(browser),
+        stop=await read_stop(service, browser.caller) if _may_stop(browser) else None,
         address=service.settings.public_url,
     )
 
@@ -65,9 +72,30 @@ async def now_page(request: Request, browser: CurrentBrowser) -> Response:
 async def follow(request: Request, browser: CurrentBrowser) -> Response:
     """What changed, once a second, until the sign-in ends."""
     _ = request
-    return StreamingResponse(
-        _events(browser), media_type="text/event-stream", headers=_EVENT_HEADERS
-    )
+    with ExitStack() as stack:
+        stack.enter_context(browser.service.waiting.counted(browser.caller.id))
+        return CountedStream(
+            _events(browser),
+            stack.pop_all(),
+            media_type="text/event-stream",
+            headers=_EVENT_HEADERS,
+        )
+
+
+@routes.post("/ui/stop")
+async def stop_page(browser: CurrentBrowser, form: CurrentForm) -> Response:
+    """End or suspend every sandbox of all users, or lift the stop (OBS-3)."""
+    service, caller, reason = browser.service, browser.caller, form.text("reason")[:500]
+    if form.text("deed") == "lift":
+        await lift_stop(service, caller, reason=reason)
+    else:
+        wanted = {"reason": reason, "freeze": form.text("deed") == "freeze"}
+        await stop_everything(service, caller, body_of(StopRequest, wanted))
+    return RedirectResponse("/", status_code=303)
+
+
+def _may_stop(browser: BrowserSession) -> bool:
+    return browser.may(Permission.SANDBOX_STOP)
 
 
 def _snapshot(browser: BrowserSession) -> LiveSnapshot:
