@@ -307,6 +307,9 @@ class ConnectionsPort(Protocol):
         domain and its secret. Raises `NotFound`, the same for an account of another user as for
         one that does not exist."""
 
+    def has_any(self, who: Principal) -> bool:
+        """Whether this principal has connected an account. May read a file."""
+
     async def use(
         self, action: Action, operation: UseAccount, *, vault: VaultPort, egress: EgressPort
     ) -> RunResult:

@@ -22,7 +22,8 @@ from cellwall.runtime.server_catalog import ServerCatalog, ServerEntry
 
 OWN_TOOLS = (
     "run_code", "run_command", "read_file", "write_file", "list_files", "fetch_url",
-    "install_package", "new_session", "end_session",
+    "install_package", "new_session", "end_session", "list_calendar_events",
+    "create_calendar_event",
 )  # fmt: skip
 """The names of Cellwall's own tools, which no other server's tool may have."""
 _OURS = "Cellwall"

@@ -1,7 +1,7 @@
 """Asks uv about the Pythons of a cell, once for a state folder (`sandbox/templates/uv_answers.py`).
 
-A third of the time that uv takes in a new cell is its look at Python, and the answer is the same in
-every cell. The cell that asks has no network, no file, no variable and no secret of anybody.
+uv looks at Python in each new cell, which takes longer than its own start, and the answer is the
+same in every cell. The cell that asks has no network, and no file, variable or secret of anybody.
 """
 
 from __future__ import annotations

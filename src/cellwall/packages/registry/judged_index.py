@@ -126,11 +126,11 @@ class JudgedIndex:
 
     def page(self, accept: str, scheme: Scheme) -> tuple[str, bytes, str]:
         """Content type, bytes and entity tag. A client that asks for the page without TLS asks for
-        the files without TLS as well."""
+        the files without TLS as well, from the same host: one connection serves both."""
         content_type = self.choose_type(accept)
         page = self.pages[content_type]
         if scheme == "http" and self.origin:
-            page = page.replace(self.origin, self.origin.replace(b"https:", b"http:", 1))
+            page = page.replace(self.origin, b"/")
         return content_type, page, self.tags[content_type]
 
     @property

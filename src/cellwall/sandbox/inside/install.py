@@ -31,7 +31,7 @@ _STAMP = ".base"
 _CACHE = ".cache"
 _UV = "/opt/packages/uv"
 _INSTALL = ("pip", "install", "--no-config", "--no-progress", "--only-binary=:all:")
-# The registry proxy is the only peer of this cell, and answers without TLS: half of the time of uv.
+# The registry proxy is the only peer of this cell. With TLS uv takes twice the time.
 _INDEX = ("--default-index", "http://pypi.org/simple")
 _MEMORY_CACHE = "/tmp/.cache/uv"  # with uv's answers about Python, see `templates/uv_answers.py`
 _MEMORY_SHARE = 4

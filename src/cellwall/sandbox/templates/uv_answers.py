@@ -2,8 +2,8 @@
 
 $CELLWALL_HOME/programs/python-KEY.json    path below the cache of uv -> content in base64
 
-uv starts an interpreter and compiles a program in it to learn its version and paths: a third of the
-time of an installation of 20 packages. It keeps the answer in its cache, and a new cell has none.
+uv starts an interpreter and compiles a program in it to learn its version and paths: 50 of 270 ms
+of an installation of 20 packages. It keeps the answer in its cache, and a new cell has none.
 So a cell without network and without files of anybody asks once, and later cells get the entries as
 files of their own: what code does with them has no effect outside of its cell. uv itself compares
 an entry with the time of the interpreter, and asks again after a change.

@@ -16,14 +16,19 @@ from typing import Any
 import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
 
 from cellwall.admin.accounts import Identity
 from cellwall.admin.live_view import LATENCY_BOUNDS_S, LiveSnapshot
+from cellwall.core.types import Permission
 from cellwall.interfaces.http.approval_routes import shown_questions
+from cellwall.interfaces.http.bodies.base import body_of
+from cellwall.interfaces.http.bodies.stops import StopRequest
 from cellwall.interfaces.http.callers import Caller
-from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBrowser
+from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBrowser, CurrentForm
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
 from cellwall.interfaces.http.dashboard.templating import NOTHING, environment, number, span
+from cellwall.interfaces.http.stop_routes import lift_stop, read_stop, stop_everything
 from cellwall.interfaces.http.waiting import CountedStream
 
 routes = APIRouter(route_class=PageRoute)
@@ -58,6 +63,7 @@ async def now_page(request: Request, browser: CurrentBrowser) -> Response:
         tiles=_tiles(browser, snapshot),
         histogram=_histogram(snapshot),
         sandboxes=await _sandboxes(browser),
+        stop=await read_stop(service, browser.caller) if _may_stop(browser) else None,
         address=service.settings.public_url,
     )
 
@@ -74,6 +80,22 @@ async def follow(request: Request, browser: CurrentBrowser) -> Response:
             media_type="text/event-stream",
             headers=_EVENT_HEADERS,
         )
+
+
+@routes.post("/ui/stop")
+async def stop_page(browser: CurrentBrowser, form: CurrentForm) -> Response:
+    """End or suspend every sandbox of all users, or lift the stop (OBS-3)."""
+    service, caller, reason = browser.service, browser.caller, form.text("reason")[:500]
+    if form.text("deed") == "lift":
+        await lift_stop(service, caller, reason=reason)
+    else:
+        wanted = {"reason": reason, "freeze": form.text("deed") == "freeze"}
+        await stop_everything(service, caller, body_of(StopRequest, wanted))
+    return RedirectResponse("/", status_code=303)
+
+
+def _may_stop(browser: BrowserSession) -> bool:
+    return browser.may(Permission.SANDBOX_STOP)
 
 
 def _snapshot(browser: BrowserSession) -> LiveSnapshot:
