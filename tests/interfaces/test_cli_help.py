@@ -18,7 +18,7 @@ from interfaces.test_cli_process import PROGRAM, cellwall
 COMMANDS = [
     *("run", "shell", "code", "fetch", "proxy", "scan", "redact", "changes", "diff", "apply"),
     *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill", "erase"),
-    *("supervisor", "approvals", "doctor", "policy", "audit", "template", "packages"),
+    *("supervisor", "approvals", "doctor", "policy", "audit", "alerts", "template", "packages"),
     *(
         "skills",
         "vault",
@@ -37,6 +37,7 @@ INNER = [
     *(["audit", name] for name in ("tail", "search", "show", "verify", "verifier", "prove")),
     *(["audit", name] for name in ("check-proof", "seal", "key", "hold", "export", "forward")),
     *(["audit", "forward", name] for name in ("status", "run")),
+    *(["alerts", name] for name in ("list", "check", "watch", "silence", "unsilence", "test")),
     *(["config", name] for name in ("check", "show", "schema")),
     *(
         ["vault", name]

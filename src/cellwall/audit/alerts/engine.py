@@ -21,6 +21,7 @@ MAX_GROUPS = 64
 OTHER_GROUP = "other"
 _MAX_GROUP_CHARACTERS = 120
 _MAX_ENDED = 100
+_MAX_KNOWN = 1000
 _JITTER_S = 5.0
 """A record that is older than its predecessor by less was written at the same time."""
 
@@ -31,6 +32,7 @@ class AlertEngine:
     def __init__(self, rules: Mapping[str, AlertRuleTable]) -> None:
         self._rules = {name: rule for name, rule in rules.items() if rule.state == "on"}
         self._series: dict[tuple[str, str], AlertSeries] = {}
+        self._known: dict[tuple[str, ...], list[tuple[str, AlertRuleTable, bool]]] = {}
         self._clock_s = 0.0
         self._host_s: float | None = None
         self._ended: list[tuple[Alert, float | None]] = []
@@ -40,14 +42,25 @@ class AlertEngine:
     def observe(self, event: AlertEvent) -> None:
         """Count a record in every rule that selects it."""
         self._follow_clock(event.time_s)
-        for name, rule in self._rules.items():
-            is_hit = selects_any(rule.of, event)
-            if not is_hit and not (rule.among and selects_any(rule.among, event)):
-                continue
+        for name, rule, is_hit in self._selecting(event):
             series = self._series_of(name, rule, group_of(rule, event))
             self._advance(series)  # up to now without the record
             series.add(event, self._clock_s, is_hit=is_hit)
             self._advance(series)
+
+    def _selecting(self, event: AlertEvent) -> list[tuple[str, AlertRuleTable, bool]]:
+        """The rules that count the event, remembered by its words: most records are alike."""
+        words = event.words
+        if words not in self._known:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            found = [
+                (name, rule, selects_any(rule.of, event))
+                for name, rule in self._rules.items()
+                if selects_any((*rule.of, *rule.among), event)
+            ]
+            self._known[words] = found
+        return self._known[words]
 
     def tick(self, host_s: float) -> None:
         """Time has passed, with or without records."""

@@ -36,6 +36,11 @@ class AlertEvent:
     finding: str = ""
     """Of a finding: the sentence for people."""
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All that selectors look at."""
+        return self.kind, self.action, self.status, self.limit, self.verdict, self.error_code
+
     @classmethod
     def of(cls, record: dict[str, Any]) -> AlertEvent:
         words = clear_words(record)

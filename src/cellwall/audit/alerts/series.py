@@ -107,13 +107,13 @@ class AlertSeries:
         return min(moments)
 
     def _step(self, at_s: float) -> AlertState | None:
-        was_above = self._is_above()
-        if self.state is AlertState.PENDING and was_above:  # up to this moment
+        if self._is_above():  # up to this moment
             self._fire_if_due(at_s)
+            if at_s >= self._window.next_change_s():
+                self._note_reason()  # the last one, if what leaves the window ends the alert
         self._window.expire(at_s)
         if self._is_above():
             self._below_since_s = None
-            self._note_reason()
             if self.state is AlertState.IDLE:
                 self.state, self._since_s = AlertState.PENDING, at_s
             self._fire_if_due(at_s)
@@ -160,6 +160,8 @@ class AlertSeries:
 
     def alert(self, *, offset_s: float) -> Alert:
         """As it stands; `offset_s` leads from the engine's clock to that of the host."""
+        if self._is_above():
+            self._note_reason()
         since_s = round(self._since_s + offset_s, 3)
         is_over = self.state is AlertState.RESOLVED
         if not self._id:
