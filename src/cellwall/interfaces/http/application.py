@@ -18,6 +18,7 @@ from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.messages import SessionStore
 from cellwall.interfaces.http import (
     account_routes,
+    alert_routes,
     approval_routes,
     auth_routes,
     budget_routes,
@@ -69,6 +70,7 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, connection_routes.routes),
         (API, lookup_routes.routes),
         (API, policy_routes.routes),
+        (API, alert_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),
         (API, metrics_routes.routes),
