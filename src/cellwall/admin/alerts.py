@@ -173,7 +173,7 @@ class AlertAdmin:
         """Hold messages about a rule back; recorded with who and why."""
         if not is_remote:
             refuse_agents("a silence")
-        require(self._settings, by, Permission.CONFIG_WRITE)
+        require(self._settings, by, Permission.POLICY_WRITE)
         now_s = time.time()
         made = check_silence(
             Silence(
@@ -205,7 +205,7 @@ class AlertAdmin:
         """End a silence."""
         if not is_remote:
             refuse_agents("the end of a silence")
-        require(self._settings, by, Permission.CONFIG_WRITE)
+        require(self._settings, by, Permission.POLICY_WRITE)
         change = AdminChange(EventKind.CONFIG, "end silence", silence_id[:64], {})
         with change.recorded_in(self._home, self._settings, by), self._stored.change() as rows:
             kept = [row for row in rows if row["id"] != silence_id]
@@ -248,7 +248,7 @@ class AlertAdmin:
     ) -> dict[str, tuple[str, str] | None]:
         """Send a message that says it is a test; by receiver the problem and its code, or None."""
         refuse_agents("a test of the receivers")
-        require(self._settings, by, Permission.CONFIG_WRITE)
+        require(self._settings, by, Permission.POLICY_WRITE)
         section = self._settings.alerts
         unknown = set(names) - set(section.receivers)
         if unknown or not section.receivers:

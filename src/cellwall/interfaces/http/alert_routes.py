@@ -34,7 +34,7 @@ async def add_silence(
     service: CurrentService, caller: CurrentCaller, body: SilenceRequest
 ) -> SilenceBody:
     """Hold messages about a rule back. Recorded with who, why and until when."""
-    require(service, caller, Permission.CONFIG_WRITE)
+    require(service, caller, Permission.POLICY_WRITE)
     require_person(caller, "does not silence alerts")  # an agent may hold one
     silence = partial(
         _admin(service).silence,
@@ -52,7 +52,7 @@ async def add_silence(
 @routes.delete("/silences/{silence_id}", status_code=204)
 async def end_silence(service: CurrentService, caller: CurrentCaller, silence_id: str) -> Response:
     """End a silence before its time."""
-    require(service, caller, Permission.CONFIG_WRITE)
+    require(service, caller, Permission.POLICY_WRITE)
     require_person(caller, "does not end silences")
     end = partial(_admin(service).unsilence, silence_id, by=caller.principal, is_remote=True)
     await anyio.to_thread.run_sync(end, limiter=service.readers)
