@@ -275,8 +275,7 @@ class AlertsSection(Section):
     )
     max_per_hour: int = number(
         30,
-        "messages of one severity to one receiver; more are counted, not sent, but for critical "
-        "ones",
+        "messages of one rule to one receiver; more are counted, not sent, but for critical ones",
         least=1,
         most=10_000,
     )

@@ -1,11 +1,13 @@
 """Messages that wait for one receiver: a bounded queue, a budget, pauses after failures. Pure.
 
-An agent can cause alerts, so it could try to hide one among many: each severity has a budget of its
-own, critical messages have none, and a full queue drops the least severe and oldest message.
+An agent can cause alerts, so it could try to hide one among many: each rule has a budget of its
+own, critical messages need none, and a full queue drops the oldest message of the rule that has the
+most, among the least severe.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,24 +36,27 @@ class Outbox:
     dropped: int = 0
     """Messages that a full queue has lost."""
     unsent: dict[str, int] = field(default_factory=dict)
-    """By severity: messages beyond the budget since the last one within it."""
+    """By rule: messages beyond the budget since the last one within it."""
     spent: dict[str, list[float]] = field(default_factory=dict)
-    """By severity: when messages of the last hour were queued."""
+    """By rule: when messages of the last hour were queued."""
 
     def put(self, notice: Notice, *, now_s: float, max_per_hour: int) -> None:
-        """Queue a message, unless the budget of its severity is spent."""
-        severity = notice.alert.severity
+        """Queue a message, unless the budget of its rule is spent."""
+        rule = notice.alert.rule
         if notice.severity < _CRITICAL:
             # A time in the future was noted before the clock was set back.
-            recent = [at for at in self.spent.get(severity, []) if 0 <= now_s - at < _HOUR_S]
-            self.spent[severity] = recent
+            recent = [at for at in self.spent.get(rule, []) if 0 <= now_s - at < _HOUR_S]
+            self.spent[rule] = recent
             if len(recent) >= max_per_hour:
-                self.unsent[severity] = self.unsent.get(severity, 0) + 1
+                self.unsent[rule] = self.unsent.get(rule, 0) + 1
                 return
             recent.append(now_s)
-        self.waiting.append(replace(notice, unsent=self.unsent.pop(severity, 0)))
+        self.waiting.append(replace(notice, unsent=self.unsent.pop(rule, 0)))
         if len(self.waiting) > MAX_WAITING:
-            self.waiting.remove(min(self.waiting, key=lambda each: each.severity))
+            counts = Counter(each.alert.rule for each in self.waiting)
+            self.waiting.remove(
+                min(self.waiting, key=lambda each: (each.severity, -counts[each.alert.rule]))
+            )
             self.dropped += 1
 
     def due(self, now_s: float) -> Notice | None:
