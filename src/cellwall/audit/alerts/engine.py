@@ -8,7 +8,7 @@ is pending: no such change hides an alert for longer than one window.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,6 +32,7 @@ class AlertEngine:
     def __init__(self, rules: Mapping[str, AlertRuleTable]) -> None:
         self._rules = {name: rule for name, rule in rules.items() if rule.state == "on"}
         self._series: dict[tuple[str, str], AlertSeries] = {}
+        self._group_counts: Counter[str] = Counter()
         self._known: dict[tuple[str, ...], list[tuple[str, AlertRuleTable, bool]]] = {}
         self._clock_s = 0.0
         self._host_s: float | None = None
@@ -69,6 +70,7 @@ class AlertEngine:
             self._advance(series)
             if series.is_forgettable:
                 del self._series[key]
+                self._group_counts[series.name] -= 1
 
     def active(self) -> Iterator[tuple[AlertSeries, Alert]]:
         """What is pending or firing."""
@@ -99,9 +101,11 @@ class AlertEngine:
     def _series_of(self, name: str, rule: AlertRuleTable, group: str) -> AlertSeries:
         key = (name, group[:_MAX_GROUP_CHARACTERS])
         if key not in self._series:
-            if sum(known == name for known, _ in self._series) >= MAX_GROUPS:
+            if self._group_counts[name] >= MAX_GROUPS:
                 key = (name, OTHER_GROUP)
-            self._series.setdefault(key, AlertSeries(*key, rule))
+            if key not in self._series:
+                self._series[key] = AlertSeries(*key, rule)
+                self._group_counts[name] += 1
         return self._series[key]
 
     def _advance(self, series: AlertSeries) -> None:
@@ -131,3 +135,4 @@ class AlertEngine:
                 series = AlertSeries(each["name"], each["group"], rule)
                 series.load(each)
                 self._series[(series.name, series.group)] = series
+                self._group_counts[series.name] += 1
