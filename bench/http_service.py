@@ -102,11 +102,11 @@ def measure(rounds: int, *, quiet: bool, load: Load | None = None) -> dict[str, 
             f"[server]\nmax_sessions_per_user = {load.sessions + 10}\n"
             f"[governor]\nmax_concurrent = {max(load.concurrent, 64)}\n"
         )
-        with _served(folder, str(config)) as served:
-            figures = _told(_added(served, rounds), quiet=quiet)
-            figures |= _told(_events(served), quiet=quiet)
-            figures |= _told(_requests(served, rounds), quiet=quiet)
-            figures |= _told(_loaded(served, load), quiet=quiet)
+        with served(folder, str(config)) as service:
+            figures = _told(_added(service, rounds), quiet=quiet)
+            figures |= _told(_events(service), quiet=quiet)
+            figures |= _told(_requests(service, rounds), quiet=quiet)
+            figures |= _told(_loaded(service, load), quiet=quiet)
         figures |= anyio.run(_authentication, folder, str(config))
     return figures
 
@@ -119,7 +119,8 @@ def _told(figures: dict[str, float], *, quiet: bool) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _served(folder: str, config: str) -> Iterator[Served]:
+def served(folder: str, config: str) -> Iterator[Served]:
+    """A service in its own process, with the user `bench` and a token."""
     home = os.path.join(folder, "service")
     os.mkdir(home, 0o700)
     environ = {**os.environ, "CELLWALL_HOME": home}
@@ -131,8 +132,8 @@ def _served(folder: str, config: str) -> Iterator[Served]:
             assert process.stdout is not None
             started = json.loads(process.stdout.readline())
             served = Served(started["address"], process.pid, config=config)
-            _command(environ, config, "user", "add", "bench", "--role", "owner")
-            made = _command(environ, config, "token", "create", "--user", "bench", "--ttl", "12h")
+            command(environ, config, "user", "add", "bench", "--role", "owner")
+            made = command(environ, config, "token", "create", "--user", "bench", "--ttl", "12h")
             served.token = made.strip()
             yield served
         finally:
@@ -140,7 +141,8 @@ def _served(folder: str, config: str) -> Iterator[Served]:
             process.wait(_STARTS_WITHIN_S)
 
 
-def _command(environ: dict[str, str], config: str, *words: str) -> str:
+def command(environ: dict[str, str], config: str, *words: str) -> str:
+    """What a command of Cellwall prints."""
     done = subprocess.run(
         [PROGRAM, *words, "--config", config],
         env=environ,
@@ -340,7 +342,7 @@ async def _authentication(folder: str, config: str) -> dict[str, float]:
     os.mkdir(home, 0o700)
     environ = {**os.environ, "CELLWALL_HOME": home}
     settings = load_settings(file=config, environ=environ)
-    _command(environ, config, "db", "migrate")
+    command(environ, config, "db", "migrate")
     url, address = "http://127.0.0.1", "127.0.0.1"
     root = Principal("root", "cli")
     async with open_accounts(home, settings, issuer=url, audit=_NoAudit()) as (accounts, _store):  # type: ignore[arg-type]  # writes nothing

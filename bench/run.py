@@ -11,10 +11,12 @@ import tempfile
 import accounts
 import audit
 import cells
+import dashboard
 import egress
 import gateway
 import guard
 import http_service
+import incident
 import packages
 import policy
 import telemetry
@@ -23,10 +25,12 @@ BENCHES = {
     "accounts": accounts.measure,
     "audit": audit.measure,
     "cells": cells.measure,
+    "dashboard": dashboard.measure,
     "egress": egress.measure,
     "gateway": gateway.measure,
     "guard": guard.measure,
     "http": http_service.measure,
+    "incident": incident.measure,
     "packages": packages.measure,
     "policy": policy.measure,
     "telemetry": telemetry.measure,

@@ -104,6 +104,32 @@ def postgres() -> Iterator[PostgresServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    """A real Redis on a Unix socket; its password is "a password"."""
+    program = shutil.which("redis-server")
+    need(program, "Redis (Debian: redis-server)")
+    folder = tempfile.mkdtemp(prefix="cellwall-redis-")
+    os.chmod(folder, 0o755)  # also for a service of an ordinary user
+    path = os.path.join(folder, "redis.sock")
+    server = subprocess.Popen(
+        [program, "--port", "0", "--unixsocket", path, "--unixsocketperm", "777", "--save", "", "--appendonly", "no",
+         "--dir", folder, "--requirepass", "a password"],
+        stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None
+        for line in server.stdout:  # ends with the process
+            if "ready to accept connections" in line.lower():
+                break
+        assert server.poll() is None
+        yield f"redis+unix://{path}"
+    finally:
+        with server:  # closes its output, and waits
+            server.terminate()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite database with the newest schema, to be copied."""

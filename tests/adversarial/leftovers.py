@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import threading
 from collections import Counter
@@ -39,10 +40,10 @@ def uid_of(pid: str) -> int:
 def groups(names: set[str]) -> list[str]:
     """Groups of these runs and templates; those of a template's cells lie in its own."""
     return [
-        f"{base}/cellwall/{name}"
+        path
         for base in set(cgroups.choose(cgroups.gather()).bases.values())
         for name in names
-        if os.path.exists(f"{base}/cellwall/{name}")
+        for path in glob.glob(f"{base}/cellwall/{name}.*")
     ]
 
 

@@ -630,6 +630,7 @@ def test_question_of_a_server_reaches_the_person_where_the_user_allows_it(app: A
         ("x\nCellwall asks you", False),
         ("\u202erevoc", False),
         ("Colour\u3164\U000e0101", False),
+        ("x" * 500, True),
         ("x" * 501, False),
     ],
 )
@@ -639,6 +640,27 @@ def test_form_of_a_server_hides_and_forges_nothing(title: str, is_asked: bool) -
         assert connection._is_plain_form(schema) is is_asked
     named = {"type": "object", "properties": {title: {"type": "string"}}}
     assert connection._is_plain_form(named) is is_asked
+
+
+@pytest.mark.requirement("SRV-7")
+@pytest.mark.parametrize(
+    ("title", "is_asked"), [("x\nCellwall asks you", False), ("Colour of the wall", True)]
+)
+def test_form_with_a_forged_label_never_reaches_the_person(
+    app: App, title: str, is_asked: bool
+) -> None:
+    shown = []
+
+    async def fill(_: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        shown.append(schema["properties"]["colour"]["title"])
+        return {"colour": "red"}
+
+    schema = {"type": "object", "properties": {"colour": {"type": "string", "title": title}}}
+    params = {"message": "Which colour?", "requestedSchema": schema}
+    asks = f"METHOD, PARAMS = 'elicitation/create', {params!r}\n{_ASKING}"
+    accepted(app, asks, may_elicit=True)
+    told = json.loads(call(app, elicit=fill).text or "")
+    assert (shown, "result" in told) == ([title] if is_asked else [], is_asked)
 
 
 @pytest.mark.requirement("SRV-7", "ISO-3", "NET-1")

@@ -377,6 +377,10 @@ def test_streams_that_nobody_reads_hold_up_nobody(service: McpService) -> None:
     for connection in opened:
         connection.close()
     until(lambda: service.run(lambda: _in_flight(service)) == 0)
+    with _connected(service) as connection:  # the control: a stream opens once the other has ended
+        connection.sendall(head.encode() + b"\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"
+    until(lambda: service.run(lambda: _in_flight(service)) == 0)
     client.send("DELETE")
 
 

@@ -64,6 +64,8 @@ def registries():
         call = f"import urllib.request; urllib.request.urlopen('{served.base}{CANARY}')"
         touch = "open('/workspace/ran', 'w').close()"
         served.add_wheel("zebra-atlas", "1.0")
+        large = {f"zebra_large/m{n}.py": f"x = {n}\n" * 2000 for n in range(40)}
+        served.add_wheel("zebra-large", "1.0", large)
         served.add_wheel("pth-zebra", "1.0", {"pth_zebra.py": "", "x.pth": f"{call}; {touch}\n"})
         served.add_wheel("start-zebra", "1.0", {"sitecustomize.py": f"{touch}\n{call}\n"})
         served.add_wheel("path-zebra", "1.0", {"../../../../workspace/ran": "x"})
@@ -159,15 +161,22 @@ def test_a_link_in_the_place_of_the_environment_leads_nowhere(config, tmp_path):
 
 
 @pytest.mark.only_on("cold", reason="the files are those of the same workspace on both")
-def test_processes_of_a_sandbox_cannot_run_code_in_the_cell_with_the_registry(config, registries):
+@pytest.mark.parametrize("tmp_bytes", ["64m", "256k"])
+def test_processes_of_a_sandbox_cannot_run_code_in_the_cell_with_the_registry(
+    config, registries, tmp_bytes
+):
+    """The cache of uv is in the /tmp of its cell; where /tmp is too small, in the workspace."""
+    with open(config, "a", encoding="utf-8") as file:
+        file.write(f'\n[sandbox]\ntmp_bytes = "{tmp_bytes}"\n')
     with cellwall.Sandbox.create(config=config, timeout=120) as sbx:
         sbx.files.write("exchange.py", EXCHANGE_QUERY)
         # The control: the process is there before the installation begins.
         start = "mkfifo ready; nohup python3 exchange.py >log 2>&1 & cat ready"
         assert sbx.commands.run(start).stdout == "ready"
-        done = sbx.packages.install("zebra-atlas").raise_for_status()
-        assert [each.name for each in done.installed] == ["zebra-atlas"]
+        done = sbx.packages.install("zebra-large").raise_for_status()
+        assert [each.name for each in done.installed] == ["zebra-large"]
         assert not sbx.files.exists("ran")
+        assert not sbx.commands.run("ls -A .cellwall-install").stdout
     assert not [path for _, path in registries.seen if STOLEN in path]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import cellwall
+from cellwall.core.host_programs import wheel_program
 from conftest import need
 from registries import NO_QUEUE, serve_registries
 
@@ -133,6 +134,25 @@ def test_a_copy_in_the_cache_of_uv_is_used_only_while_the_package_is_allowed(
     assert (third.exit_code, "zebra_atlas" in third.stdout) == (1, False), third
 
 
+ASK = """
+cd /tmp; export RUST_LOG=uv=trace
+ask() { $1 python find --no-config --no-project --system 2>&1 | grep -o 'skipping query\\|Querying'; }
+ask /workspace/uv; rm -r .cache; ask /workspace/uv
+find .cache/uv/interpreter-* -name '*.msgpack' -exec sh -c 'echo forged > $1' sh {} ';'
+"""
+
+
+@pytest.mark.requirement("PKG-3")
+def test_uv_has_answers_about_python_and_no_cell_changes_those_of_the_next(run):
+    own_uv = Path(wheel_program("uv", "uv")).parent
+    for _ in range(2):
+        # The second answer is the control: without the entries uv asks.
+        found = run(ASK, workspace=f"{own_uv}:ro")
+        assert found.stdout.split("\n") == ["skipping query", "Querying", ""], found.stderr
+    (kept,) = Path(os.environ["CELLWALL_HOME"], "programs").glob("python-*.json")
+    assert b"Zm9yZ2Vk" not in kept.read_bytes()  # "forged"
+
+
 UV_ATTACKS = """
 cd /tmp; export UV_CACHE_DIR=/tmp/cache UV_HTTP_RETRIES=0; PATH=$PATH:/workspace
 try() { "$@" 2>&1; grep -rlq ZEBRA-TWO /tmp/t /tmp/cache && echo "GOT IN: $*"; }
@@ -237,6 +257,7 @@ def socks(host, port):
 controls = {
     "the old file": lambda: get(OLD),
     "without a proxy": lambda: get(OLD, direct=(FILES, 443)),
+    "without TLS": lambda: plain(f"GET http://{FILES}{OLD} HTTP/1.1\\r\\nHost: {FILES}\\r\\nConnection: close\\r\\n\\r\\n"),
     "another case of the host": lambda: get(OLD, host=FILES.upper()),
     "a part": lambda: get(OLD, more="Range: bytes=2-3\\r\\n"),
     "a copy": lambda: get(OLD, more=f'If-None-Match: "sha256-{DIGEST}"\\r\\n'),

@@ -12,6 +12,7 @@ import terminals
 from cellwall.accounts.roles import shipped_roles
 from cellwall.admin.connections import ConnectionAdmin
 from cellwall.config.load import load_settings
+from cellwall.core.accounts import Passkey, Team
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Principal
 from cellwall.storage.engine import StorageSettings
@@ -210,4 +211,84 @@ def test_names_and_ids_are_completed_and_no_database_is_made_for_that(state_home
     assert completed("token", "create", "--user", "") == {"ann", "bob"}
     assert completed("token", "revoke", "tok_") == {made}
     assert completed("user", "add", "eve", "--role", "power") == {"power-user"}
-    assert completed("token", "create", "--scope", "sandbox") == {"sandbox:execute"}
+    assert completed("token", "create", "--scope", "sandbox:e") == {"sandbox:execute"}
+
+
+@pytest.mark.requirement("RBAC-4")
+def test_budgets_are_set_shown_and_removed(state_home):
+    added = told("user", "add", "ann", "--role", "owner")
+    assert told("budget", "list", "--user", "ann") == {"budgets": []}
+    words = ("budget", "set", "cpu_s", "3600", "--user", "Ann", "--period", "12h")
+    assert told(*words) == {
+        "kind": "user", "name": "Ann", "resource": "cpu_s", "limit": 3600.0, "period_s": 43_200.0,
+    }  # fmt: skip
+    (shown,) = told("budget", "list", "--user", "ann")["budgets"]
+    assert (shown["kind"], shown["subject"], shown["resource"]) == ("user", added["id"], "cpu_s")
+    assert (shown["limit"], shown["used"], shown["period_s"]) == (3600.0, 0.0, 43_200.0)
+    assert b"0 of 3600" in done("budget", "list", "--user", "ann")
+    team = Team(id="team_blue", name="blue", created_s=1.0)
+
+    async def join(store):
+        await store.add_team(team)
+        await store.add_member(team.id, added["id"])
+
+    in_store(StorageSettings(home=state_home), join)
+    done("budget", "set", "runs", "5", "--team", "blue")
+    assert [each["resource"] for each in told("budget", "list", "--team", "blue")["budgets"]] == [
+        "runs"
+    ]
+    bound = told("budget", "list", "--user", "ann")["budgets"]
+    assert [each["kind"] for each in bound] == ["user", "team"]
+    told("budget", "remove", "cpu_s", "--user", "ann")
+    told("budget", "remove", "runs", "--team", "blue")
+    assert told("budget", "list", "--user", "ann") == {"budgets": []}
+    changes = [record["body"]["change"] for record in audit_records(kind=EventKind.ACCOUNT)]
+    assert changes[-4:] == ["set budget", "set budget", "remove budget", "remove budget"]
+
+
+@pytest.mark.requirement("RBAC-4")
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["list"], "CW-USAGE"),
+        (["list", "--user", "ann", "--team", "blue"], "CW-USAGE"),
+        (["list", "--user", "nobody"], "CW-NOT-FOUND"),
+        (["list", "--team", "nobody"], "CW-NOT-FOUND"),
+        (["set", "gold", "1", "--user", "ann"], "CW-USAGE"),
+        (["set", "runs", "many", "--user", "ann"], "CW-USAGE"),
+        (["set", "runs", "nan", "--user", "ann"], "CW-USAGE"),
+        (["set", "runs", "1", "--user", "ann", "--period", "soon"], "CW-USAGE"),
+        (["set", "runs", "1", "--user", "ann", "--period", "1s"], "CW-ACCOUNT-BUDGET"),
+        (["remove", "runs", "--user", "ann"], "CW-NOT-FOUND"),
+    ],
+)
+def test_a_wrong_budget_is_refused_with_a_reason(state_home, words, code):
+    told("user", "add", "ann", "--role", "owner")
+    assert refused("budget", *words) == code
+
+
+def test_passkeys_are_listed_and_removed(state_home):
+    ids = {name: told("user", "add", name, "--role", "owner")["id"] for name in ("ann", "bob")}
+
+    def key(number: int, name: str) -> Passkey:
+        return Passkey(
+            id=f"pky_{number}", credential_id=b"c%d" % number, user_id=ids[name], name="laptop",
+            public_key=b"k", sign_count=0, created_s=float(number), used_s=None,
+        )  # fmt: skip
+
+    async def fill(store):
+        for number, name in enumerate(("ann", "ann", "bob")):
+            assert await store.add_passkey(key(number, name), max_per_user=9)
+
+    in_store(StorageSettings(home=state_home), fill)
+    found = told("passkey", "list", "--user", "ann")["passkeys"]
+    assert [(each["id"], each["used"]) for each in found] == [("pky_0", None), ("pky_1", None)]
+    # One of another user is as absent as an unknown one.
+    for passkey_id in ("pky_2", "pky_9"):
+        assert refused("passkey", "remove", "--user", "ann", passkey_id) == "CW-NOT-FOUND"
+    assert refused("passkey", "remove", "--user", "ann") == "CW-USAGE"
+    assert refused("passkey", "remove", "--user", "ann", "pky_0", "--all") == "CW-USAGE"
+    assert told("passkey", "remove", "--user", "ann", "pky_0") == {"user": "ann", "removed": 1}
+    assert done("passkey", "remove", "--user", "ann", "--all") == b"1 passkey of ann removed\n"
+    assert done("passkey", "list", "--user", "ann") == b"no passkeys\n"
+    assert len(told("passkey", "list", "--user", "bob")["passkeys"]) == 1

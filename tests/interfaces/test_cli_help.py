@@ -17,7 +17,8 @@ from interfaces.test_cli_process import PROGRAM, cellwall
 
 COMMANDS = [
     *("run", "shell", "code", "fetch", "proxy", "scan", "redact", "changes", "diff", "apply"),
-    *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill", "erase"),
+    *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill", "stop"),
+    *("incident", "erase"),
     *("supervisor", "approvals", "doctor", "policy", "audit", "alerts", "template", "packages"),
     *(
         "skills",
@@ -25,6 +26,8 @@ COMMANDS = [
         "serve",
         "user",
         "token",
+        "budget",
+        "passkey",
         "canary",
         "pair",
         "connection",
@@ -57,6 +60,8 @@ INNER = [
     *(["user", name] for name in ("add", "list", "remove", "role", "password", "link")),
     *(["user", name] for name in ("disable", "enable")),
     *(["token", name] for name in ("create", "list", "revoke")),
+    *(["budget", name] for name in ("list", "set", "remove")),
+    *(["passkey", name] for name in ("list", "remove")),
     *(["db", name] for name in ("migrate", "check", "backup", "restore")),
     *(["canary", name] for name in ("add", "list", "remove")),
     *(["pair", name] for name in ("code", "list", "remove")),

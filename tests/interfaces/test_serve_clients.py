@@ -14,7 +14,10 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
+from cellwall.interfaces.http.terminal import MAX_FRAME_BYTES
 from interfaces.mcp_service import RawClient
 from interfaces.served import DEADLINE_S, Place, Served, new_place, until
 from interfaces.test_cli_process import error_code
@@ -224,6 +227,91 @@ def test_a_client_that_stops_sending_is_disconnected(served, sent):
         assert b" 200 " not in read_to_end(line)
 
 
+HEAD = b"GET /v1/healthz HTTP/1.1\r\nHost: localhost\r\n"
+UPGRADE = (
+    b"GET /v1/sessions/x/terminal HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+    b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+)
+CHUNKED = (
+    b"POST /v1/auth/token HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+
+
+def test_an_empty_line_does_not_hold_a_connection(served):
+    with socket.create_connection(address(served), timeout=DEADLINE_S) as line:
+        line.sendall(HEAD + b"\r\n\r\n" + HEAD + b"\r\n")  # the control: a request may follow
+        answer = b""
+        while answer.count(b'"status":"ok"') < 2:
+            answer += line.recv(65_536)
+        line.sendall(b"\r\n")
+        assert read_to_end(line) == b""
+
+
+@pytest.mark.parametrize("field", [b"Content-Length: 9", b"Transfer-Encoding: chunked"])
+def test_a_websocket_handshake_with_a_body_does_not_hold_a_connection(served, field):
+    with socket.create_connection(address(served), timeout=DEADLINE_S) as line:
+        line.sendall(UPGRADE + field + b"\r\n\r\n")
+        assert read_to_end(line).startswith(b"HTTP/1.1 400 ")
+    with socket.create_connection(address(served), timeout=DEADLINE_S) as line:
+        line.sendall(UPGRADE + b"\r\n")
+        assert line.recv(65_536).startswith(b"HTTP/1.1 101 ")  # the control
+
+
+def test_a_message_of_an_unknown_client_is_bounded_while_it_comes(served):
+    def close_code(size: int) -> int:
+        path = f"ws://localhost:{address(served)[1]}/v1/sessions/x/terminal"
+        with connect(path, open_timeout=DEADLINE_S, proxy=None) as line:
+            line.send("x" * size)
+            with pytest.raises(ConnectionClosed) as closed:
+                while True:
+                    line.recv(timeout=DEADLINE_S)
+        assert closed.value.rcvd is not None
+        return closed.value.rcvd.code
+
+    assert close_code(MAX_FRAME_BYTES + 1) == 1009  # not read to its end
+    assert close_code(MAX_FRAME_BYTES) == 1008  # the control: read, and no token
+
+
+def test_trailers_are_not_taken_for_headers(served):
+    def session(*, head: bytes, trailer: bytes) -> bytes:
+        with socket.create_connection(address(served), timeout=DEADLINE_S) as line:
+            line.sendall(
+                b"POST /v1/tokens HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
+                + head + b"\r\n2\r\n{}\r\n0\r\n" + trailer + b"\r\n"
+            )  # fmt: skip
+            return read_to_end(line)
+
+    token = f"Authorization: Bearer {served.place.environment['TOKEN']}\r\n".encode()
+    assert session(head=b"", trailer=token).startswith(b"HTTP/1.1 401 ")
+    assert session(head=token, trailer=b"Host: evil.example\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [
+        (b"0\r\n", b"X-Filler: " + b"x" * 8000 + b"\r\n"),
+        (b"0\r\nX-Filler: ", b"x" * 8000),
+        (b"2;", b"x" * 8000),
+    ],
+    ids=["trailers", "one trailer", "a chunk extension"],
+)
+def test_endless_framing_of_a_body_is_cut_off(served, start, piece):
+    with socket.create_connection(address(served), timeout=DEADLINE_S) as line:
+        line.sendall(CHUNKED + b"2;a=b\r\n{}\r\n0\r\nX: y\r\n\r\n")
+        assert line.recv(65_536).startswith(b"HTTP/1.1 4")  # the control: both are permitted
+    with socket.create_connection(address(served), timeout=DEADLINE_S) as line:
+        sent = 0
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
+            line.sendall(CHUNKED + start)
+            while sent < 1 << 28:
+                line.sendall(piece)
+                sent += len(piece)
+        assert sent < 16 << 20  # what the kernel's buffers hold
+
+
 def test_an_endless_head_is_cut_off(served):
     with socket.create_connection(address(served)) as line:
         line.settimeout(DEADLINE_S)
@@ -238,6 +326,9 @@ def test_an_endless_head_is_cut_off(served):
 
 def test_a_body_that_comes_byte_by_byte_is_cut_off(served):
     start = b"POST /v1/scan HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n"
+    with socket.create_connection(address(served), timeout=DEADLINE_S) as line:
+        line.sendall(start + b" " * 60_000)
+        assert line.recv(65_536).startswith(b"HTTP/1.1 401 ")  # the control: it comes at once
     with socket.create_connection(address(served), timeout=DEADLINE_S) as line:
         line.sendall(start)
         line.settimeout(0.1)

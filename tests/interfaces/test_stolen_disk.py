@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,6 +181,32 @@ def test_what_may_not_be_erased_is_not(state_home, tmp_path):
     admin.release("case")
     assert session_data.erase(app, session_id, principal=ME).keys == 1
     assert all(r["body"]["sealed"] for r in audit_records(session_id=session_id))
+
+
+def test_a_hold_that_comes_while_a_session_is_erased_waits(state_home):
+    app = shared_app()
+    with cellwall.Sandbox.create() as sbx:
+        sbx.commands.run("true")
+    placing = threading.Thread(target=AuditLogAdmin(ME).hold, args=("case", "a court asks"))
+
+    def end() -> None:  # nothing is destroyed yet, and no hold was in force
+        placing.start()
+        assert locked_out(placing)
+
+    assert session_data.erase(app, sbx.id, principal=ME, end=end).keys == 1
+    placing.join()
+    kinds = [r["kind"] for r in audit_records() if r["kind"] in {"hold", "erasure"}]
+    assert kinds == ["erasure", "erasure", "hold"]
+    with cellwall.Sandbox.create() as other:
+        other.commands.run("true")
+    with pytest.raises(Denied):  # the control; nothing is ended either
+        session_data.erase(app, other.id, principal=ME, end=lambda: pytest.fail("ended"))
+
+
+def locked_out(thread: threading.Thread) -> bool:
+    """Whether the thread has begun and cannot go on."""
+    thread.join(0.5)
+    return thread.is_alive()
 
 
 def test_the_command_line_erases_and_shows_what_is_erased(state_home):

@@ -43,7 +43,7 @@ _GUEST_HOOKS = (
     ),
 )  # fmt: skip
 _MODULES = ("virtio_pci", "virtio_mmio", "virtio_blk", "virtio_rng", "ext4", "overlay")
-_ROOT_BYTES, _JOB_BYTES = 2 * 1024**3, 256 * 1024**2
+_ROOT_BYTES, _JOB_BYTES = 2 * 1024**3, 384 * 1024**2
 
 
 class Unusable(Exception):
@@ -263,14 +263,18 @@ def job_disk(target: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "src/cellwall", folder / "python/cellwall", ignore=ignore)
     shutil.copytree(HERE / "inside", folder, ignore=ignore, dirs_exist_ok=True)
+    shutil.copy(ROOT / "docs/guides/serve.md", folder)
     (site,) = (ROOT / ".venv/lib").glob("python3.*/site-packages")
     (folder / "python-version").write_text(site.parent.name.removeprefix("python"))
     for distribution in _needed(site):
         for file in distribution.files or ():
             source = Path(str(file.locate()))
-            if ".." not in file.parts and "__pycache__" not in file.parts and source.exists():
-                (folder / "python" / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(source, folder / "python" / file)
+            # Programs lie in the folder of the interpreter: ../../../bin/NAME.
+            is_program = ".." in file.parts
+            place = folder / "bin" / file.name if is_program else folder / "python" / file
+            if "__pycache__" not in file.parts and source.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, place)
     # Compiling pydantic takes half a minute under emulation. The machine's clock is not ours, so
     # the compiled files are not to be checked against the time of their source.
     mode = ("--invalidation-mode", "unchecked-hash")
@@ -283,16 +287,20 @@ def _needed(site: Path) -> list[Distribution]:
     """What Cellwall requires, and what that requires; not the tools of developers."""
     present = {_plain(item.name): item for item in distributions(path=[str(site)])}
     needed: dict[str, Distribution] = {}
-    waiting = ["cellwall"]
+    seen: set[tuple[str, str]] = set()
+    waiting = [("cellwall", "")]  # a name, and an extra of it or none
     while waiting:
-        name = waiting.pop()
-        if name in needed or name not in present:
+        name, extra = waiting.pop()
+        if (name, extra) in seen or name not in present:
             continue
+        seen.add((name, extra))
         needed[name] = present[name]
         for line in present[name].requires or ():
             requirement, _, marker = line.partition(";")
-            if "extra" not in marker:
-                waiting.append(_plain(re.split(r"[^\w.-]", requirement.strip())[0]))
+            of_extra = re.search(r"extra\s*==\s*[\"']([\w.-]+)", marker)
+            if (of_extra[1] if of_extra else "") == extra:
+                words = re.findall(r"[\w.-]+", re.split(r"[^\w.\-\[\], ]", requirement)[0])
+                waiting += [(_plain(words[0]), each) for each in ("", *words[1:])]
     if "cellwall" not in needed:
         raise Unusable("cellwall is not installed in .venv: run ./dev setup")
     return [item for name, item in needed.items() if name != "cellwall"]

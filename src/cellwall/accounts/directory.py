@@ -21,7 +21,17 @@ from cellwall.accounts.roles import Roles
 from cellwall.accounts.sign_in import TokenSettings
 from cellwall.accounts.signing_keys import Clock
 from cellwall.core.account_ports import AccountsPort
-from cellwall.core.accounts import Budget, LastOwner, Meter, NameTaken, ServiceToken, Team, User
+from cellwall.core.accounts import (
+    Budget,
+    ExternalIdentity,
+    LastOwner,
+    Meter,
+    NameTaken,
+    Passkey,
+    ServiceToken,
+    Team,
+    User,
+)
 from cellwall.core.types import ROLE_NAMES, Permission, Principal, new_id
 
 _MANAGE = Permission.USERS_MANAGE
@@ -47,6 +57,7 @@ class Directory:
     async def add_user(self, name: str, *, role: str, by: Principal) -> User:
         """A user without a password: a sign-in link sets it."""
         self._roles.require(by, _MANAGE)
+        self._require_grantable(role, by)
         user = User(
             id=new_id("usr"),
             name=canonical_name(name),
@@ -82,13 +93,33 @@ class Directory:
 
     async def set_role(self, user_id: str, role: str, *, by: Principal) -> None:
         self._roles.require(by, _MANAGE)
-        _check_role(role)
+        self._require_grantable(_check_role(role), by)
         await self._log.change("set role", by=by, user=user_id, role=role)
         try:
             is_found = await self._store.set_role(user_id, role)
         except LastOwner:
             raise failures.last_owner() from None
         _require_found(is_found, "user")
+
+    async def require_linkable(self, user_id: str, *, by: Principal) -> None:
+        """Before a sign-in link: who opens the link can do all that the user can."""
+        self._roles.require(by, _MANAGE)
+        if by.scopes is None:
+            return
+        user = await self._store.find_user(user_id)
+        if user is None:
+            raise failures.not_found("user")
+        if user.name == by.name:
+            raise failures.not_a_person()
+        self._require_grantable(user.role, by)
+
+    def _require_grantable(self, role: str, by: Principal) -> None:
+        """A service token gives no user a permission that the token lacks: a thief of the token
+        would sign in as that user, with more than was stolen."""
+        held = self._roles.role_of(by).permissions
+        given = self._roles.role_of(Principal("", "http", role)).permissions
+        if by.scopes is not None and not given <= held:
+            raise failures.beyond_token()
 
     async def set_disabled(self, user_id: str, *, is_disabled: bool, by: Principal) -> None:
         self._roles.require(by, _MANAGE)
@@ -159,12 +190,63 @@ class Directory:
         await self._log.change("remove member", by=by, team=team_id, user=user_id)
         _require_found(await self._store.remove_member(team_id, user_id), "member")
 
+    async def find_team(self, name: str, *, by: Principal) -> Team:
+        """By its name, for those who manage users."""
+        self._roles.require(by, _MANAGE)
+        wanted = canonical_name(name)
+        for team in await self._store.list_teams():
+            if team.name == wanted:
+                return team
+        raise failures.not_found("team")
+
+    async def teams_of(self, user_id: str, *, by: Principal) -> frozenset[str]:
+        """The ids of a user's teams."""
+        self._roles.require(by, _MANAGE)
+        return await self._store.teams_of(user_id)
+
+    async def list_passkeys(self, user_id: str, *, by: Principal) -> tuple[Passkey, ...]:
+        """The passkeys of a user, the oldest first."""
+        self._roles.require(by, _MANAGE)
+        return await self._store.list_passkeys(user_id)
+
+    async def remove_passkey(self, passkey_id: str, user_id: str, *, by: Principal) -> None:
+        """One passkey of a user; sign-ins with it go on until they are revoked."""
+        self._roles.require(by, _MANAGE)
+        await self._log.change("remove passkey", by=by, user=user_id, passkey=passkey_id[:64])
+        is_found = await self._store.remove_passkey(passkey_id, user_id=user_id)
+        _require_found(is_found, "passkey")
+
     async def remove_passkeys(self, user_id: str, *, by: Principal) -> int:
         """All passkeys of a user, as after a theft; their sign-ins end with `revoke_user`."""
         self._roles.require(by, _MANAGE)
         await self._log.change("remove passkeys", by=by, user=user_id)
         found = await self._store.list_passkeys(user_id)
         return sum([await self._store.remove_passkey(each.id, user_id=user_id) for each in found])
+
+    async def list_own_identities(self, who: Identity) -> tuple[ExternalIdentity, ...]:
+        """The identities at a provider with which the user signs in."""
+        return await self._store.list_identities(who.user_id)
+
+    async def remove_own_identity(self, who: Identity, subject: str) -> None:
+        """One of them; one of another user answers like one that does not exist (RBAC-3)."""
+        if who.scopes is not None:
+            raise failures.not_a_person()
+        await self._log.change("remove identity", by=who.principal("http"), user=who.user_id)
+        found = await self._store.list_identities(who.user_id)
+        removed = [await self._remove(each) for each in found if each.subject == subject]
+        _require_found(any(removed), "identity")
+
+    async def remove_identities(self, user_id: str, *, by: Principal) -> int:
+        """All identities of a user, as after a theft; their sign-ins end with `revoke_user`."""
+        self._roles.require(by, _MANAGE)
+        await self._log.change("remove identities", by=by, user=user_id)
+        return sum(
+            [await self._remove(each) for each in await self._store.list_identities(user_id)]
+        )
+
+    async def _remove(self, found: ExternalIdentity) -> bool:
+        store = self._store
+        return await store.remove_identity(found.issuer, found.subject, user_id=found.user_id)
 
     async def set_budget(
         self, meter: Meter, *, limit: float, period_s: float, by: Principal

@@ -166,6 +166,15 @@ def not_a_person() -> Denied:
     )
 
 
+def beyond_token() -> Denied:
+    """A role or a link that is worth more than the service token that asks for it."""
+    return Denied(
+        "a service token gives nobody a role with permissions that the token lacks",
+        hint="Sign in as a person, or use a token with all scopes of that role.",
+        code="CW-ACCOUNT-BEYOND-TOKEN",
+    )
+
+
 def not_found(what: str) -> NotFound:
     """Absent, or of another user: the same answer (RBAC-3)."""
     return NotFound(f"there is no such {what}", hint="Check the id, and who owns it.")

@@ -27,7 +27,8 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u to mi
 _HALF = 5
 """Ten characters are 50 bits: no guessing within the life of a code, also by many senders."""
 _CODE = re.compile(
-    r"(?:/?(?:pair|start)\s{1,8})?([0-9a-hjkmnp-tv-z]{5}-[0-9a-hjkmnp-tv-z]{5})", re.IGNORECASE
+    r"(?:/?(?:pair|start)\s{1,8})?([0-9a-hjkmnp-tv-z]{5}-[0-9a-hjkmnp-tv-z]{5})",
+    re.IGNORECASE | re.ASCII,
 )
 _MAX_TEXT = 64
 _MAX_TEXTS = 16

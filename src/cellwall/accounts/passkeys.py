@@ -28,8 +28,11 @@ from webauthn import (
     verify_authentication_response,
     verify_registration_response,
 )
+from webauthn.helpers import (
+    parse_authentication_credential_json,
+    parse_registration_credential_json,
+)
 from webauthn.helpers.structs import (
-    AttestationFormat,
     AuthenticatorSelectionCriteria,
     PublicKeyCredentialDescriptor,
     ResidentKeyRequirement,
@@ -38,11 +41,11 @@ from webauthn.helpers.structs import (
 
 from cellwall.accounts import failures
 from cellwall.accounts.account_log import AccountLog
+from cellwall.accounts.authenticator_data import check_attestation, check_authenticator_data
 from cellwall.accounts.flows import Flows
 from cellwall.accounts.guesses import Guesses
 from cellwall.accounts.identity import Identity
 from cellwall.accounts.names import canonical_name
-from cellwall.accounts.passwords import Passwords
 from cellwall.accounts.sign_in import SignIn, TokenPair
 from cellwall.accounts.signing_keys import Clock
 from cellwall.core.account_ports import AccountsPort
@@ -53,8 +56,6 @@ _REGISTER, _SIGN_IN = "passkey-register", "passkey-sign-in"
 _MAX_PER_USER = 20
 _MAX_RESPONSE_BYTES = 64 * 1024
 _NAME = "Cellwall"
-_FORMATS = frozenset({AttestationFormat.NONE, AttestationFormat.PACKED})
-"""Attestation is not asked for; some authenticators sign their own all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +88,20 @@ class Passkeys:
         store: AccountsPort,
         flows: Flows,
         sign_in: SignIn,
-        passwords: Passwords,
         guesses: Guesses,
         log: AccountLog,
         clock: Clock,
         party: RelyingParty,
     ) -> None:
         self._store, self._flows, self._sign_in = store, flows, sign_in
-        self._passwords, self._guesses, self._log = passwords, guesses, log
+        self._guesses, self._log = guesses, log
         self._clock, self._party = clock, party
 
     async def begin_registration(
         self, who: Identity, *, password: str | None, address: str
     ) -> Ceremony:
         """Options for `navigator.credentials.create`; the password of a user who has one."""
-        if who.scopes is not None:
-            raise failures.not_a_person()
-        user = await self._store.find_user(who.user_id)
-        if user is None:
-            raise failures.not_found("user")
-        if user.password_hash is not None:
-            await self._check_password(user, password or "", address)
+        await self._sign_in.confirm(who, password, address=address)
         known = await self._store.list_passkeys(who.user_id)
         options = generate_registration_options(
             rp_id=self._party.id,
@@ -126,13 +120,6 @@ class Passkeys:
         flow = await self._flows.begin(_REGISTER, data, address=address)
         return Ceremony(flow, json.loads(options_to_json(options)))
 
-    async def _check_password(self, user: User, password: str, address: str) -> None:
-        await self._guesses.begin(address=address, account=user.name)
-        if not await self._passwords.verify(user, password):
-            await self._log.sign_in("password", "refused", address=address, user=user.name)
-            raise failures.bad_credentials()
-        await self._guesses.succeeded(address=address, account=user.name)
-
     async def finish_registration(
         self, who: Identity, ceremony_id: str, response: Mapping[str, Any], *, name: str
     ) -> Passkey:
@@ -142,8 +129,10 @@ class Passkeys:
             raise failures.bad_identity("unknown challenge")
         text = _bounded(response)
         try:
+            credential = parse_registration_credential_json(text)
+            check_attestation(credential.response.attestation_object)
             verified = verify_registration_response(
-                credential=text,
+                credential=credential,
                 expected_challenge=_decode(flow["challenge"]),
                 expected_rp_id=self._party.id,
                 expected_origin=self._party.origin,
@@ -151,8 +140,6 @@ class Passkeys:
             )
         except Exception as error:  # noqa: BLE001  # a parser of hostile input: any failure refuses
             raise failures.bad_identity(f"registration: {type(error).__name__}") from None
-        if verified.fmt not in _FORMATS:
-            raise failures.bad_identity("attestation")
         passkey = Passkey(
             id=new_id("pky"),
             credential_id=verified.credential_id,
@@ -210,8 +197,10 @@ class Passkeys:
         ):
             raise failures.bad_identity("another user")
         try:
+            credential = parse_authentication_credential_json(text)
+            check_authenticator_data(credential.response.authenticator_data)
             verified = verify_authentication_response(  # (4)
-                credential=text,
+                credential=credential,
                 expected_challenge=_decode(flow["challenge"]),
                 expected_rp_id=self._party.id,
                 expected_origin=self._party.origin,

@@ -218,6 +218,9 @@ class Quotas:
         meters += [
             Meter("team", team, each) for team in sorted(account.teams) for each in RESOURCES
         ]
+        return await self._budgets_for(meters)
+
+    async def _budgets_for(self, meters: Sequence[Meter]) -> tuple[Budget, ...]:
         own = {budget.meter: budget for budget in await self._store.budgets(meters)}
         found = [own.get(meter) or self._default(meter) for meter in meters]
         return tuple(budget for budget in found if budget is not None)
@@ -232,9 +235,17 @@ class Quotas:
 
     async def usage_of(self, account: AccountRef) -> tuple[BudgetUse, ...]:
         """What an account has used of each of its budgets in the current period."""
+        return await self._usage(await self.budgets_of(account))
+
+    async def usage_of_team(self, team_id: str) -> tuple[BudgetUse, ...]:
+        """What all members together have used of the team's budgets."""
+        meters = [Meter("team", team_id, each) for each in RESOURCES]
+        return await self._usage(await self._budgets_for(meters))
+
+    async def _usage(self, budgets: Sequence[Budget]) -> tuple[BudgetUse, ...]:
         now_s = self._clock()
         found = []
-        for budget in await self.budgets_of(account):
+        for budget in budgets:
             start_s = _period_start_s(budget, now_s)
             used = await self._store.usage(budget.meter, period_start_s=start_s)
             found.append(BudgetUse(budget=budget, used=used, resets_s=start_s + budget.period_s))

@@ -86,8 +86,7 @@ class Accounts:
                 clock, settings.oidc,
             )  # fmt: skip
         self.passkeys = Passkeys(
-            store, flows, self.sign_in, passwords, guesses, log, clock,
-            relying_party(tokens.issuer),
+            store, flows, self.sign_in, guesses, log, clock, relying_party(tokens.issuer)
         )  # fmt: skip
         self.directory = Directory(store, roles, passwords, guesses, log, clock, tokens)
 
@@ -125,6 +124,10 @@ class Accounts:
     async def jwks(self) -> dict[str, Json]:
         """The public keys of access tokens, for `/.well-known/jwks.json`."""
         return await self._keys.jwks(await self._store.revision())
+
+    async def opens_newest_key(self) -> bool:
+        """Whether this service can sign with the key that the database has."""
+        return await self._keys.opens_newest()
 
     async def rotate_keys(self, *, by: Principal) -> None:
         """A new signing key now; tokens of the old one stay valid until they expire."""

@@ -22,6 +22,7 @@ from cellwall.accounts.authentication import (
     new_secret,
 )
 from cellwall.accounts.guesses import Guesses
+from cellwall.accounts.identity import Identity
 from cellwall.accounts.names import canonical_name
 from cellwall.accounts.passwords import Passwords
 from cellwall.accounts.signing_keys import Clock, SigningKeys
@@ -94,6 +95,23 @@ class SignIn:
             renewed = await self._passwords.hash(password)
             await self._store.set_password(user.id, renewed, replaces=user.password_hash)
         return await self.issue_for(user, audience)  # (5)
+
+    async def confirm(self, who: Identity, password: str | None, *, address: str) -> User:
+        """Before a new way to sign in: a person, with the password where there is one. A stolen
+        access token alone must not add a way that outlives the token."""
+        if who.scopes is not None:
+            raise failures.not_a_person()
+        user = await self._store.find_user(who.user_id)
+        if user is None:
+            raise failures.not_found("user")
+        if user.password_hash is None:
+            return user
+        await self._guesses.begin(address=address, account=user.name)
+        if not await self._passwords.verify(user, password or ""):
+            await self._log.sign_in("password", "refused", address=address, user=user.name)
+            raise failures.bad_credentials()
+        await self._guesses.succeeded(address=address, account=user.name)
+        return user
 
     async def refresh(self, token: str, *, address: str) -> TokenPair:
         """Exchange a refresh token. One that was used before ends the whole sign-in, unless it was

@@ -56,6 +56,14 @@ class SigningKeys:
         """All keys that a token may be signed with."""
         return (await self._load(revision)).public
 
+    async def opens_newest(self) -> bool:
+        """Whether the key that signs now was sealed with the key of this service, or there is none.
+
+        Two services with two keys would replace the signing key of each other at each sign-in.
+        """
+        newest = [key for key in await self._store.signing_keys() if key.verify_until_s is None]
+        return all(self._open(key) is not None for key in newest)
+
     async def jwks(self, revision: int) -> dict[str, Json]:
         """The public keys that still verify, as RFC 7517 writes them."""
         now_s = self._clock()

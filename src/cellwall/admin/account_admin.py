@@ -10,29 +10,39 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Self, TypeVar
+from dataclasses import dataclass
+from typing import Literal, Self, TypeVar
 
 import anyio
 
+from cellwall.accounts.quotas import RESOURCES, BudgetUse
 from cellwall.admin.accounts import Accounts, open_accounts
 from cellwall.admin.connections import ConnectionAdmin
 from cellwall.admin.database import DatabaseAdmin, storage_settings
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
-from cellwall.core.accounts import ServiceToken, User
-from cellwall.core.types import Permission, Principal
+from cellwall.core.accounts import Meter, Passkey, ServiceToken, User
+from cellwall.core.types import AccountRef, Permission, Principal
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import open_record
 from cellwall.storage.schema import SchemaState, state_of
 
-__all__ = ["AccountAdmin", "ServiceToken", "User"]
+__all__ = ["RESOURCES", "AccountAdmin", "BudgetSubject", "BudgetUse", "ServiceToken", "User"]
 
 _PAGE = 1000
 _ISSUER = "cellwall"
 """Access tokens are issued by the service alone; the commands here issue none."""
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSubject:
+    """Whose budget: a user or a team, by name."""
+
+    kind: Literal["user", "team"]
+    name: str
 
 
 class AccountAdmin:
@@ -176,6 +186,78 @@ class AccountAdmin:
             await accounts.directory.revoke_user(user.id, by=self._who)
 
         self._run_for(name, revoke)
+
+    def revoke_everybody(self) -> bool:
+        """End every token and sign-in of every user, at once; False if the service has no database,
+        and so no token."""
+        if not self.has_database:
+            return False
+        self._run(lambda accounts: accounts.directory.revoke_everybody(by=self._who))
+        return True
+
+    def list_budgets(self, subject: BudgetSubject) -> tuple[BudgetUse, ...]:
+        """The budgets that bind a user, with those of its teams, or a team, and their usage."""
+
+        async def collect(accounts: Accounts) -> tuple[BudgetUse, ...]:
+            meter = await self._meter(accounts, subject, "runs")
+            if meter.kind == "team":
+                return await accounts.quotas.usage_of_team(meter.subject)
+            teams = await accounts.directory.teams_of(meter.subject, by=self._who)
+            account = AccountRef(user_id=meter.subject, teams=teams, credential="", address="")
+            return await accounts.quotas.usage_of(account)
+
+        return self._run(collect)
+
+    def set_budget(
+        self, subject: BudgetSubject, resource: str, *, limit: float, period_s: float
+    ) -> None:
+        """A budget in place of the configured one; 0 permits nothing."""
+        refuse_agents("a budget")
+
+        async def change(accounts: Accounts) -> None:
+            meter = await self._meter(accounts, subject, resource)
+            await accounts.directory.set_budget(meter, limit=limit, period_s=period_s, by=self._who)
+
+        self._run(change)
+
+    def remove_budget(self, subject: BudgetSubject, resource: str) -> None:
+        """The configured budget applies again."""
+        refuse_agents("a budget")
+
+        async def change(accounts: Accounts) -> None:
+            meter = await self._meter(accounts, subject, resource)
+            await accounts.directory.remove_budget(meter, by=self._who)
+
+        self._run(change)
+
+    async def _meter(self, accounts: Accounts, subject: BudgetSubject, resource: str) -> Meter:
+        directory = accounts.directory
+        if subject.kind == "team":
+            team = await directory.find_team(subject.name, by=self._who)
+            return Meter("team", team.id, resource)
+        user = await directory.find_user(subject.name, by=self._who)
+        return Meter("user", user.id, resource)
+
+    def list_passkeys(self, name: str) -> tuple[Passkey, ...]:
+        """The passkeys of a user, the oldest first."""
+
+        async def collect(accounts: Accounts, user: User) -> tuple[Passkey, ...]:
+            return await accounts.directory.list_passkeys(user.id, by=self._who)
+
+        return self._run_for(name, collect)
+
+    def remove_passkeys(self, name: str, passkey_id: str | None) -> int:
+        """One passkey of a user, or all; returns how many."""
+        refuse_agents("the removal of a passkey")
+
+        async def remove(accounts: Accounts, user: User) -> int:
+            directory = accounts.directory
+            if passkey_id is None:
+                return await directory.remove_passkeys(user.id, by=self._who)
+            await directory.remove_passkey(passkey_id, user.id, by=self._who)
+            return 1
+
+        return self._run_for(name, remove)
 
     def _run_for(self, name: str, work: Callable[[Accounts, User], Awaitable[Result]]) -> Result:
         async def found(accounts: Accounts) -> Result:

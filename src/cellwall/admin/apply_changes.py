@@ -19,7 +19,7 @@ from cellwall.core.errors import AuditFailed, SandboxFailed, VaultError, Workspa
 from cellwall.core.types import Json, Permission, Principal, WorkspaceMode
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import recorded_files
-from cellwall.runtime.session_data import refuse_held
+from cellwall.runtime.session_data import no_hold
 from cellwall.runtime.wiring import App
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import protected_paths
@@ -90,10 +90,10 @@ def _find_pending(app: App) -> Iterator[PendingChanges]:
 def discard(app: App, workspace_id: str, *, principal: Principal) -> None:
     """Remove pending changes; the host's directory stays unchanged."""
     require(app.settings, principal, Permission.FILES_WRITE)
-    refuse_held(app.store.home)
     session = _copy_on_write(app, workspace_id)
     intent: dict[str, Json] = {"directory": session.request.directory, "discard": True}
     with (
+        no_hold(app.store.home),
         _lock_session(app, session),
         recorded_files(app.audit, session.id, principal, intent) as outcome,
     ):

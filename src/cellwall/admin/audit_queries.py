@@ -57,6 +57,7 @@ __all__ = [
     "prove",
     "read_settings",
     "schema_text",
+    "verifier_keys",
     "verifier_source",
     "weakened",
 ]
@@ -87,10 +88,18 @@ def newest(
             yield found.record
 
 
-def following(query: Query, *, ask: AskPassphrase | None = None) -> Iterator[dict[str, Any] | None]:
-    """Matching records as they are written; None from time to time while there are none."""
-    with _readable(ask) as keys:
-        for found in search.follow(_directory(), query, keys=keys):
+def following(
+    query: Query,
+    *,
+    after: int | None = None,
+    home: str | None = None,
+    ask: AskPassphrase | None = None,
+    keys: SessionKeys | None = None,
+) -> Iterator[dict[str, Any] | None]:
+    """Matching records as they are written, or all after a sequence number; None from time to time
+    while there are none. `keys`: those of the running service."""
+    with _readable(ask) if keys is None else nullcontext(keys) as known:
+        for found in search.follow(_directory(home), query, after_seq=after, keys=known):
             yield None if found is None else found.record
 
 
@@ -210,6 +219,11 @@ def check_proof(path: str, keys: Sequence[str]) -> Proof:
     # Without a foreign key the proof can only concern the local log.
     report = verify.verify(_directory(), _keys(_directory(), ()))
     return proofs.check_proof(text, _all_keys(_directory()), origin=report.origin)
+
+
+def verifier_keys(paths: Sequence[str]) -> list[PublicKey]:
+    """Keys from files or literal texts; else all keys of the local log, which must verify."""
+    return _keys(_directory(), paths) if paths else _all_keys(_directory())
 
 
 def _directory(home: str | None = None) -> str:

@@ -149,7 +149,7 @@ def learn(
         body = record["body"]
         try:
             _refuse_other_folder(body, place)
-            for call in _calls_of(body):
+            for call in calls_of(body):
                 calls.setdefault(_key(call), call)
         except BadInput as problem:
             unread.append(RefusedCall(_summary(body), problem.message))
@@ -188,7 +188,7 @@ def _records(
                 yield record
 
 
-def _calls_of(body: Mapping[str, Any]) -> list[ToolCall]:
+def calls_of(body: Mapping[str, Any]) -> list[ToolCall]:
     """The calls of a record, as they were judged; raises for a truncated one."""
     match body:
         case {"command": _}:

@@ -1,6 +1,7 @@
 """A person erases all data of a session, now (FS-5).
 
-  (1) the role permits it, and a person asks; (2) no hold is in force, and the session has ended;
+  (1) the role permits it, and a person asks;
+  (2) no hold is in force, and none can be placed until the end; then the session is ended;
   (3) write the intent; a failed write refuses (AUD-1);
   (4) destroy the keys, flushed: from here on nothing can read the data, also after a crash;
   (5) remove the workspace and quarantined files; (6) write the outcome.
@@ -11,6 +12,7 @@ The records of the session stay, sealed for ever: the log verifies, and shows th
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,7 +25,7 @@ from cellwall.core.types import Json, Permission, Principal, check_id, new_id
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import audit_directory
-from cellwall.runtime.session_data import refuse_held
+from cellwall.runtime.session_data import no_hold
 from cellwall.runtime.wiring import App
 from cellwall.sandbox.files.descriptors import closing_fd, remove_tree
 
@@ -43,12 +45,22 @@ class ErasedSession:
     had_workspace: bool
 
 
-def erase(app: App, subject_id: str, *, principal: Principal) -> ErasedSession:
-    """Erase a session (sbx_...), or a run that belongs to none (act_...)."""
+def erase(
+    app: App, subject_id: str, *, principal: Principal, end: Callable[[], None] = lambda: None
+) -> ErasedSession:
+    """Erase a session (sbx_...), or a run that belongs to none (act_...).
+
+    `end` ends a session that is live; it is not called where nothing may be erased.
+    """
     require(app.settings, principal, Permission.FILES_WRITE)  # (1)
     refuse_agents("erasing a session")
     check_id(subject_id)
-    refuse_held(app.store.home)  # (2)
+    with no_hold(app.store.home):  # (2)
+        end()
+        return _erase(app, subject_id, principal)
+
+
+def _erase(app: App, subject_id: str, principal: Principal) -> ErasedSession:
     with app.ledger.hold_ended(subject_id):
         names, sealed, clear = _keys_in_log(app, subject_id)
         had_workspace = os.path.isdir(os.path.join(app.store.home, "workspaces", subject_id))

@@ -12,8 +12,8 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import IO, Protocol
 
@@ -235,6 +235,17 @@ def holds(directory: str, *, is_sure: bool = False) -> dict[str, str]:
     return found
 
 
+@contextmanager
+def frozen_holds(directory: str, *, is_sure: bool = False) -> Iterator[dict[str, str]]:
+    """The active holds; none is placed or released within the block, and no segment is deleted."""
+    with (
+        closing_fd(files.open_folder(directory)) as folder,
+        closing_fd(files.open_private(_LOCK, os.O_RDWR | os.O_CREAT, folder)) as lock,
+        files.locked(lock),
+    ):
+        yield holds(directory, is_sure=is_sure)
+
+
 def hold(directory: str, name: str, reason: str, write: Write, who: Principal) -> None:
     """Suspend deletion until the hold is released."""
     _change_holds(directory, write, who, "hold", name, reason)
@@ -248,12 +259,8 @@ def release(directory: str, name: str, write: Write, who: Principal) -> bool:
 def _change_holds(
     directory: str, write: Write, who: Principal, what: str, name: str, reason: str
 ) -> bool:
-    with (
-        closing_fd(files.open_folder(directory)) as folder,
-        closing_fd(files.open_private(_LOCK, os.O_RDWR | os.O_CREAT, folder)) as lock,
-        files.locked(lock),  # not while another process deletes
-    ):
-        if what == "release" and name not in holds(directory):
+    with frozen_holds(directory) as found:  # not while another process deletes
+        if what == "release" and name not in found:
             return False
         body: dict[str, Json] = {"what": what, "name": name, "reason": reason}
         write(Event(EventKind.HOLD, "", who.name, who.interface, body))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from cellwall.config.fields import Section, number
 
 
@@ -13,5 +15,13 @@ class McpSection(Section):
     )
     max_sessions_per_user: int = number(
         32, "open MCP sessions of one user; beyond it, unused ones end", least=1, most=10_000
+    )
+    gateway: bool = Field(
+        default=False,
+        description="offer the accepted tools of `cellwall mcp gateway` to users of the service, "
+        "each with servers and secrets of their own",
+    )
+    max_servers_per_user: int = number(
+        8, "running MCP servers of the gateway for one user", least=1, most=64
     )
     max_sessions: int = number(1024, "open MCP sessions of all users", least=1, most=100_000)

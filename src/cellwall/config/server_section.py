@@ -110,6 +110,12 @@ class ServerSection(Section):
     origins: tuple[Annotated[str, AfterValidator(_check_origin)], ...] = listed(
         (), "web pages of these origins may call the service from a browser (CORS)", most=64
     )
+    trusted_proxies: tuple[Annotated[str, AfterValidator(_check_address)], ...] = listed(
+        (),
+        "addresses of reverse proxies that append the client's address to X-Forwarded-For: limits "
+        "by address then hold for each client, not for all of a proxy's together",
+        most=64,
+    )
     tls_certificate: Annotated[str, absolute_path("/etc/cellwall/tls/cert.pem")] | None = Field(
         default=None,
         description="the certificate with its chain (PEM); read again when it has changed",

@@ -6,7 +6,7 @@ Times are seconds since the epoch and come from the caller, so that a test has i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cellwall.core.types import Json
@@ -177,6 +177,8 @@ class SessionRecord:
     created_s: float
     ended_s: float | None
     about: Mapping[str, Json]
+    service_id: str = field(default="", compare=False)
+    """Whose process has the sandbox; set by the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +198,8 @@ class ApprovalRecord:
     """The id of a user; None without an answer, or with one of another channel."""
     answered_s: float | None
     """When it ended."""
+    service_id: str = field(default="", compare=False)
+    """Whose process waits for the answer; set by the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,15 +86,26 @@ class HostService(Protocol):
     @property
     def hosts(self) -> frozenset[str]: ...
 
+    @property
+    def offered(self) -> Mapping[str, bytes]:
+        """Path below the home of a new cell -> content, for programs that use the service."""
+
     async def serve(
-        self, connection: socket.socket, context: EgressContext, report: ReportRefusal
+        self,
+        connection: socket.socket,
+        context: EgressContext,
+        report: ReportRefusal,
+        *,
+        scheme: Scheme,
     ) -> None:
-        """Serve HTTP/1.1, without TLS, until the peer closes the connection."""
+        """Serve HTTP/1.1, without TLS, until the peer closes the connection. `scheme` is that of
+        the URLs that the client asks for."""
 
     async def close(self) -> None:
         """Release connections of its own; on the loop that `serve` ran on."""
 
 
+Scheme = Literal["https", "http"]
 ReportRefusal = Callable[[CellwallError], None]
 """Records a refusal in the audit log and in the findings of the action."""
 
@@ -112,6 +123,10 @@ class CellNetwork(Protocol):
     @property
     def files(self) -> Mapping[str, bytes]:
         """Name below NETWORK_INSIDE -> content."""
+
+    @property
+    def offered(self) -> Mapping[str, bytes]:
+        """Path below the home -> content: files that programs can do without."""
 
     @property
     def ports(self) -> tuple[int, ...]:

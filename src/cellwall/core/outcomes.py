@@ -289,6 +289,8 @@ class EventKind(StrEnum):
     ACCOUNT = "account"
     SIGN_IN = "signin"
     DATABASE = "database"
+    STOP = "stop"
+    INCIDENT = "incident"
 
     BEGIN = "begin"
     KEY = "key"

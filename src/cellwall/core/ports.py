@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from cellwall.core.approvals import Answer, Question
+from cellwall.core.errors import CellwallError
 from cellwall.core.limits import Limits
 from cellwall.core.network import (
     CellNetwork,
@@ -68,6 +69,16 @@ class QuotaPort(Protocol):
 
     async def reserve(self, action: Action) -> Reservation:
         """Raise `LimitExceeded` if one of them is used up."""
+
+
+class StopPort(Protocol):
+    """The emergency stop of a state folder (OBS-3)."""
+
+    def check(self) -> None:
+        """Raise `Denied` while everything is stopped, `SandboxFailed` if that is unknown."""
+
+    def cause_of(self, error: CellwallError) -> CellwallError:
+        """The stop, where it is why a sandbox failed; else the error itself."""
 
 
 class ApproverPort(Protocol):
@@ -209,7 +220,9 @@ class InstallCells(Protocol):
     async def run(self, action: Action) -> RunResult:
         """Run one action in a cell on these files."""
 
-    def private(self, action: Action) -> AbstractAsyncContextManager[InstallCells]:
+    def private(
+        self, action: Action, *, is_shown: bool = True
+    ) -> AbstractAsyncContextManager[InstallCells]:
         """Cells on an empty workspace of their own, which is removed with the block."""
 
 
@@ -221,6 +234,9 @@ class InstallerPort(Protocol):
 
     def consent(self, action: Action, operation: InstallPackages, answer: Answer) -> None:
         """A person has allowed the packages that the action names."""
+
+    async def prepare(self, action: Action, cells: InstallCells) -> None:
+        """Before any cell that reaches a registry; a failure costs time alone."""
 
     async def install(self, action: Action, cells: InstallCells) -> RunResult:
         """Install the packages of the action in cells on the files of its session."""
@@ -291,6 +307,9 @@ class ConnectionsPort(Protocol):
         domain and its secret. Raises `NotFound`, the same for an account of another user as for
         one that does not exist."""
 
+    def has_any(self, who: Principal) -> bool:
+        """Whether this principal has connected an account. May read a file."""
+
     async def use(
         self, action: Action, operation: UseAccount, *, vault: VaultPort, egress: EgressPort
     ) -> RunResult:
@@ -343,11 +362,14 @@ class SandboxPort(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LiveUsage:
-    """Usage of a live sandbox since its creation; it only grows."""
+    """Usage of a live sandbox since its creation."""
 
     cpu_s: float = 0.0
+    """It only grows."""
     running: frozenset[int] = frozenset()
     """The ids of background programs that have not ended."""
+    memory_bytes: int | None = None
+    """Now; None where the host does not report it, or nothing has run yet."""
 
 
 @dataclass(frozen=True, slots=True)

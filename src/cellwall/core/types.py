@@ -69,6 +69,7 @@ class Permission(StrEnum):
     FILES_READ = "files:read"
     FILES_WRITE = "files:write"
     SANDBOX_EXECUTE = "sandbox:execute"
+    SANDBOX_STOP = "sandbox:stop"
     TOOLS_CALL = "tools:call"
     SKILLS_USE = "skills:use"
     SKILLS_APPROVE = "skills:approve"

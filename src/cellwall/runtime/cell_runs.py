@@ -56,10 +56,12 @@ class CellRunner:
         return self.workspace.mount
 
     @asynccontextmanager
-    async def private(self, action: Action) -> AsyncIterator[CellRunner]:
-        """The same without the files of the session, its tools and its skills."""
+    async def private(self, action: Action, *, is_shown: bool = True) -> AsyncIterator[CellRunner]:
+        """The same without the files of the session, its tools and its skills. `is_shown`: the
+        caller of the action sees the output."""
         async with self.workspaces.lease(action) as empty:
-            yield replace(self, workspace=empty, tools=None, skills=())
+            sink = self.sink if is_shown else None
+            yield replace(self, workspace=empty, tools=None, skills=(), sink=sink)
 
     async def run(self, action: Action) -> RunResult:
         """The result, with the findings of egress; no connection is open any more."""

@@ -39,14 +39,21 @@ class ConnectionList:
     def find(self, name: str, *, owner: str) -> ConnectedAccount:
         """The account of this owner with this name or id; else `NotFound`, the same if another
         user has one."""
+        found = self._current().get(owner, {}).get(name)
+        if found is None:
+            raise not_found("account")
+        return found
+
+    def has_any(self, owner: str) -> bool:
+        """Whether this owner has an account."""
+        return owner in self._current()
+
+    def _current(self) -> dict[str, dict[str, ConnectedAccount]]:
         stamp = self.stored.stamp()
         if stamp != self._stamp:
             self._by_owner = self._read()
             self._stamp = stamp
-        found = self._by_owner.get(owner, {}).get(name)
-        if found is None:
-            raise not_found("account")
-        return found
+        return self._by_owner
 
     def list_of(self, owner: str) -> tuple[ConnectedAccount, ...]:
         """The accounts of this owner, by name."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import ConnectionsPort, EgressPort, VaultPort
-from cellwall.core.types import Action, UseAccount
+from cellwall.core.types import Action, Principal, UseAccount
 
 
 def resolve_account(connections: ConnectionsPort | None, action: Action) -> Action:
@@ -40,6 +40,11 @@ class OwnedConnections:
             allow_domains=(domain_of(account.url),),
             secrets=(account.secret,),
         )
+
+    def has_any(self, who: Principal) -> bool:
+        from cellwall.runtime.connection_list import connections_of, owner_of
+
+        return connections_of(self.home).has_any(owner_of(who))
 
     async def use(
         self, action: Action, operation: UseAccount, *, vault: VaultPort, egress: EgressPort

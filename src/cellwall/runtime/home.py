@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 import stat
 import sys
@@ -39,6 +40,14 @@ def no_state(error: OSError) -> CellwallError:
         code="CW-STATE",
         detail=str(error),
     )
+
+
+def user_name() -> str:
+    """The user who started this process, by uid and not by the environment."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid:{os.getuid()}"
 
 
 _START_WITHIN_S = 20.0

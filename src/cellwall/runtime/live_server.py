@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +38,7 @@ class LiveServer:
     starts_s: list[float] = field(default_factory=list)
     is_comparing: bool = False
     compared_s: float = -1e9
+    made_s: float = field(default_factory=time.time)
     errors: bytes = b""
     """The end of its standard error, for the person who reviews it."""
 

@@ -6,21 +6,24 @@ person has not seen, and no other tool has its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 
+from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import SEVERITIES, Finding
 from cellwall.guard.scanning import Scanner
 from cellwall.guard.tool_definitions import screen_definition
 from cellwall.mcp_servers.definitions import Definition, joined_texts_of, texts_of
 from cellwall.mcp_servers.pins import plain_name
 from cellwall.parsing.budget import ScanBudget
-from cellwall.runtime.server_catalog import ServerEntry
+from cellwall.runtime.server_catalog import ServerCatalog, ServerEntry
 
 OWN_TOOLS = (
     "run_code", "run_command", "read_file", "write_file", "list_files", "fetch_url",
-    "install_package", "new_session", "end_session",
+    "install_package", "new_session", "end_session", "list_calendar_events",
+    "create_calendar_event",
 )  # fmt: skip
 """The names of Cellwall's own tools, which no other server's tool may have."""
 _OURS = "Cellwall"
@@ -119,3 +122,39 @@ def _offer(entries: Sequence[ServerEntry], scanner: Scanner) -> Offer:
                     offered_as=accepted.offered_as,
                 )
     return Offer(tools, withheld)
+
+
+class OfferedServers:
+    """The configured servers and the offer that follows from them. Safe for threads.
+
+    A service has one for all its users: the definitions are scanned once, not for each of them.
+    """
+
+    def __init__(self, home: str, scanner: Callable[[], Scanner]) -> None:
+        self.catalog = ServerCatalog(home)
+        self._scanner = scanner
+        self._entries: dict[str, ServerEntry] = {}
+        self._offer = Offer({}, {})
+        self._lock = threading.Lock()
+
+    def current(self) -> Offer:
+        """The offer as of now; computed again after a change of the catalog."""
+        with self._lock:
+            entries: dict[str, ServerEntry] = {}
+            for name in self.catalog.names():
+                with suppress(CellwallError):  # a damaged entry offers nothing, and hides no other
+                    entries[name] = self.catalog.read(name)
+            # Attack: other tools each second, to have all definitions scanned again and again.
+            is_same = entries.keys() == self._entries.keys() and all(
+                entry.pins == self._entries[name].pins for name, entry in entries.items()
+            )
+            if not is_same:
+                self._offer = offer(list(entries.values()), self._scanner())
+            self._entries = entries
+            return self._offer
+
+    def for_server(self, name: str) -> Offer:
+        """The offer, if the entry of this server is as it was then; raises for an unknown one."""
+        if self.catalog.read(name) is self._entries.get(name):
+            return self._offer
+        return self.current()

@@ -30,6 +30,7 @@ from cellwall.core.ports import InstallCells, WorkspacePort
 from cellwall.core.types import Action, Json, RunCommand, WorkspaceMode, WorkspaceRequest
 from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.runtime.outcomes import PACKAGES_RULE
+from cellwall.runtime.python_query import PythonQuery, bare_action
 from cellwall.sandbox.languages import python_inside
 from cellwall.sandbox.linux.jobs import user_base
 from cellwall.sandbox.templates import uv_program
@@ -56,6 +57,7 @@ class PackageInstaller:
     sessions: PackageSessions
     workspaces: WorkspacePort
     open_builder: Callable[[], SourceBuilder]
+    query: PythonQuery
     _lock_turn: threading.Lock = field(default_factory=threading.Lock)
     """Two installations that read the lock file before either writes would lose one's hashes."""
 
@@ -83,6 +85,11 @@ class PackageInstaller:
         allowed = [canonical_name(ecosystem, name) for name in names]
         self.sessions.consent(action.id, ecosystem, allowed, answer)
 
+    # (7)
+    async def prepare(self, action: Action, cells: InstallCells) -> None:
+        """What package managers ask in every new cell is asked once."""
+        await self.query.prepare(action, cells)
+
     # (7), (8)
     async def install(self, action: Action, cells: InstallCells) -> RunResult:
         """In one-shot cells on the session's files: stage, lock, then commit.
@@ -92,6 +99,7 @@ class PackageInstaller:
         """
         assert isinstance(action.operation, InstallPackages)  # noqa: S101  # by the pipeline
         operation = action.operation
+        await self.prepare(action, cells)
         # Around all cells: the answer to a question holds for each of them.
         asking = replace(action, session_id=None, registries=(operation.ecosystem,))
         with self.record.keeping(action.id):
@@ -270,8 +278,9 @@ def _report(operation: InstallPackages, served: Sequence[InstalledPackage]) -> J
 
 def _cell_action(action: Action, operation: InstallPackages, base: str, step: str) -> Action:
     """One step of `inside/install.py` in a one-shot cell."""
-    argv = (python_inside(), "-I", "-c", _source(), step, operation.ecosystem, action.id, base)
-    return _plain(action, RunCommand((*argv, *operation.requirements), "/"))
+    argv = (python_inside(), "-IS", "-c", _source(), step, operation.ecosystem, action.id)
+    rest = (base, str(action.limits.memory_bytes), *operation.requirements)
+    return bare_action(action, RunCommand((*argv, *rest), "/"))
 
 
 def _private_action(action: Action, operation: InstallPackages) -> Action:
@@ -280,29 +289,11 @@ def _private_action(action: Action, operation: InstallPackages) -> Action:
     argv = (uv_program.INSIDE, *words, "--python", python_inside(), "-", "-o", "/tmp/lock.txt")
     text = "".join(f"{each}\n" for each in operation.requirements)
     return replace(
-        _plain(action, RunCommand(argv, "/")),
+        bare_action(action, RunCommand(argv, "/")),
         stdin=text.encode(),
         env=uv_program.ENVIRONMENT,
         template=uv_program.TEMPLATE,
         workspace=WorkspaceRequest(),
-    )
-
-
-def _plain(action: Action, command: RunCommand) -> Action:
-    """The command in a one-shot cell, with nothing of the session."""
-    return replace(
-        action,
-        operation=command,
-        session_id=None,
-        env={},
-        brief={},
-        stdin=None,
-        allow_domains=(),
-        registries=(),
-        secrets=(),
-        tools=(),
-        skills=(),
-        template="python",
     )
 
 

@@ -38,6 +38,7 @@ from cellwall.core.ports import (
     RolesPort,
     SandboxPort,
     SkillsPort,
+    StopPort,
     TemplatesPort,
     ToolServersPort,
     ToolsPort,
@@ -71,6 +72,7 @@ _NOT_JUDGED = Decision(Verdict.DENY, reason="refused before the policy judged th
 class Runtime:
     """The parts, wired together."""
 
+    stop: StopPort
     bounds: ActionBounds
     roles: RolesPort
     policy: PolicyPort
@@ -191,8 +193,10 @@ class Runtime:
         ask: ApproverPort | None,
     ) -> Outcome:
         try:
-            # (1) Sizes, ids, encodings: nothing below sees an unbounded value.
+            # (1) Nothing begins during an emergency stop (OBS-3). Sizes, ids, encodings: nothing
+            # below sees an unbounded value.
             watch.step(Step.BOUND)
+            self.stop.check()
             self.bounds.check(action)
             # (2) The principal and the most that its role permits. Checked before all that can
             # allow: no rule, answer or isolation layer grants what a role lacks (RBAC-2).
@@ -281,7 +285,8 @@ class Runtime:
                 action, watch, decision, audit_id, held, clean, tools, servers, ask, skills
             )
         except CellwallError as error:
-            return self._endings.refuse(action, watch, decision, findings, audit_id, error)
+            cause = self.stop.cause_of(error)
+            return self._endings.refuse(action, watch, decision, findings, audit_id, cause)
         except OSError as error:  # a full disk, no free descriptor: the host's, not a bug
             if listener is not None and error is listener.error:
                 self.recorder.quietly(action, {"status": "interrupted"})
@@ -316,6 +321,7 @@ class Runtime:
         ask: ApproverPort | None,
         skills: Sequence[Skill],
     ) -> Outcome:
+        self.stop.check()  # again: the action may have waited for a person since step 1
         if isinstance(action.operation, CallTool):
             # (8) Runs on the host, in its own function, with the arguments that were judged.
             watch.step(Step.RUN)
@@ -360,6 +366,8 @@ class Runtime:
             # (8) Inside the sandbox. The workspace is settled whatever happened: files that code
             # left in a given directory stay dangerous when the run was cancelled (FS-4).
             try:
+                if action.registries:
+                    await self.installer.prepare(action, cell)
                 # Egress ends before the files are inspected: no connection is open by then.
                 if isinstance(action.operation, InstallPackages):
                     watch.step(Step.RUN)

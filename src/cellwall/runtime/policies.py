@@ -58,6 +58,7 @@ __all__ = [
     "Policy",
     "effective_policy",
     "judge_by_rules",
+    "package_policy",
     "parse_call",
     "places",
     "read_call",
@@ -96,6 +97,13 @@ def effective_policy(*, named: Sequence[str] = (), cwd: str, environ: Mapping[st
     return _effective(named, cwd, environ).policy
 
 
+def package_policy(*, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]) -> Policy:
+    """The same for packages alone, for each request of an installer: without the rules that protect
+    Cellwall's own files, whose paths take longest to find."""
+    found = places(named=named, cwd=cwd, environ=environ)
+    return _load_places(found, environ, ()).policy
+
+
 def set_aside(
     *, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]
 ) -> tuple[str, ...]:
@@ -105,9 +113,14 @@ def set_aside(
 
 def _effective(named: Sequence[str], cwd: str, environ: Mapping[str, str]) -> _Loaded:
     found = places(named=named, cwd=cwd, environ=environ)
+    return _load_places(found, environ, own_places(environ, found))
+
+
+def _load_places(
+    found: tuple[PolicyPlace, ...], environ: Mapping[str, str], own: tuple[str, ...]
+) -> _Loaded:
     is_project = any(each.layer is Layer.PROJECT for each in found)
     trust = policy_places.trust_stamp(environ) if is_project else None
-    own = own_places(environ, found)
     return _load(found, _stamp(found), os.path.expanduser("~"), trust, own)
 
 

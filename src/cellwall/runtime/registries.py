@@ -8,13 +8,13 @@ import re
 import socket
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO
 from urllib.parse import urlsplit
 
 from cellwall.config.models import Settings
 from cellwall.core.errors import Denied
-from cellwall.core.network import EgressContext, HostService, ReportRefusal
+from cellwall.core.network import EgressContext, HostService, ReportRefusal, Scheme
 from cellwall.core.verdict import Verdict
 from cellwall.packages.evidence import PackageVerdict
 from cellwall.packages.inspection.artifact import inspect_artifact
@@ -46,6 +46,7 @@ from cellwall.packages.registry.upstream import HttpUpstream
 from cellwall.runtime.package_judging import open_judge, packages_folder
 from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
+from cellwall.sandbox.templates.uv_answers import CACHE_INSIDE, UvAnswers
 
 NOT_BUILT_CODE = "CW-PACKAGE-NOT-BUILT"
 """Refused now, but Cellwall may build the package from its source."""
@@ -60,9 +61,9 @@ def registry_services(
     judge = open_judge(settings, home)
     store, sites = artifact_store(home), registry_sites(settings, home)
     passed = PassedInspections(os.path.join(packages_folder(home), "inspected"), inspection_edition)
-    most = settings.egress.max_download_bytes
+    most, answers = settings.egress.max_download_bytes, UvAnswers(home)
     return {
-        name: _RegistryHost(site, judge, store, passed, sessions, record, most)
+        name: _RegistryHost(site, judge, store, passed, sessions, record, answers, most)
         for name, site in sites.items()
     }
 
@@ -118,6 +119,7 @@ class _RegistryHost:
         passed: PassedInspections,
         sessions: PackageSessions,
         record: PackageRecord,
+        answers: UvAnswers,
         max_bytes: int,
     ) -> None:
         self._site = site
@@ -126,6 +128,7 @@ class _RegistryHost:
         self._passed = passed
         self._sessions = sessions
         self._record = record
+        self._answers = answers
         self._max_bytes = max_bytes
         self._bounds: OrderedDict[str, SessionBounds] = OrderedDict()
         self._running: tuple[asyncio.AbstractEventLoop, RegistryService, HttpUpstream] | None = None
@@ -134,8 +137,21 @@ class _RegistryHost:
     def hosts(self) -> frozenset[str]:
         return self._site.hosts
 
+    @property
+    def offered(self) -> Mapping[str, bytes]:
+        """The answers of uv about the Pythons of a cell, in the cache of uv."""
+        if self._site.registry.ecosystem is not Ecosystem.PYPI:
+            return {}
+        entries = self._answers.entries()
+        return {f"{CACHE_INSIDE}/{path}": content for path, content in entries.items()}
+
     async def serve(
-        self, connection: socket.socket, context: EgressContext, report: ReportRefusal
+        self,
+        connection: socket.socket,
+        context: EgressContext,
+        report: ReportRefusal,
+        *,
+        scheme: Scheme,
     ) -> None:
         service, bounds = self._service(), self._session_bounds(context)
         session = self._sessions.session_of(context, self._site.registry.ecosystem, self._judge)
@@ -161,7 +177,8 @@ class _RegistryHost:
             report(Denied(event.text, code=code))
 
         async def respond(request: RegistryRequest) -> RegistryReply:
-            return await service.respond(request, pass_on, session, bounds=bounds)
+            asked = replace(request, scheme=scheme)
+            return await service.respond(asked, pass_on, session, bounds=bounds)
 
         await serve_connection(connection, respond)
 

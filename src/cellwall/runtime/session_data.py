@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cellwall.audit.log import AuditLog
-from cellwall.audit.retention import holds
+from cellwall.audit.retention import frozen_holds, holds
 from cellwall.config.models import Settings
-from cellwall.core.errors import CellwallError, Denied, WorkspaceError
+from cellwall.core.errors import Busy, CellwallError, Denied, WorkspaceError
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json
+from cellwall.runtime.home import no_state
 from cellwall.runtime.recording import audit_directory
 from cellwall.sandbox.run_ledger import RunLedger
 from cellwall.sandbox.workspace.store import WorkspaceStore
@@ -70,14 +71,29 @@ def readable_keys(
     return SessionKeys(home, _VaultOnDemand(home, settings, ask))
 
 
-def refuse_held(home: str) -> None:
-    """Raise `Denied` while a hold on the log is in force."""
-    if holds(audit_directory(home)):
-        raise Denied(
-            "a hold on the audit log is in force, and nothing may be erased",
-            hint="`cellwall audit hold` lists the holds.",
-            code="CW-SESSION-HELD",
-        )
+@contextmanager
+def no_hold(home: str, *, is_sure: bool = False) -> Iterator[None]:
+    """Raise `Denied` if a hold on the log is in force; none comes into force within the block."""
+    try:
+        frozen = frozen_holds(audit_directory(home), is_sure=is_sure)
+        found = frozen.__enter__()
+    except TimeoutError:
+        raise Busy(
+            "another process changes holds, or deletes old records",
+            hint="Try again in a moment.",
+        ) from None
+    except OSError as error:
+        raise no_state(error) from error
+    try:
+        if found:
+            raise Denied(
+                "a hold on the audit log is in force, and nothing may be erased",
+                hint="`cellwall audit hold` lists the holds.",
+                code="CW-SESSION-HELD",
+            )
+        yield
+    finally:
+        frozen.__exit__(None, None, None)
 
 
 _ENFORCE_EVERY_S = 3600.0
@@ -108,14 +124,16 @@ def enforce_retention(
         return Expired()
     retention, destroyed, removed = settings.retention, 0, []
     is_wanted = retention.session_days is not None or retention.workspaces_bytes is not None
-    if is_wanted and not holds(audit_directory(store.home), is_sure=is_forced):
-        if retention.session_days is not None:
-            before_s = time.time() - retention.session_days * _DAY_S
-            destroyed = _expire_keys(audit, keys, before_s)
-            removed += [each for each in store.erased() if _remove(audit, store, ledger, each)]
-        if retention.workspaces_bytes is not None:
-            beyond = store.oldest_beyond(retention.workspaces_bytes, ledger.live())
-            removed += [each for each in beyond if _remove(audit, store, ledger, each)]
+    # A hold that is there costs no lock; one that comes now is excluded by it.
+    if is_wanted and not holds(audit_directory(store.home)):
+        with suppress(Denied, Busy), no_hold(store.home, is_sure=is_forced):
+            if retention.session_days is not None:
+                before_s = time.time() - retention.session_days * _DAY_S
+                destroyed = _expire_keys(audit, keys, before_s)
+                removed += [each for each in store.erased() if _remove(audit, store, ledger, each)]
+            if retention.workspaces_bytes is not None:
+                beyond = store.oldest_beyond(retention.workspaces_bytes, ledger.live())
+                removed += [each for each in beyond if _remove(audit, store, ledger, each)]
     with suppress(OSError), open(marker, "w", encoding="ascii"):
         os.utime(marker)
     return Expired(destroyed, tuple(removed))

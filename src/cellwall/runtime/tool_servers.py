@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import resources
@@ -32,8 +31,8 @@ from cellwall.egress.destinations.hostnames import domain_of
 from cellwall.mcp_servers.definitions import ToolSet
 from cellwall.mcp_servers.pins import compare, usable
 from cellwall.runtime.live_server import LiveServer, end_server, new_connection
-from cellwall.runtime.offered_tools import Offer, offer
-from cellwall.runtime.server_catalog import ServerCatalog, ServerEntry, ServerSettings
+from cellwall.runtime.offered_tools import Offer, OfferedServers
+from cellwall.runtime.server_catalog import ServerSettings
 
 if TYPE_CHECKING:
     from cellwall.mcp_servers.connection import ServerConnection
@@ -43,6 +42,7 @@ _MAX_STARTS, _STARTS_WITHIN_S = 5, 60.0
 _SHOWN_ERROR_BYTES = 2000
 _COMPARE_EVERY_S = 1.0
 _QUARANTINE = "CW-MCP-QUARANTINE"
+_SHARED = "its directory is writable, and users of a service must not share one"
 _REVIEW = "A person can look at it: cellwall mcp gateway review {}"
 
 
@@ -55,39 +55,32 @@ class ToolServers:
         tasks: anyio.abc.TaskGroup,
         *,
         starter: Principal,
+        policy: tuple[str, ...] = (),
         ask: ApproverPort | None = None,
-        on_change: Callable[[], None] = lambda: None,
+        offers: OfferedServers | None = None,
+        admit: Callable[[], None] | None = None,
     ) -> None:
-        """`starter` is the person who has configured the servers; `on_change` is called when other
-        tools are offered."""
+        """`starter` is the person who has configured the servers, or a user of a service, with
+        `admit`, which raises where the user has too many servers."""
         self._app = app
         self._tasks = tasks
-        self._starter = starter
+        self._starter, self._policy = starter, policy
         self._ask = ask
-        self._on_change = on_change
-        self._catalog = ServerCatalog(app.store.home)
-        self._entries: dict[str, ServerEntry] = {}
-        self._offer = Offer({}, {})
+        self._is_for_users = admit is not None
+        self._admit = admit or (lambda: None)
+        self._offers = offers or OfferedServers(app.store.home, lambda: app.scanner)
+        self._catalog = self._offers.catalog
+        self.listeners: set[Callable[[], None]] = set()
+        """Called when other tools are offered."""
         self._live: dict[str, LiveServer] = {}
         self._opening = anyio.Lock()
+        self._is_making = False
 
     # --- (1)
 
     def offered(self) -> Offer:
-        """The tools that are offered now; computed again after a change of the catalog."""
-        entries: dict[str, ServerEntry] = {}
-        for name in self._catalog.names():
-            with suppress(CellwallError):  # a damaged entry offers nothing, and hides no other
-                entries[name] = self._catalog.read(name)
-        # Attack: other tools each second, to have all definitions scanned again and again.
-        is_same = entries.keys() == self._entries.keys() and all(
-            entry.pins == self._entries[name].pins for name, entry in entries.items()
-        )
-        if not is_same:
-            # In this order: `judge` on another thread must not take the old offer for the new one.
-            self._offer = offer(list(entries.values()), self._app.scanner)
-        self._entries = entries
-        return self._offer
+        """The tools that are offered now."""
+        return self._offers.current()
 
     def names(self) -> frozenset[str]:
         """The servers that are configured."""
@@ -96,20 +89,26 @@ class ToolServers:
     def judge(self, operation: CallServerTool) -> Decision:
         key = (operation.server, operation.tool)
         try:
-            if self._catalog.read(operation.server) is not self._entries.get(operation.server):
-                self.offered()
+            offered = self._offers.for_server(operation.server)
+            settings = self._catalog.read(operation.server).settings
         except CellwallError as error:
             if operation.server in self._live:  # removed while it ran
                 self._live[operation.server].stop.set()
             return Decision.built_in(Verdict.DENY, "mcp:unknown", error.message)
         live = self._live.get(operation.server)
-        if key not in self._offer.tools:
-            reason = self._offer.withheld.get(key, "no person has accepted this tool")
+        if self._is_withheld(settings):
+            return Decision.built_in(Verdict.DENY, "mcp:shared", _SHARED)
+        if key not in offered.tools:
+            reason = offered.withheld.get(key, "no person has accepted this tool")
         elif live is not None and live.is_up and not live.may_use(operation.tool):
             reason = "the server has changed this tool, or itself, since a person accepted it"
         else:
             return Decision.built_in(Verdict.ALLOW, "mcp:accepted", "a person has accepted it")
         return Decision.built_in(Verdict.DENY, "mcp:quarantine", reason)
+
+    def _is_withheld(self, settings: ServerSettings) -> bool:
+        """A directory that the servers of all users write would carry data between users."""
+        return self._is_for_users and settings.mode == WorkspaceMode.READ_WRITE.value
 
     # --- (4)
 
@@ -154,10 +153,15 @@ class ToolServers:
                     await end_server(live)
                 live = None
             if live is None:
-                request = _workspace(settings)
-                with anyio.CancelScope(shield=True):  # else an unknown sandbox would stay
-                    session = self._app.session(request, self._starter)
-                    session_id = await anyio.to_thread.run_sync(session.__enter__)
+                self._admit()
+                # No await since, so that concurrent calls cannot exceed the number together.
+                self._is_making = True
+                try:
+                    with anyio.CancelScope(shield=True):  # else an unknown sandbox would stay
+                        session = self._app.session(_workspace(settings), self._starter)
+                        session_id = await anyio.to_thread.run_sync(session.__enter__)
+                finally:
+                    self._is_making = False
                 live = self._live[server] = LiveServer(settings, session, session_id)
             return live
 
@@ -248,6 +252,7 @@ class ToolServers:
             allow_domains=domains,
             secrets=settings.secrets,
             template=settings.template,
+            policy=self._policy,
         )
 
     # --- (3)
@@ -264,7 +269,7 @@ class ToolServers:
             note = partial(self._note_change, live, seen, waiting)
             await anyio.to_thread.run_sync(note)
         if before and before != live.usable:
-            self._on_change()
+            self._tell_change()
 
     def _note_change(self, live: LiveServer, seen: ToolSet, waiting: list[str]) -> None:
         message = f"the MCP server {live.name} waits for a review of {len(waiting)} definitions"
@@ -288,7 +293,7 @@ class ToolServers:
         if live.is_comparing:
             return  # attack: announcements without end
         live.is_comparing = True
-        self._on_change()
+        self._tell_change()
         self._tasks.start_soon(self._compare_again, live)
 
     async def _compare_again(self, live: LiveServer) -> None:
@@ -298,19 +303,45 @@ class ToolServers:
         live.is_comparing = False
         try:
             await self._current(live)
-            self._on_change()
+            self._tell_change()
         except CellwallError:
             pass  # the next call reports it
 
     def withheld_now(self) -> frozenset[tuple[str, str]]:
-        """Offered tools that a running server has changed."""
-        return frozenset(
-            key
-            for key in self._offer.tools
-            if (live := self._live.get(key[0])) is not None
-            and live.is_up
-            and key[1] not in (live.usable or ())
-        )
+        """Offered tools that a running server has changed, or that this user cannot have."""
+        return frozenset(key for key in self._offers.current().tools if self._is_gone(*key))
+
+    def _is_gone(self, server: str, tool: str) -> bool:
+        live = self._live.get(server)
+        if live is not None and live.is_up and tool not in (live.usable or ()):
+            return True
+        try:
+            return self._is_withheld(self._catalog.read(server).settings)
+        except CellwallError:  # removed meanwhile
+            return True
+
+    def act_as(self, starter: Principal) -> None:
+        """Further servers are started by this principal: the same user, whose role may differ."""
+        self._starter = starter
+
+    def live(self) -> tuple[LiveServer, ...]:
+        """The servers with a sandbox."""
+        return tuple(self._live.values())
+
+    @property
+    def count(self) -> int:
+        """Servers with a sandbox, and one that gets it now."""
+        return len(self._live) + self._is_making
+
+    async def end(self, server: LiveServer) -> None:
+        """End one server; the next call starts it again."""
+        if self._live.get(server.name) is server:
+            del self._live[server.name]
+            await end_server(server)
+
+    def _tell_change(self) -> None:
+        for listener in tuple(self.listeners):
+            listener()
 
     async def close(self) -> None:
         """End all servers and their sandboxes."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pwd
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -38,7 +37,7 @@ from cellwall.runtime.content_checks import CanaryList, content_checks
 from cellwall.runtime.egress import ConfiguredEgress, domains_of
 from cellwall.runtime.forwarding import forwarder
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
-from cellwall.runtime.home import no_state, state_home
+from cellwall.runtime.home import no_state, state_home, user_name
 from cellwall.runtime.judging import RuledPolicy, roles_of
 from cellwall.runtime.observing import gauge_runtime, open_telemetry, redact_logs
 from cellwall.runtime.package_installs import PackageInstaller
@@ -46,6 +45,7 @@ from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
 from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
+from cellwall.runtime.python_query import PythonQuery
 from cellwall.runtime.recording import audit_directory, note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
 from cellwall.runtime.session_data import enforce_retention, readable_keys
@@ -65,6 +65,7 @@ from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.protection import protected_paths
 from cellwall.sandbox.protection.host_directory import open_host_directory, own_path
 from cellwall.sandbox.run_ledger import RunLedger
+from cellwall.sandbox.templates.uv_answers import UvAnswers
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces
 from cellwall.secrets.session_keys import SessionKeys
@@ -139,6 +140,7 @@ class App:
     @contextmanager
     def session(self, request: WorkspaceRequest, who: Principal) -> Iterator[str]:
         """A workspace for as long as the block lasts; swept if this process is killed."""
+        self.runtime.stop.check()
         session_id, owner = new_id("sbx"), OwnerProcess()
         identity: tuple[int, int] | None = None
         with self.ledger.open(session_id):
@@ -211,12 +213,8 @@ def settings_files(config: str | None, environ: Mapping[str, str]) -> tuple[str,
 
 @functools.cache
 def principal(interface: str) -> Principal:
-    """The user who started this process, by uid and not by the environment."""
-    try:
-        name = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        name = f"uid:{os.getuid()}"
-    return Principal(name, interface)
+    """The user who started this process, through this interface."""
+    return Principal(user_name(), interface)
 
 
 def open_app(
@@ -283,6 +281,7 @@ def open_app(
     # Behind all that refuses a configuration: an exporter has a thread.
     telemetry = open_telemetry(settings, lifetime)
     runtime = Runtime(
+        stop=ledger.stop_flag,
         roles=roles,
         approvals=approvals,
         bounds=ActionBounds(
@@ -308,6 +307,7 @@ def open_app(
             packages,
             workspaces,
             functools.partial(builder_of, settings, home, open_judge, record, packages),
+            PythonQuery(UvAnswers(home)),
         ),
         domains=domains,
         registries=settings.packages.registries,
@@ -349,6 +349,8 @@ def sweep_state(app: App) -> None:
 
 
 def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None:
+    if ledger.stop_flag.is_set():
+        return  # what the dead left is evidence until the stop is lifted (OBS-3)
     dead = ledger.sweep()
     store.placeholders.sweep()
     keep_days = settings.workspace.keep_changes_days

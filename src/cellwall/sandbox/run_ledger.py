@@ -1,4 +1,5 @@
-"""The ledger of live runs: enough, on disk, to clean up after a killed supervisor (ISO-8).
+"""The ledger of live runs: enough, on disk, to clean up after a killed supervisor (ISO-8), and to
+find every cell of a state folder for an emergency stop (OBS-3).
 
 The shim cleans up in almost every case. After its own death or a power cut, the next start sweeps
 the ledger: an entry that no process has locked belongs to a dead run.
@@ -7,6 +8,7 @@ the ledger: an entry that no process has locked belongs to a dead run.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -14,9 +16,10 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from cellwall.core.errors import BadInput, SandboxFailed, WorkspaceError
 from cellwall.core.forks import OwnerProcess
-from cellwall.core.types import check_id
+from cellwall.core.types import Json, check_id
 from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.linux.run_cgroup import remove_groups
+from cellwall.sandbox.stop_flag import StopFlag
 
 _MAX_ENTRY_BYTES = 1024 * 1024
 
@@ -27,10 +30,19 @@ class LedgerEntry:
     def __init__(self, run_id: str, descriptor: int) -> None:
         self.id = run_id
         self._descriptor = descriptor
+        self._notes: dict[str, Json] = {}
 
     def note_groups(self, paths: Iterable[str]) -> None:
         """Record the cgroups of the run, which a later sweep removes."""
-        text = json.dumps({"groups": list(paths)}).encode()
+        self._write(groups=list(paths))
+
+    def note_shim(self, pid: int, started: int) -> None:
+        """Record the shim before it starts anything; its start time tells a reused pid apart."""
+        self._write(shim=[pid, started])
+
+    def _write(self, **notes: Json) -> None:
+        self._notes |= notes
+        text = json.dumps(self._notes).encode()
         try:
             os.pwrite(self._descriptor, text, 0)
             os.ftruncate(self._descriptor, len(text))
@@ -47,12 +59,22 @@ def _unwritable(error: OSError) -> SandboxFailed:
     )
 
 
+def home_tag(home: str) -> str:
+    """Marks processes and cgroups of the cells of one state folder. Without its path, which other
+    users could read from a command line."""
+    status = os.stat(home)
+    return hashlib.sha256(f"{status.st_dev}:{status.st_ino}".encode()).hexdigest()[:16]
+
+
 class RunLedger:
     """A directory with one file for each live run."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         os.makedirs(directory, mode=0o700, exist_ok=True)
+        home = os.path.dirname(os.path.abspath(directory))
+        self.tag = home_tag(home)
+        self.stop_flag = StopFlag(home)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._guard = os.open(
             f"{directory}.lock", flags, 0o600

@@ -15,17 +15,16 @@ keys, sign-ins and links are dropped, service tokens are revoked, and generation
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import stat
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 
 from sqlalchemy import Connection, delete, insert, select, text, update
 
 from cellwall.core.errors import BadInput
 from cellwall.storage import failures
-from cellwall.storage.engine import StorageSettings, make_private_file, reading
+from cellwall.storage.drafts import private_draft
+from cellwall.storage.engine import StorageSettings, reading
 from cellwall.storage.inspection import (
     DatabaseReport,
     check,
@@ -48,7 +47,6 @@ from cellwall.storage.schema import migrate, migrate_engine, read_revision, sche
 
 _BATCH_ROWS = 500
 _MAX_COUNT = 1 << 31
-_DRAFT = ".cellwall-backup."
 
 
 def backup(settings: StorageSettings, target: str) -> str:
@@ -59,7 +57,7 @@ def backup(settings: StorageSettings, target: str) -> str:
     folder = os.path.dirname(os.path.abspath(target))
     if os.path.lexists(target):
         raise _target_exists()
-    with failures.mapped_errors(), _draft(folder) as draft:
+    with failures.mapped_errors(), private_draft(folder) as draft:
         _require_current(settings)
         if settings.is_sqlite:
             with closing(open_file(settings.path)) as source, closing(open_file(draft)) as copy:
@@ -79,7 +77,7 @@ def backup(settings: StorageSettings, target: str) -> str:
 
 def restore(settings: StorageSettings, source: str) -> DatabaseReport:
     """Replace the rows of the database by those of a backup, and end every token."""
-    with failures.mapped_errors(), _draft(settings.home) as draft:
+    with failures.mapped_errors(), private_draft(settings.home) as draft:
         _copy_backup(source, settings.path, draft)  # (1)
         inspect_backup(draft)  # (2)
         with engine_of_file(draft) as copy, engine_of(settings) as engine:
@@ -105,19 +103,6 @@ def _target_exists() -> BadInput:
         hint="Name a new file; a backup never replaces one.",
         code="CW-STORAGE-TARGET",
     )
-
-
-@contextmanager
-def _draft(folder: str) -> Iterator[str]:
-    """A private file that is gone at the end."""
-    path = os.path.join(folder, f"{_DRAFT}{secrets.token_hex(8)}")
-    make_private_file(path)
-    try:
-        yield path
-    finally:
-        for ending in ("", "-wal", "-shm", "-journal"):
-            with suppress(FileNotFoundError):
-                os.unlink(path + ending)
 
 
 def _sync(path: str) -> None:

@@ -8,6 +8,7 @@ written for that.
 
 from __future__ import annotations
 
+import functools
 import os
 import sqlite3
 import stat
@@ -24,6 +25,7 @@ from sqlalchemy.pool import NullPool
 
 from cellwall.storage import failures
 from cellwall.storage.quick_reads import PostgresReader, QuickReader, SqliteReader
+from cellwall.storage.service_id import service_id_of
 
 FILE_NAME = "cellwall.db"
 APPLICATION_ID = 0x43574442  # "CWDB", in the header of the file
@@ -190,6 +192,11 @@ class Database:
             if settings.is_sqlite
             else PostgresReader(settings.url, dict(settings.arguments()))
         )
+
+    @functools.cached_property
+    def service_id(self) -> str:
+        """Read at the first use: most commands of an operator need none."""
+        return service_id_of(self.settings.home)
 
     async def close(self) -> None:
         await self.quick.close()

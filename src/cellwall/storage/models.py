@@ -219,6 +219,14 @@ class AttemptRow(Base):
     forget_after_s: Mapped[float] = mapped_column(index=True)
 
 
+class ServiceRow(Base):
+    """A service that uses this database, and when it was last seen."""
+
+    __tablename__ = "services"
+    id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    seen_s: Mapped[float]
+
+
 class SessionRow(Base):
     """Metadata of a session."""
 
@@ -232,6 +240,7 @@ class SessionRow(Base):
     created_s: Mapped[float]
     ended_s: Mapped[float | None]
     about: Mapped[dict[str, Any]]
+    service_id: Mapped[str] = mapped_column(_ID, server_default="")
 
 
 class ApprovalRow(Base):
@@ -248,6 +257,7 @@ class ApprovalRow(Base):
     answer: Mapped[str | None] = mapped_column(String(32))
     answered_by: Mapped[str | None] = mapped_column(_ID)
     answered_s: Mapped[float | None]
+    service_id: Mapped[str] = mapped_column(_ID, server_default="")
 
 
 class BudgetRow(Base):

@@ -18,6 +18,11 @@ class Repository:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @property
+    def service_id(self) -> str:
+        """The service of this state folder: what its process holds is marked with this name."""
+        return self._database.service_id
+
 
 async def bump_revision(connection: AsyncConnection) -> None:
     """Tell every process that a credential has ended. Locks the row until the transaction ends."""

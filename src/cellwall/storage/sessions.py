@@ -42,7 +42,8 @@ class Sessions(Repository):
             )
             if (await connection.execute(live)).scalar_one() >= max_live:
                 return False
-            values = {**asdict(session), "about": dict(session.about)}
+            own = {"about": dict(session.about), "service_id": self.service_id}
+            values = {**asdict(session), **own}
             await connection.execute(insert(SessionRow).values(**values))
             return True
 
@@ -66,7 +67,7 @@ class Sessions(Repository):
         return await self._end(now_s, SessionRow.id == session_id) == 1
 
     async def end_all_sessions(self, *, now_s: float) -> int:
-        return await self._end(now_s)
+        return await self._end(now_s, SessionRow.service_id == self.service_id)
 
     async def _end(self, now_s: float, *conditions: ColumnElement[bool]) -> int:
         async with self._database.write() as connection:
@@ -74,7 +75,8 @@ class Sessions(Repository):
             return (await connection.execute(statement.values(ended_s=now_s))).rowcount
 
     async def add_approval(self, approval: ApprovalRecord) -> bool:
-        values = {**asdict(approval), "question": dict(approval.question)}
+        own = {"question": dict(approval.question), "service_id": self.service_id}
+        values = {**asdict(approval), **own}
         async with self._database.write() as connection:
             if not await lock_user(connection, approval.owner_id):
                 return False
@@ -109,7 +111,8 @@ class Sessions(Repository):
         return await self._end_approvals(values, ApprovalRow.id == approval_id) == 1
 
     async def end_all_approvals(self, *, answer: str, now_s: float) -> int:
-        return await self._end_approvals({"answer": answer, "answered_s": now_s})
+        values = {"answer": answer, "answered_s": now_s}
+        return await self._end_approvals(values, ApprovalRow.service_id == self.service_id)
 
     async def _end_approvals(
         self, values: Mapping[str, object], *conditions: ColumnElement[bool]

@@ -12,14 +12,15 @@ from cellwall.storage.identities import Identities
 from cellwall.storage.keys import Keys
 from cellwall.storage.messages import Messages
 from cellwall.storage.schema import require_current
+from cellwall.storage.services import Services
 from cellwall.storage.sessions import Sessions
 from cellwall.storage.tokens import Tokens
 from cellwall.storage.usage import Usage
 from cellwall.storage.users import Users
 
 
-class Store(Users, Tokens, Keys, Flows, Identities, Attempts, Sessions, Usage, Messages):
-    """Implements `AccountsPort`, `SessionsPort`, `UsagePort` and `MessagesPort`."""
+class Store(Users, Tokens, Keys, Flows, Identities, Attempts, Sessions, Services, Usage, Messages):
+    """Implements `AccountsPort`, `SessionsPort`, `ServicesPort`, `UsagePort` and `MessagesPort`."""
 
 
 @asynccontextmanager

@@ -139,7 +139,7 @@ def read_events(response: httpx.Response) -> list[ReadEvent]:
 
 @contextmanager
 def running_service(
-    home: Path, *, config: str = "", may_exist: bool = False, **changes: Any
+    home: Path, *, config: str = "", may_exist: bool = False, port: int = 0, **changes: Any
 ) -> Iterator[RunningService]:
     """Start a service; its sandboxes end with the block. `may_exist`: its users are there."""
     home.chmod(0o700)
@@ -148,7 +148,7 @@ def running_service(
     environ = {**os.environ, "CELLWALL_HOME": str(home)}
     app = wiring.open_app(config=str(file), environ=environ, lifetime=Lifetime.SERVICE)
     put_database(storage_settings(str(home), app.settings))
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as in `open_listening`
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     settings = replace(ServiceSettings(hosts=("127.0.0.1", "localhost"), public_url=url), **changes)
@@ -168,6 +168,7 @@ def running_service(
                 log_level=os.environ.get("HTTP_TEST_LOG", "critical"),
                 ws="websockets-sansio",
                 timeout_graceful_shutdown=30,
+                proxy_headers=False,  # as in `ServiceProcess`: uvicorn would believe any client
             )
             service.server = uvicorn.Server(options)
             started.set()
@@ -193,6 +194,8 @@ def running_service(
         yield service
     finally:
         if hasattr(service, "server"):
+            if (state := getattr(service.api.state, "service", None)) is not None:
+                state.live.is_draining = True  # as by a signal, see `ServiceProcess`
             service.server.should_exit = True
         thread.join(DEADLINE_S)
         app.close()

@@ -8,7 +8,7 @@ import httpx2 as httpx
 import pytest
 from joserfc import jwk, jwt
 
-from interfaces.http.running_service import PASSWORD, RunningService, running_service
+from interfaces.http.running_service import PASSWORD, ROOT, RunningService, running_service
 
 pytestmark = pytest.mark.slow
 
@@ -179,6 +179,67 @@ def test_guesses_are_slowed(tmp_path) -> None:
         assert int(slowed.headers["Retry-After"]) >= 1
         right = client.post("/v1/auth/token", json={"name": "user", "password": PASSWORD})
         assert right.status_code == 429
+
+
+@pytest.mark.requirement("RBAC-3")
+def test_a_service_token_that_manages_users_gives_nobody_more_than_it_holds(
+    service: RunningService, anybody: httpx.Client
+) -> None:
+    service.add_user("olga", "owner")
+    directory = service.accounts.directory
+    scopes = ["users:manage", "files:read"]
+    made = directory.create_token(
+        service.ids["olga"], name="narrow", scopes=scopes, lives_s=60, by=ROOT
+    )
+    narrow = {"Authorization": f"Bearer {service.call(made)[0]}"}
+    whole = {"Authorization": f"Bearer {service.tokens['olga']}"}
+    accomplice = service.add_user("mallory", "guest") and service.ids["mallory"]
+
+    def code(method: str, path: str, who: dict[str, str], **body: object) -> object:
+        answer = anybody.request(method, f"/v1/users{path}", headers=who, json=body or None)
+        return answer.json()["error"]["code"] if answer.is_error else answer.status_code
+
+    beyond = "CW-ACCOUNT-BEYOND-TOKEN"
+    assert code("POST", "", narrow, name="mallory-2", role="owner") == beyond
+    assert code("PATCH", f"/{accomplice}", narrow, role="user") == beyond
+    assert code("POST", f"/{service.ids['owner']}/link", narrow) == beyond
+    for token in (narrow, whole):  # its thief would be a person, and outlive the token
+        assert code("POST", f"/{service.ids['olga']}/link", token) == "CW-ACCOUNT-PERSON"
+    # The control: what the token holds it gives, and a person is not bound by scopes.
+    assert code("POST", "", narrow, name="gina", role="guest") == 201
+    assert code("POST", f"/{accomplice}/link", narrow) == 200
+    assert code("POST", f"/{service.ids['owner']}/link", whole) == 200
+    assert code("PATCH", f"/{accomplice}", whole, role="user") == 204
+    service.set_password("olga")
+    body = {"name": "olga", "password": PASSWORD}
+    access = anybody.post("/v1/auth/token", json=body).json()["access_token"]
+    person = {"Authorization": f"Bearer {access}"}
+    assert code("POST", f"/{service.ids['olga']}/link", person) == 200
+
+
+@pytest.mark.requirement("RBAC-4")
+def test_guesses_behind_a_trusted_proxy_slow_one_client_alone(tmp_path_factory) -> None:
+    def codes(home: str, **changes: object) -> list[int]:
+        """Of the victim behind the same proxy, and of the guesser with addresses of its own choice."""
+        with (
+            running_service(tmp_path_factory.mktemp(home), **changes) as service,
+            service.client() as client,
+        ):
+
+            def ask(token: str, seen: str) -> int:
+                headers = {"Authorization": f"Bearer {token}", "X-Forwarded-For": seen}
+                return client.get("/v1/auth/session", headers=headers).status_code
+
+            for number in range(40):  # what the client claims stands before what the proxy saw
+                ask("cws_guess", f"198.51.100.{number}, 203.0.113.9")
+            return [ask(service.tokens[name], seen) for name, seen in (
+                ("user", "203.0.113.10"),
+                ("guest", "203.0.113.10, 203.0.113.9"),
+                ("owner", "203.0.113.9, 127.0.0.1"),
+            )]  # fmt: skip
+
+    assert codes("trusted", trusted_proxies=("127.0.0.1",)) == [200, 429, 429]
+    assert codes("others", trusted_proxies=("192.0.2.1",)) == [429, 429, 429]  # the control
 
 
 def test_a_service_token_creates_no_token_and_cannot_be_widened(

@@ -67,10 +67,17 @@ def test_only_requests_for_the_own_name_are_served(
 @pytest.mark.requirement("SRV-3")
 def test_pages_of_other_origins_are_refused_and_named_ones_get_cors(tmp_path: Path) -> None:
     named = "https://panel.example"
-    with running_service(tmp_path, origins=(named,)) as service:
+    public = {"hosts": ("127.0.0.1", "cellwall.example"), "public_url": "https://cellwall.example"}
+    with running_service(tmp_path, origins=(named,), **public) as service:
         own = service.url
+        odd = own.replace("http:", "ftp:")
         with service.client("user") as client:
-            for origin in ("https://evil.example", "null", f"{named}.evil", "http://panel.example"):
+            # A page without TLS at the own name: everybody on the network can write such a page.
+            for origin, status in (("http://cellwall.example", 403), (public["public_url"], 200)):
+                headers = {"Host": "cellwall.example", "Origin": origin}
+                assert client.get("/v1/sessions", headers=headers).status_code == status
+            others = ("https://evil.example", "null", f"{named}.evil", "http://panel.example", odd)
+            for origin in others:
                 refused = client.get("/v1/sessions", headers={"Origin": origin})
                 assert (refused.status_code, refused.json()["error"]["code"]) == (403, "CW-ORIGIN")
                 assert "access-control-allow-origin" not in refused.headers

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2 as httpx
 import pytest
 
 from cellwall.core.errors import BadInput
+from cellwall.interfaces.http import waiting
 from cellwall.interfaces.http.checked_route import MAX_VALUES, check_json
 from cellwall.interfaces.http.gate import MAX_UNKNOWN_BYTES
 from interfaces.http.running_service import (
@@ -21,6 +24,7 @@ from interfaces.http.running_service import (
     new_session,
     running_service,
 )
+from interfaces.test_cli_process import until
 
 pytestmark = pytest.mark.slow
 JSON = {"Content-Type": "application/json"}
@@ -112,6 +116,67 @@ def test_denials_of_nobody_do_not_fill_the_record(service: RunningService) -> No
         denied = browser.post("/v1/scan", json={"text": "x"})
     assert (denied.status_code, denied.json()["error"]["code"]) == (403, "CW-CSRF")
     assert denied.json()["error"]["audit_id"]
+
+
+@pytest.mark.requirement("SRV-2")
+def test_a_file_is_not_written_by_a_token_that_was_revoked_while_it_came(
+    service: RunningService, user: httpx.Client
+) -> None:
+    """Else a body sent slowly would keep a revoked token alive."""
+    session, directory = new_session(user), service.accounts.directory
+    for is_revoked in (False, True):
+        made = directory.create_token(
+            service.ids["user"], name="slow", scopes=(), lives_s=60, by=ROOT
+        )
+        secret, token = service.call(made)
+        path = f"/v1/sessions/{session}/files/slow-{is_revoked}"
+        head = (
+            f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n"
+            "Content-Length: 4\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", service.port), DEADLINE_S) as line:
+            line.sendall(head.encode())
+            # The body is asked for: the token has been accepted once.
+            assert line.recv(65_536).startswith(b"HTTP/1.1 100 ")
+            if is_revoked:
+                service.call(directory.revoke_token(token.id, by=ROOT))
+            line.sendall(b"data")
+            status = line.recv(65_536)[:12]
+        assert status == (b"HTTP/1.1 401" if is_revoked else b"HTTP/1.1 204")
+        assert user.get(path).status_code == (404 if is_revoked else 200)
+
+
+@pytest.mark.requirement("RBAC-4")
+def test_one_user_does_not_take_every_connection(
+    service: RunningService, user: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "MAX_WAITING", 3)
+    path = f"/v1/sessions/{new_session(user)}/commands"
+    body = {"command": "sleep 3600"}
+    with ExitStack() as streams:
+        headers = {"Accept": "text/event-stream", "Idempotency-Key": "one run"}
+
+        def begin(**more: str) -> httpx.Response:
+            asked = user.stream("POST", path, json=body, headers={**headers, **more})
+            return streams.enter_context(asked)
+
+        runs = {begin().headers["cellwall-run"] for _ in range(3)}
+        assert len(runs) == 1
+        for more in ({}, {"Accept": "*/*"}, {"Idempotency-Key": "another run"}):
+            refused = begin(**more)
+            assert refused.status_code == 429
+            assert json.loads(refused.read())["error"]["code"] == "CW-TOO-MANY-WAITING"
+        with service.client("owner") as other:  # the control: each user is counted apart
+            own = f"/v1/sessions/{new_session(other)}/commands"
+            assert other.post(own, json={"command": "true"}).json()["status"] == "ok"
+
+    def is_accepted() -> bool:
+        answer = user.post(path, json={"command": "true"})
+        assert answer.status_code in {200, 429}
+        return answer.status_code == 200
+
+    until(is_accepted)  # the streams are no longer counted
+    user.delete(f"{path.rpartition('/')[0]}/runs/{runs.pop()}").raise_for_status()
 
 
 class Reader:

@@ -71,6 +71,28 @@ def test_a_user_of_the_machine_with_the_name_of_an_account_stays_apart(
     assert "local" not in {each["body"].get("status") for each in found}
 
 
+@pytest.mark.requirement("RBAC-3", "AUD-1")
+def test_a_new_account_with_the_name_of_a_removed_one_has_none_of_its_records(
+    service: RunningService,
+) -> None:
+    def seen(session: str) -> list[bool]:
+        earlier = {"since": "2020-01-01T00:00:00Z", "limit": 1000}
+        with service.client("frida") as client:
+            texts = [client.get("/v1/audit", params=each).text for each in ({}, earlier)]
+        return [session in each for each in texts]
+
+    def begin() -> str:
+        service.add_user("frida")
+        with service.client("frida") as client:
+            return new_session(client)
+
+    old = begin()
+    assert seen(old) == [True, True]  # the control
+    service.call(service.accounts.directory.remove_user(service.ids["frida"], by=ROOT))
+    assert seen(begin()) == [True, True]
+    assert seen(old) == [False, False]
+
+
 def test_pages_of_records(service: RunningService) -> None:
     with service.client("owner") as owner:
         newest = owner.get("/v1/audit", params={"limit": 5}).json()

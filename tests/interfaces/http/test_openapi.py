@@ -113,7 +113,7 @@ def test_unknown_addresses_and_methods_have_the_form_of_every_error(
     with service.client("user", headers={"Accept": accept}) as client:
         answers: list[httpx.Response] = [
             client.get("/v1/nothing"),
-            client.get("/"),
+            client.get("/nothing"),
             client.post("/v1/healthz"),
             client.request("PATCH", "/v1/sessions"),
             client.post("/v1/sessions", content=b"{"),

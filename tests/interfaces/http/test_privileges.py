@@ -30,6 +30,9 @@ NEEDS: dict[str, P | None] = {
     "POST /v1/auth/passkeys/register": None,
     "DELETE /v1/auth/passkeys/{passkey_id}": None,
     "POST /v1/auth/oidc/link": None,
+    "GET /v1/auth/identities": None,
+    "DELETE /v1/auth/identities": None,
+    "DELETE /v1/users/{user_id}/identities": P.USERS_MANAGE,
     "GET /v1/budgets": None,
     f"PUT {BUDGET}": P.USERS_MANAGE,
     f"DELETE {BUDGET}": P.USERS_MANAGE,
@@ -80,6 +83,8 @@ NEEDS: dict[str, P | None] = {
     "POST /v1/policies/check": P.SANDBOX_EXECUTE,
     "POST /v1/packages/verify": P.SANDBOX_EXECUTE,
     "POST /v1/packages/install": P.PACKAGES_INSTALL,
+    "POST /v1/stop": P.SANDBOX_STOP,
+    "GET /v1/stop": P.SANDBOX_STOP,
     f"DELETE {SESSION}": None,
     "DELETE /v1/users/{user_id}/tokens": P.USERS_MANAGE,
     "DELETE /v1/users/tokens": P.USERS_MANAGE,
@@ -102,10 +107,13 @@ SIGNED_IN_ONLY = {
     "POST /v1/pairings/codes",
     "GET /v1/pairings",
     "DELETE /v1/pairings/{pairing_id}",
+    "POST /v1/stop/thaw",
+    "DELETE /v1/stop",
 }
 BODIES: dict[str, Any] = {
     "PUT /v1/auth/password": {"old": "wrong", "new": "some longer password"},
     "POST /v1/auth/passkeys/register": {},
+    "POST /v1/auth/oidc/link": {},
     "POST /v1/auth/passkeys": {"id": "cwf_x", "name": "x", "credential": {}},
     "POST /v1/auth/passkeys/token": {"id": "cwf_x", "credential": {}},
     "PUT /v1/budgets/{kind}/{subject}/{resource}": {"limit": 5},
@@ -132,6 +140,7 @@ BODIES: dict[str, Any] = {
     "POST /v1/packages/verify": {"packages": ["requests"], "offline": True},
     "POST /v1/packages/install": {"packages": ["no_such_thing_at_all"], "ecosystem": "pypi"},
     "POST /v1/tokens": {"name": "x"},
+    "POST /v1/stop": {},
 }
 
 
@@ -225,6 +234,7 @@ def test_each_role_reaches_what_it_permits_and_nobody_anything_foreign(
                 wrong.append((route, person.role, own.status_code, own.text[:200]))
             if "{session_id}" in route or route == "POST /v1/packages/install":
                 wrong += foreign_problems(person, route, persons)
+    assert service.app.ledger.stop_flag.lift()  # these callers have service tokens, which may not
     assert not wrong
 
 

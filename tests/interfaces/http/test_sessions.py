@@ -8,7 +8,9 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
+from cellwall.audit.retention import hold, release
 from cellwall.core.types import new_id
+from cellwall.runtime.recording import audit_directory
 from interfaces.http.running_service import (
     ROOT,
     RunningService,
@@ -264,3 +266,21 @@ def test_an_owner_erases_a_session_also_after_its_end_and_nobody_else_does(
             assert len(after) >= len(before)
         assert user.post(f"/v1/sessions/{live}/code", json={"code": "1"}).status_code == 404
         assert admin.get("/v1/audit/verify").json()["ok"]
+
+
+@pytest.mark.requirement("FS-5")
+def test_a_hold_keeps_a_live_session_as_it_is(service: RunningService) -> None:
+    directory, write = audit_directory(str(service.home)), service.app.audit.write
+    with service.client("user") as user:
+        session = new_session(user)
+        assert user.post(f"/v1/sessions/{session}/code", json={"code": "x = 1"}).status_code == 200
+        hold(directory, "case", "a court asks", write, ROOT)
+        try:
+            refused = user.delete(f"/v1/sessions/{session}", params={"erase": True})
+            assert refused.json()["error"]["code"] == "CW-SESSION-HELD"
+            ran = user.post(f"/v1/sessions/{session}/code", json={"code": "x"}).json()
+            assert (ran["status"], ran["value"]) == ("ok", 1)
+        finally:
+            release(directory, "case", write, ROOT)
+        erased = user.delete(f"/v1/sessions/{session}", params={"erase": True})  # the control
+        assert erased.status_code == 204

@@ -79,10 +79,26 @@ def test_an_identity_is_linked_by_its_account(service, openid):
         body = {"name": "power-user", "password": PASSWORD, "cookie": True}
         csrf = browser.post("/v1/auth/token", json=body).json()["csrf_token"]
         assert browser.post("/v1/auth/oidc/link").status_code == 403
-        begun = browser.post("/v1/auth/oidc/link", headers={"X-CSRF-Token": csrf}).json()
+        headers = {"X-CSRF-Token": csrf}
+        for stolen in (None, {}, {"password": "wrong horse battery"}):
+            refused = browser.post("/v1/auth/oidc/link", headers=headers, json=stolen)
+            assert refused.status_code == 401
+        confirmed = {"password": PASSWORD}
+        begun = browser.post("/v1/auth/oidc/link", headers=headers, json=confirmed).json()
         answer = back(openid, service, begun["url"], "linked")
         assert browser.get(CALLBACK, params=answer).status_code == 303
         assert browser.get("/v1/auth/session").json()["name"] == "power-user"
+        csrf = browser.get("/v1/auth/session").json()["csrf_token"]
+        listed = browser.get("/v1/auth/identities").json()["identities"]
+        assert [each["subject"] for each in listed] == ["linked"]
+        headers, named = {"X-CSRF-Token": csrf}, {"subject": "linked"}
+        for status in (204, 404):
+            removed = browser.delete("/v1/auth/identities", params=named, headers=headers)
+            assert removed.status_code == status
+        path = f"/v1/users/{service.ids['power-user']}/identities"
+        with service.client("owner") as owner, service.client("user") as other:
+            assert other.delete(path).status_code == 403
+            assert owner.delete(path).status_code == 204
 
 
 @pytest.mark.requirement("SRV-2")

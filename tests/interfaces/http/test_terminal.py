@@ -10,6 +10,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from cellwall.interfaces.http import terminal
 from interfaces.http.running_service import DEADLINE_S, PASSWORD, RunningService, new_session
 from interfaces.test_cli_process import until
 
@@ -106,6 +107,19 @@ def test_without_a_right_there_is_no_terminal(service: RunningService, user: htt
         open_terminal(service, session, origin="http://evil.example"),
     ):
         pass
+
+
+@pytest.mark.requirement("SRV-1")
+def test_the_first_message_is_bounded(service: RunningService, user: httpx.Client) -> None:
+    session = new_session(user)
+    start = json.dumps({"token": service.tokens["user"], "command": ["true"]})
+    most = terminal.MAX_FRAME_BYTES // 2
+    with open_terminal(service, session) as line:
+        line.send(start.ljust(most))
+        assert last_text(line) == {"exit_code": 0}  # the control
+    with open_terminal(service, session) as line:
+        line.send(start.ljust(most + 1))
+        assert last_text(line)["error"]["code"] == "CW-TOO-LARGE"
 
 
 @pytest.mark.requirement("SRV-2")

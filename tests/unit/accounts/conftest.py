@@ -5,6 +5,7 @@ from databases import (  # noqa: F401  # fixtures
     migrated_postgres,
     postgres,
     pytest_generate_tests,
+    redis_url,
     settings,
     sqlite_settings,
 )

@@ -14,12 +14,12 @@ import pytest
 from cellwall.accounts.identity import Identity
 from cellwall.accounts.oidc.provider import ProviderSettings
 from cellwall.accounts.oidc.sign_in import OidcSettings, OidcSignIn
-from cellwall.core.errors import Busy, Denied
+from cellwall.core.errors import Busy, Denied, NotFound
 from cellwall.core.outcomes import EventKind
 from conftest import audit_records
 from oidc_providers import CLIENT_SECRET, REDIRECT_URI, OpenIdProvider, openid
 from unit.accounts.test_sign_in import code_of, recorded
-from unit.accounts.worlds import ADDRESS, AUDIENCE, ROOT, World, in_world
+from unit.accounts.worlds import ADDRESS, AUDIENCE, PASSWORD, ROOT, World, in_world
 from unit.storage.test_store import race
 
 __all__ = ["openid"]  # a fixture
@@ -54,7 +54,11 @@ async def sign_in(
     subject: str,
     link_to: Identity | None = None,
 ) -> Identity:
-    begun = await oidc.begin(audience=AUDIENCE, address=ADDRESS, link_to=link_to)
+    begin = {"audience": AUDIENCE, "address": ADDRESS}
+    if link_to is None:
+        begun = await oidc.begin(**begin)
+    else:
+        begun = await oidc.begin_link(link_to, password=PASSWORD, **begin)
     answer = openid.sign_in(begun.url, subject)
     pair = await oidc.finish(answer, browser_secret=begun.browser_secret, address=ADDRESS)
     return await world.who(pair.access)
@@ -106,10 +110,9 @@ def test_an_unknown_identity_is_refused_unless_guests_are_created(sqlite_setting
             await world.add("bob")
             bob = await world.who((await world.sign_in("bob")).access)
             assert await code_of(sign_in(world, oidc, openid, "stranger", link_to=bob)) == REFUSED
+            program = replace(ann, scopes=frozenset())
             with pytest.raises(Denied):
-                await oidc.begin(
-                    audience=AUDIENCE, address=ADDRESS, link_to=replace(ann, scopes=frozenset())
-                )
+                await sign_in(world, oidc, openid, "other", link_to=program)
             await world.accounts.directory.set_disabled(ann.user_id, is_disabled=True, by=ROOT)
             assert await code_of(sign_in(world, oidc, openid, "stranger")) == REFUSED
 
@@ -152,6 +155,53 @@ def test_the_browser_is_sent_with_pkce_state_and_nonce(sqlite_settings, openid):
             assert asked[0]["redirect_uri"] == [REDIRECT_URI]
             assert CLIENT_SECRET not in one.url
             assert one.browser_secret not in one.url + repr(one)
+
+    in_world(sqlite_settings, go)
+
+
+def test_a_stolen_access_token_adds_no_identity(sqlite_settings, openid):
+    async def go(world: World) -> None:
+        async with service(world, openid, creates_guests=False) as oidc:
+            await world.add("ann")
+            ann = await world.who((await world.sign_in("ann")).access)
+            begin = {"audience": AUDIENCE, "address": ADDRESS}
+            for guess in (None, "", "wrong horse battery"):
+                assert await code_of(oidc.begin_link(ann, password=guess, **begin)) == "CW-SIGN-IN"
+            # What was begun with the password ends when the password changes.
+            begun = await oidc.begin_link(ann, password=PASSWORD, **begin)
+            answer = openid.sign_in(begun.url, "thief")
+            directory = world.accounts.directory
+            await directory.change_password(ann, PASSWORD, f"{PASSWORD} 2", address=ADDRESS)
+            finish = oidc.finish(answer, browser_secret=begun.browser_secret, address=ADDRESS)
+            assert await code_of(finish) == REFUSED
+            assert await code_of(sign_in(world, oidc, openid, "thief")) == REFUSED
+            await directory.change_password(ann, f"{PASSWORD} 2", PASSWORD, address=ADDRESS)
+            ann = await world.who((await world.sign_in("ann")).access)
+            assert await sign_in(world, oidc, openid, "own", link_to=ann)  # the control
+            assert [each.subject for each in await directory.list_own_identities(ann)] == ["own"]
+
+    in_world(sqlite_settings, go)
+
+
+def test_an_identity_is_removed_by_its_user_or_an_owner(sqlite_settings, openid):
+    async def go(world: World) -> None:
+        directory = world.accounts.directory
+        async with service(world, openid, creates_guests=False) as oidc:
+            people = {}
+            for name in ("ann", "bob"):
+                await world.add(name)
+                people[name] = await world.who((await world.sign_in(name)).access)
+                assert await sign_in(world, oidc, openid, f"at-{name}", link_to=people[name])
+            ann, bob = people.values()
+            with pytest.raises(NotFound):
+                await directory.remove_own_identity(bob, "at-ann")
+            with pytest.raises(Denied):
+                await directory.remove_own_identity(replace(ann, scopes=frozenset()), "at-ann")
+            assert (await sign_in(world, oidc, openid, "at-ann")).user_id == ann.user_id
+            await directory.remove_own_identity(ann, "at-ann")
+            assert await directory.remove_identities(bob.user_id, by=ROOT) == 1
+            for name in people:
+                assert await code_of(sign_in(world, oidc, openid, f"at-{name}")) == REFUSED
 
     in_world(sqlite_settings, go)
 

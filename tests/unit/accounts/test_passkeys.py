@@ -7,9 +7,10 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+import cbor2
 import pytest
 
-from cellwall.accounts import flows, passkeys
+from cellwall.accounts import failures, flows, passkeys
 from cellwall.accounts.identity import Identity
 from cellwall.core.errors import BadInput, Denied, LimitExceeded, NotFound, SignInRefused
 from cellwall.core.outcomes import EventKind
@@ -17,6 +18,7 @@ from conftest import audit_records
 from unit.accounts.authenticator import Authenticator, decode, encode
 from unit.accounts.test_sign_in import code_of, recorded
 from unit.accounts.worlds import ADDRESS, AUDIENCE, ISSUER, PASSWORD, ROOT, World, in_world
+from unit.parsing.test_cbor import shared_key
 from unit.storage.test_store import race
 
 pytestmark = pytest.mark.requirement("SRV-2")
@@ -143,6 +145,9 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "not base64": lambda answer: answer.update(rawId="é" * 10),
     "bad client data": changed("clientDataJSON", lambda _: b"\xff{"),
     "cut data": changed("authenticatorData", lambda data: data[:20]),
+    "shared keys": changed(
+        "authenticatorData", lambda data: data[:32] + b"\x85" + data[33:37] + shared_key(4)
+    ),
     "nothing": lambda answer: answer.clear(),
 }  # fmt: skip
 
@@ -167,6 +172,40 @@ def test_a_changed_answer_is_refused_with_one_text(sqlite_settings):
     in_world(sqlite_settings, go)
     refused = [each for each in recorded() if each[1:] == ("passkey", "refused")]
     assert len(refused) == len(ATTACKS)
+
+
+@pytest.mark.parametrize("place", ["attestation", "key", "extensions"])
+def test_shared_values_in_a_registration_are_refused_before_they_are_decoded(
+    sqlite_settings, place
+):
+    """A few more levels would stop the service: the decoder holds the interpreter."""
+    bomb = shared_key(4)
+    device = Authenticator(ISSUER)
+
+    def change(data: bytes) -> bytes:
+        if place == "attestation":
+            return bomb
+        found = cbor2.loads(data)
+        inner = found["authData"]
+        if place == "key":
+            inner = inner[:-77] + bomb
+        else:
+            inner = inner[:32] + bytes([inner[32] | 0x80]) + inner[33:] + bomb
+        return cbor2.dumps({**found, "authData": inner})
+
+    async def go(world: World) -> None:
+        await world.add("ann")
+        who = await world.who((await world.sign_in("ann")).access)
+        ceremony = await begin(world, who)
+        answer = device.create(ceremony.options)
+        changed("attestationObject", change)(answer)
+        with pytest.raises(failures.IdentityRefused) as refused:
+            await world.accounts.passkeys.finish_registration(who, ceremony.id, answer, name="a")
+        assert refused.value.detail == "registration: ValueError"  # not one of the library
+        await register(world, who, device)  # the control
+        assert await sign_in(world, device)
+
+    in_world(sqlite_settings, go)
 
 
 def test_a_page_of_another_origin_cannot_use_a_passkey(sqlite_settings):

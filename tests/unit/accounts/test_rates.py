@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
-import subprocess
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 
 import anyio
@@ -17,7 +12,7 @@ from cellwall.accounts.rates import BoundedMemory, Rates, RateSettings
 from cellwall.core.errors import Busy, LimitExceeded
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import AccountRef
-from conftest import audit_records, need
+from conftest import audit_records
 from unit.accounts.worlds import ADDRESS, Clock, World, in_world
 
 pytestmark = pytest.mark.requirement("RBAC-4")
@@ -146,31 +141,6 @@ def test_a_flood_of_subjects_takes_bounded_memory():
         assert not await memory.acquire_sliding_window_entry("999", 1, 60)
 
     anyio.run(go)
-
-
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    """A real Redis on a Unix socket in a folder of its own."""
-    program = shutil.which("redis-server")
-    need(program, "Redis (Debian: redis-server)")
-    folder = tempfile.mkdtemp(prefix="cellwall-redis-")
-    path = os.path.join(folder, "redis.sock")
-    server = subprocess.Popen(
-        [program, "--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no",
-         "--dir", folder, "--requirepass", "a password"],
-        stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    try:
-        assert server.stdout is not None
-        for line in server.stdout:  # ends with the process
-            if "ready to accept connections" in line.lower():
-                break
-        assert server.poll() is None
-        yield f"redis+unix://{path}"
-    finally:
-        with server:  # closes its output, and waits
-            server.terminate()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_processes_that_share_a_redis_share_the_count(redis_url):

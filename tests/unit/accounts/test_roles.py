@@ -41,6 +41,7 @@ def test_what_each_role_may_do() -> None:
             "channels:relay",
             "metrics:read",
             "policy:write",
+            "sandbox:stop",
             "skills:approve",
         ],
         "owner": ["config:write", "users:manage"],

@@ -67,12 +67,24 @@ class Sessions:
         yield {}
 
 
+class Answered:
+    """uv was asked before."""
+
+    async def prepare(self, action, cells):
+        pass
+
+
 def installer(tmp_path, files=None, *, without_feed=Verdict.ALLOW, builds=()):
     rules = PackageRules(without_feed=without_feed)
     judge = PackageJudge(Feed(str(tmp_path)), rules)
     builder = Builder(*builds)
     return PackageInstaller(
-        lambda: judge, PackageRecord(AuditLines()), Sessions(), files or Files(), lambda: builder
+        lambda: judge,
+        PackageRecord(AuditLines()),
+        Sessions(),
+        files or Files(),
+        lambda: builder,
+        Answered(),
     )
 
 

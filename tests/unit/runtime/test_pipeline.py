@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import anyio
@@ -43,6 +44,7 @@ from cellwall.core.types import (
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.bounds import ActionBounds
 from cellwall.runtime.pipeline import Runtime
+from cellwall.sandbox.stop_flag import StopFlag
 
 INPUT_FINDING = Finding("input", "low", "seen on the way in")
 NETWORK_FINDING = Finding("network", "low", "seen on egress")
@@ -205,7 +207,7 @@ class Stage:
     def runtime(self) -> Runtime:
         bounds = ActionBounds(max_code_bytes=1000, max_stdin_bytes=1000)
         return Runtime(
-            bounds=bounds, roles=Roles(), policy=self, approvals=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self, vault=Lender(self), egress=self, installer=self, domains=self.domains,
+            stop=StopFlag("/nowhere"), bounds=bounds, roles=Roles(), policy=self, approvals=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self, vault=Lender(self), egress=self, installer=self, domains=self.domains,
         )  # type: ignore[arg-type]  # one class plays every port  # fmt: skip
 
 
@@ -251,6 +253,33 @@ def test_steps_come_in_their_order_and_the_intent_is_written_before_the_run() ->
     assert (outcome.status, outcome.stdout, outcome.audit_id) == (Status.OK, "out", "aud_1")
     assert outcome.findings == (INPUT_FINDING, BORDER_FINDING)
     assert [event.kind for event in stage.events] == [EventKind.INTENT, EventKind.OUTCOME]
+
+
+@pytest.mark.requirement("OBS-3")
+def test_nothing_begins_during_a_stop_and_the_refusal_is_written(tmp_path: Path) -> None:
+    stage, flag = Stage(), StopFlag(str(tmp_path))
+    flag.set({})
+    runtime = replace(stage.runtime(), stop=flag)
+    outcome = anyio.run(runtime.perform, action())
+    assert stage.steps == ["write denial"]
+    assert outcome.error is not None
+    assert (outcome.status, outcome.error.code) == (Status.DENIED, "CW-STOPPED")
+
+
+@pytest.mark.requirement("OBS-3")
+def test_an_action_that_was_judged_before_a_stop_has_no_effect_after_it(tmp_path: Path) -> None:
+    flag = StopFlag(str(tmp_path))
+
+    class Stopped(Stage):
+        def write(self, event: Event) -> str:
+            flag.set({})
+            return super().write(event)
+
+    stage = Stopped()
+    outcome = anyio.run(replace(stage.runtime(), stop=flag).perform, action())
+    assert stage.steps == [*BEFORE, "write denial"]
+    assert outcome.error is not None
+    assert (outcome.status, outcome.error.code) == (Status.DENIED, "CW-STOPPED")
 
 
 @pytest.mark.requirement("AUD-1")

@@ -6,6 +6,8 @@ import os
 import shutil
 import sqlite3
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -277,3 +279,37 @@ def test_check_tells_the_schema_the_rows_and_what_is_wrong(settings, tmp_path):
     missing = replace(settings, home=str(tmp_path), url="")
     assert check(missing).problems == ("there is no database yet",)
     assert os.listdir(tmp_path) == []
+
+
+_DIES = """
+import sys, time
+from cellwall.storage.drafts import private_draft
+with private_draft(sys.argv[1]) as path:
+    for side in ("", "-wal", "-journal"):
+        open(path + side, "ab").write(b"hash of a password")
+    print("open", flush=True)
+    time.sleep(3600)
+"""
+
+
+def test_the_next_backup_removes_what_a_killed_one_has_left(sqlite_settings, tmp_path):
+    def begin() -> subprocess.Popen[bytes]:
+        started = subprocess.Popen(
+            [sys.executable, "-c", _DIES, str(tmp_path)], stdout=subprocess.PIPE
+        )
+        assert started.stdout is not None
+        assert started.stdout.readline() == b"open\n"
+        return started
+
+    (tmp_path / ".cellwall-backup.not-ours").write_text("x")
+    killed = begin()
+    killed.kill()
+    killed.communicate()
+    assert len(os.listdir(tmp_path)) == 4  # the control
+    with begin() as running:
+        backup(sqlite_settings, str(tmp_path / "one.db"))
+        # Of a backup under way nothing is removed.
+        assert len(os.listdir(tmp_path)) == 5
+        running.kill()
+    backup(sqlite_settings, str(tmp_path / "two.db"))
+    assert sorted(os.listdir(tmp_path)) == [".cellwall-backup.not-ours", "one.db", "two.db"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -455,6 +456,50 @@ def test_sessions_of_others_are_absent_unless_a_team_shares_them(settings):
         assert await store.add_session(records.session(ann.id), max_live=2)
         assert await store.end_all_sessions(now_s=NOW_S + 3) == 2
 
+    in_store(settings, go)
+
+
+def test_a_start_ends_what_its_own_service_and_the_dead_have_left_and_no_other(settings):
+    ann = records.user("ann")
+    names = []
+
+    async def go(store: Store) -> None:
+        await store.add_user(ann)
+        for number in range(3):  # three services, as of three state folders
+            Path(settings.home, "service-id").unlink(missing_ok=True)
+            async with open_store(settings) as other:
+                await other.note_service(now_s=NOW_S + number)
+                names.append(other.service_id)
+                own = records.session(ann.id), records.approval(ann.id)
+                assert await other.add_session(own[0], max_live=9)
+                assert await other.add_approval(own[1])
+                made.append(own)
+        async with open_store(settings) as last:
+            assert last.service_id == names[2] != names[1]
+            assert await last.count_other_services(seen_since_s=NOW_S) == 2
+            assert await last.count_other_services(seen_since_s=NOW_S + 1) == 1
+            await last.end_all_sessions(now_s=NOW_S + 5)
+            await last.end_all_approvals(answer="restarted", now_s=NOW_S + 5)
+            assert await live(last) == [True, True, False]
+            end = partial(last.end_for_unseen_services, answer="restarted", now_s=NOW_S + 6)
+            assert await end(unseen_since_s=NOW_S + 1) == 2  # a session and a question
+            assert await live(last) == [False, True, False]
+            assert await end(unseen_since_s=NOW_S + 1) == 0
+            await last.forget_service()
+            assert await last.count_other_services(seen_since_s=NOW_S) == 2
+
+    async def live(store: Store) -> list[bool]:
+        found = []
+        for session, approval in made:
+            one = await store.find_session(session.id, user_id=ann.id, teams=frozenset())
+            two = await store.find_approval(approval.id, seen_by=records.viewer(ann.id))
+            assert one is not None
+            assert two is not None
+            assert (one.ended_s is None) == (two.answered_s is None)
+            found.append(one.ended_s is None)
+        return found
+
+    made: list[tuple[Any, Any]] = []
     in_store(settings, go)
 
 

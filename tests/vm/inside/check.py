@@ -1,4 +1,4 @@
-"""The checks, run inside a machine that has nothing but cgroup v2. Speaks TAP to the console.
+"""The checks of cells, run inside a machine that has nothing but cgroup v2.
 
 Software emulation is slow: every limit that a check is not about is generous.
 """
@@ -13,13 +13,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess as Process
+
+from tap import Check, equal, run_checks, within
 
 import cellwall
 from cellwall.sandbox.linux import pool
@@ -36,7 +36,6 @@ SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
 
 forks = multiprocessing.get_context("forkserver")
 
-Check = Callable[[], None]
 _checks: dict[str, list[tuple[str, Check]]] = {
     "root-v2": [],
     "root-systemd": [],
@@ -52,20 +51,6 @@ def check(name: str, *scenarios: str) -> Callable[[Check], Check]:
         return function
 
     return register
-
-
-def equal(found: object, wanted: object) -> None:
-    if found != wanted:
-        raise AssertionError(f"{found!r} is not {wanted!r}")
-
-
-def within(seconds: float, condition: Callable[[], object], what: str) -> None:
-    """Poll until it holds; the machine has no other way to be told."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s: {what}")
-        time.sleep(0.05)
 
 
 def groups() -> list[str]:
@@ -471,30 +456,10 @@ def clean() -> None:
 
 
 def main() -> None:
-    scenario = sys.argv[1]
-    wanted = pathlib.Path("/job/python-version").read_text(encoding="ascii")
-    if wanted != f"{sys.version_info.major}.{sys.version_info.minor}":
-        say(f"Bail out! .venv has Python {wanted}, the machine {sys.version.split()[0]}")
-        return
     os.environ["CELLWALL_HOME"] = HOME
     forks.set_forkserver_preload(["cellwall.interfaces.sdk.blocking"])
     forkserver.ensure_running()  # it imports on the other processor meanwhile
-    checks = _checks[scenario]
-    say(f"1..{len(checks)}")
-    for number, (name, function) in enumerate(checks, 1):
-        started = time.monotonic()
-        try:
-            function()
-        except BaseException:  # whatever it was, the next check is to be run as well
-            say(f"not ok {number} - {name}")
-            for line in traceback.format_exc().splitlines():
-                say(f"# {line}")
-        else:
-            say(f"ok {number} - {name} # {time.monotonic() - started:.1f} s")
-
-
-def say(line: str) -> None:
-    print(f"VM| {line}", flush=True)
+    run_checks(_checks[sys.argv[1]])
 
 
 if __name__ == "__main__":

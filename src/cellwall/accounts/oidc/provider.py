@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote_plus, urlsplit
@@ -26,6 +27,8 @@ _DEADLINE_S = 15.0
 _CACHE_S = 3600.0
 _MIN_REFETCH_S = 30.0
 _MAX_KEYS = 100
+# Not compressed: a bomb of 64 KB would be gigabytes before they are counted.
+_HEADERS = {"accept": "application/json", "accept-encoding": "identity"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,7 @@ class Provider:
 
     async def metadata(self) -> Metadata:
         """The provider's endpoints; raises `Busy`."""
-        async with self._lock:
+        async with self._fetching():
             if self._metadata is None or self._clock() - self._metadata[0] >= _CACHE_S:
                 url = f"{self.settings.issuer.rstrip('/')}/.well-known/openid-configuration"
                 found = _read_metadata(await self._request("GET", url), self.settings.issuer)
@@ -81,7 +84,7 @@ class Provider:
     async def keys(self, *, is_unknown: bool = False) -> tuple[Mapping[str, Any], ...]:
         """The public keys. `is_unknown`: the known ones lack the key of a token."""
         url = (await self.metadata()).jwks_uri
-        async with self._lock:
+        async with self._fetching():
             age_s = _CACHE_S if self._keys is None else self._clock() - self._keys[0]
             if self._keys is None or age_s >= (_MIN_REFETCH_S if is_unknown else _CACHE_S):
                 found = _read_keys(await self._request("GET", url))
@@ -109,6 +112,20 @@ class Provider:
             raise failures.bad_identity("the provider returned no ID token")
         return token
 
+    @asynccontextmanager
+    async def _fetching(self) -> AsyncIterator[None]:
+        """One fetch at a time. The wait has a deadline as well: behind a provider that does not
+        answer, each request would wait for all that came before."""
+        try:
+            with anyio.fail_after(_DEADLINE_S):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise failures.provider_failed("another request is under way") from None
+        try:
+            yield
+        finally:
+            self._lock.release()
+
     async def _request(
         self,
         method: str,
@@ -121,9 +138,11 @@ class Provider:
         try:
             with anyio.fail_after(_DEADLINE_S):
                 async with self._open().stream(
-                    method, url, data=form, auth=auth, headers={"accept": "application/json"}
+                    method, url, data=form, auth=auth, headers=_HEADERS
                 ) as response:
-                    async for chunk in response.aiter_bytes():
+                    if response.headers.get("content-encoding", "identity") != "identity":
+                        raise failures.provider_failed("the answer is compressed")
+                    async for chunk in response.aiter_raw():
                         body += chunk
                         if len(body) > _MAX_BYTES:
                             raise failures.provider_failed("the answer is too large")

@@ -88,12 +88,17 @@ class OidcSignIn:
     async def close(self) -> None:
         await self._provider.close()
 
-    async def begin(
-        self, *, audience: str, address: str, link_to: Identity | None = None
+    async def begin_link(
+        self, who: Identity, *, password: str | None, audience: str, address: str
     ) -> BegunSignIn:
-        """`link_to`: the identity is added to this account, of a person who is signed in."""
-        if link_to is not None and link_to.scopes is not None:
-            raise failures.not_a_person()
+        """The identity is added to the account of this person, who knows its password."""
+        user = await self._sign_in.confirm(who, password, address=address)
+        return await self.begin(audience=audience, address=address, link_to=user)
+
+    async def begin(
+        self, *, audience: str, address: str, link_to: User | None = None
+    ) -> BegunSignIn:
+        """`link_to`: the user to whom the identity is added."""
         metadata = await self._provider.metadata()
         nonce, verifier, browser = (secrets.token_urlsafe(32) for _ in range(3))
         state = await self._flows.begin(
@@ -103,7 +108,8 @@ class OidcSignIn:
                 "verifier": verifier,
                 "browser": hashlib.sha256(browser.encode()).hexdigest(),
                 "audience": audience,
-                "user_id": "" if link_to is None else link_to.user_id,
+                "user_id": "" if link_to is None else link_to.id,
+                "generation": "" if link_to is None else str(link_to.generation),
             },
             address=address,
         )
@@ -129,7 +135,7 @@ class OidcSignIn:
         await self._guesses.begin(address=address)  # (1)
         try:
             flow, claims = await self._identify(answer, browser_secret)
-            user = await self._find_user(claims, link_to=flow["user_id"])  # (6)
+            user = await self._find_user(claims, flow)  # (6)
         except failures.IdentityRefused as refused:
             await self._log.sign_in("oidc", "refused", address=address, reason=refused.detail)
             raise
@@ -178,7 +184,14 @@ class OidcSignIn:
                 continue  # the provider has new keys, perhaps
         raise failures.bad_identity("unknown key")
 
-    async def _find_user(self, claims: Mapping[str, Any], *, link_to: str) -> User:
+    async def _find_user(self, claims: Mapping[str, Any], flow: Mapping[str, str]) -> User:
+        link_to = flow["user_id"]
+        if link_to:
+            linked = await self._store.find_user(link_to)
+            # A new password, a revocation or the end of the account also ends what was begun.
+            generation = "" if linked is None or linked.is_disabled else str(linked.generation)
+            if not generation or generation != flow.get("generation"):
+                raise failures.bad_identity("the account has changed since")
         issuer, subject = self._provider.settings.issuer, str(claims["sub"])
         identity = await self._store.find_identity(issuer, subject)
         if identity is None:

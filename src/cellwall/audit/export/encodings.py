@@ -61,6 +61,8 @@ _OF_KIND = {
     EventKind.DENIAL.value: ExportSeverity.WARNING,
     EventKind.RECOVERY.value: ExportSeverity.WARNING,
     EventKind.WITNESS.value: ExportSeverity.WARNING,
+    EventKind.STOP.value: ExportSeverity.WARNING,
+    EventKind.INCIDENT.value: ExportSeverity.WARNING,
     EventKind.APPLY.value: ExportSeverity.NOTICE,
     EventKind.TEMPLATE.value: ExportSeverity.NOTICE,
     EventKind.SKILL.value: ExportSeverity.NOTICE,

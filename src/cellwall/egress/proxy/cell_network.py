@@ -120,6 +120,10 @@ class ProxyNetwork:
         return files
 
     @property
+    def offered(self) -> Mapping[str, bytes]:
+        return self.session.offered
+
+    @property
     def ports(self) -> tuple[int, ...]:
         ports = self.session.ports - {PROXY_PORT}
         return tuple(sorted(ports))[:_MAX_PORTS]

@@ -13,12 +13,12 @@ import socket
 import ssl
 import time
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cellwall.core.errors import CellwallError, EgressRefused
-from cellwall.core.network import EgressContext, HostService, SecretUse
+from cellwall.core.network import EgressContext, HostService, Scheme, SecretUse
 from cellwall.egress.destinations.addresses import Address, Own, own_addresses
 from cellwall.egress.destinations.allowlist import Allowlist, AllowRule
 from cellwall.egress.destinations.cell_dns import MAX_NAMES, NameTable, looks_like_data
@@ -135,11 +135,13 @@ class SharedEgressState:
 
 
 _SERVICE_PORT = 443
+_SERVICE_SCHEMES: dict[int, Scheme] = {_SERVICE_PORT: "https", 80: "http"}
+"""Without TLS as well: the connection ends in this process, and TLS costs more than the answer."""
 
 
 def _served(host: str, port: int, service: HostService) -> Destination:
     """The destination of a service: TLS is intercepted, for there is no server behind it."""
-    if port != _SERVICE_PORT:
+    if port not in _SERVICE_SCHEMES:
         raise EgressRefused(
             f"{host} is served on port {_SERVICE_PORT} only in this sandbox",
             hint=f"Use https://{host}/.",
@@ -164,6 +166,9 @@ class Session:
     ) -> None:
         self.shared = shared
         self._services = {host: service for service in services for host in service.hosts}
+        self.offered: Mapping[str, bytes] = {
+            path: content for each in services for path, content in each.offered.items()
+        }
         self._serving: set[asyncio.Task[None]] = set()
         self.authority = authority
         self.allowlist = allowlist
@@ -360,7 +365,10 @@ class Session:
         def report(error: CellwallError) -> None:
             self.record_refusal(error, host=destination.host, port=destination.port, via=SERVICE)
 
-        serving = self.shared.loop.create_task(service.serve(theirs, self.audit.context, report))
+        scheme = _SERVICE_SCHEMES[destination.port]
+        serving = self.shared.loop.create_task(
+            service.serve(theirs, self.audit.context, report, scheme=scheme)
+        )
         self._serving.add(serving)
         serving.add_done_callback(self._serving.discard)
         return ours

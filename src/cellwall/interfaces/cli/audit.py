@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cellwall.admin.record_text import body_summary
 from cellwall.core.errors import BadInput
 from cellwall.core.types import check_id
 from cellwall.interfaces.cli import audit_admin
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from cellwall.admin.audit_queries import Query, VerifyReport
 
 _MAX_RECORDS = 10_000
-_MAX_SUMMARY = 120
 _count_option = click.option(
     "-n",
     "count",
@@ -320,43 +320,7 @@ def _print_followed(entry: Mapping[str, Any], *, as_json: bool) -> None:
 def _line(entry: Mapping[str, Any]) -> str:
     about = entry["action_id"] or entry["session_id"] or "-"
     words = [entry["time"], f"{entry['kind']:8}", about, entry["principal"]]
-    summary = _body_summary(entry["body"])
+    summary = body_summary(entry["body"])
     if client := entry["body"].get("client"):
         words.append(f"client {client}")
     return one_line(" ".join([*map(str, words), summary])) + "\n"
-
-
-def _body_summary(body: Mapping[str, Any]) -> str:
-    """The most informative field of a record's body."""
-    if body.keys() & {"sealed"}:
-        words = [str(body[name]) for name in sorted(body) if name != "sealed"]
-        return " ".join([f"[{body['sealed']}]", *words])
-    if "host" in body and "event" in body:
-        return _connection(body)
-    if str(body.get("event", "")).startswith("package-"):
-        return _package(body)
-    for key in ("command", "code", "message", "reason", "file", "step", "status", "profile"):
-        if body.get(key):
-            value = body[key]
-            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-            return text if len(text) <= _MAX_SUMMARY else text[:_MAX_SUMMARY] + "…"
-    return ""
-
-
-def _package(body: Mapping[str, Any]) -> str:
-    """`package-served pypi requests 2.32.3 sha256:…`, or a refusal with its strictest reason."""
-    words = [body.get(key) for key in ("event", "ecosystem", "name", "version")]
-    words += [f"{key}:{body[key]}" for key in ("sha256", "sha512") if body.get(key)]
-    words += [f"({body['verdict']}) {body.get('reason', '')}"] if body.get("verdict") else []
-    text = " ".join(str(each) for each in words if each)
-    return text if len(text) <= _MAX_SUMMARY else text[:_MAX_SUMMARY] + "…"
-
-
-def _connection(body: Mapping[str, Any]) -> str:
-    """A connection: `closed example.com:443 (192.0.2.7)`, with the reason of a refusal."""
-    addresses = [body["address"]] if body.get("address") else body.get("addresses") or []
-    words = [str(body["event"]), f"{body['host']}:{body.get('port', '?')}"]
-    words += [f"({', '.join(map(str, addresses))})"] if addresses else []
-    words += [str(body[key]) for key in ("code", "reason") if body.get(key)]
-    text = " ".join(words)
-    return text if len(text) <= _MAX_SUMMARY else text[:_MAX_SUMMARY] + "…"

@@ -50,7 +50,8 @@ async def list_users(
 
 @routes.post("/users", status_code=201)
 async def add_user(service: CurrentService, caller: CurrentCaller, body: NewUser) -> UserBody:
-    """Add a user; a sign-in link then sets the password."""
+    """Add a user; a sign-in link then sets the password. A service token gives no role with
+    permissions that it lacks."""
     directory = service.accounts.directory
     return _user(await directory.add_user(body.name, role=body.role, by=caller.principal))
 
@@ -70,8 +71,9 @@ async def change_user(
 
 @routes.post("/users/{user_id}/link")
 async def make_link(service: CurrentService, caller: CurrentCaller, user_id: str) -> SignInLinkBody:
-    """A one-time link with which the user sets a new password."""
-    require(service, caller, Permission.USERS_MANAGE)
+    """A one-time link with which the user sets a new password. With a service token: not for the
+    token's own user, and for no user who may do more than the token."""
+    await service.accounts.directory.require_linkable(user_id, by=caller.principal)
     link = await service.accounts.sign_in.make_link(user_id, by=caller.principal)
     return SignInLinkBody(link=link)
 

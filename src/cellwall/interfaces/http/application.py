@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.to_thread
 from fastapi import APIRouter, FastAPI
 
 import cellwall
 from cellwall.admin.accounts import Accounts
 from cellwall.admin.connections import ConnectionAdmin
+from cellwall.admin.live_view import LiveView
 from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.messages import SessionStore
@@ -33,14 +34,19 @@ from cellwall.interfaces.http import (
     policy_routes,
     secret_routes,
     session_routes,
+    stop_routes,
     terminal,
 )
 from cellwall.interfaces.http.approval_records import ApprovalRecords
+from cellwall.interfaces.http.dashboard.page_list import dashboard_routers
+from cellwall.interfaces.http.forwarded import ForwardedClients
 from cellwall.interfaces.http.gate import Gate
 from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
+from cellwall.interfaces.http.presence import ServicePresence
 from cellwall.interfaces.http.problems import install_handlers
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
+from cellwall.interfaces.http.sandbox_usages import SandboxUsages
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes, default_policy
 from cellwall.interfaces.http.service import Service, ServiceSettings
 from cellwall.interfaces.http.spools import Spools
@@ -71,10 +77,12 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, lookup_routes.routes),
         (API, policy_routes.routes),
         (API, alert_routes.routes),
+        (API, stop_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),
         (API, metrics_routes.routes),
         ("", metrics_routes.routes),
+        *(("", router) for router in dashboard_routers()),
     )
 
 
@@ -88,10 +96,9 @@ def make_application(
     @asynccontextmanager
     async def lifespan(api: FastAPI) -> AsyncIterator[None]:
         app.warm_up()
-        # No session outlives the process that ran it.
-        await store.end_all_sessions(now_s=time.time())
+        presence = ServicePresence(store)
+        await presence.begin()
         approvals = ApprovalRecords(store)
-        await approvals.end_all()
         async with anyio.create_task_group() as tasks:
             sandboxes = OwnedSandboxes(
                 app, store, max_per_owner=settings.max_sessions_per_user, tasks=tasks
@@ -115,9 +122,12 @@ def make_application(
                 ),
                 connections=ConnectionAdmin(app.store.home, app.settings),
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
+                live=LiveView(app.store.home, app.keys),
+                usages=SandboxUsages(app, sandboxes),
             )
             tasks.start_soon(sandboxes.watch)
             tasks.start_soon(approvals.run)
+            tasks.start_soon(presence.run)
             tasks.start_soon(app.runtime.meter.watch)
             try:
                 with api.state.service.board.served(approvals):
@@ -125,9 +135,11 @@ def make_application(
                         yield
             finally:
                 with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(api.state.service.live.close)
                     await sandboxes.close()
                     await approvals.save()
                     await app.runtime.meter.book()
+                    await presence.end()
                 tasks.cancel_scope.cancel()
 
     api = FastAPI(
@@ -151,8 +163,10 @@ def make_application(
         origins=settings.origins,
         max_body_bytes=settings.max_body_bytes,
         max_file_bytes=settings.max_file_bytes,
+        is_https=settings.is_https,
         count_request=accounts.count_request,
     )
+    api.add_middleware(ForwardedClients, proxies=settings.trusted_proxies)
     # Added last: the outermost.
     api.add_middleware(metrics_routes.ObservedRequests, telemetry=app.telemetry)
     return api

@@ -29,6 +29,7 @@ from cellwall.interfaces.http.bodies.lookups import (
 )
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, may, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
+from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.service import CurrentService, Service
 from cellwall.runtime.approval_board import VIA
 from cellwall.runtime.approval_queue import chosen_rule
@@ -53,9 +54,13 @@ async def list_approvals(
     """The open questions that the caller can see, or with `state=ended` those that have ended."""
     if state == "ended":
         return await _ended_page(service, _viewer(service, caller), before=before, limit=limit)
-    waiting = service.board.waiting()
-    shown = [_approval(each) for each in waiting if _is_shown(service, caller, each)]
-    return ApprovalList(approvals=shown)
+    found = shown_questions(service, caller)
+    return ApprovalList(approvals=[approval_body(each) for each in found])
+
+
+def shown_questions(service: Service, caller: Caller) -> list[Question]:
+    """The open questions that the caller can see, the oldest first."""
+    return [each for each in service.board.waiting() if _is_shown(service, caller, each)]
 
 
 @routes.get("/approvals/{approval_id}")
@@ -65,10 +70,8 @@ async def get_approval(
     """One question, open or ended."""
     found = service.board.find(approval_id)
     if found is not None and _is_shown(service, caller, found):
-        return _approval(found)
-    record = await service.approvals.find(approval_id, _viewer(service, caller))
-    if record is None:
-        raise _unknown()
+        return approval_body(found)
+    record = await _find_record(service, caller, approval_id)
     return _ended(record, await _names(service, [record]))
 
 
@@ -77,7 +80,7 @@ async def answer_approval(
     service: CurrentService, caller: CurrentCaller, approval_id: str, body: AnswerRequest
 ) -> AnswerBody:
     """Answer a question. Of several answers, on any channel, the first counts."""
-    question = _find(service, caller, approval_id)
+    question = await find_question(service, caller, approval_id)
     kind = AnswerKind(body.answer)
     if kind is not AnswerKind.DENY:
         require(service, caller, Permission.APPROVALS_ANSWER)
@@ -102,10 +105,22 @@ async def answer_approval(
     )
 
 
-def _find(service: Service, caller: Caller, approval_id: str) -> Question:
+async def find_question(service: Service, caller: Caller, approval_id: str) -> Question:
+    """An open question that the caller can see; an unknown and a foreign one raise alike."""
     found = service.board.find(approval_id)
     if found is None or not _is_shown(service, caller, found):
+        await _find_record(service, caller, approval_id)
         raise _unknown()
+    return found
+
+
+async def _find_record(service: Service, caller: Caller, approval_id: str) -> ApprovalRecord:
+    """A question that has ended. The text of an open one is with the process that waits."""
+    found = await service.approvals.find(approval_id, _viewer(service, caller))
+    if found is None:
+        raise _unknown()
+    if found.answered_s is None:
+        raise elsewhere("question")
     return found
 
 
@@ -165,7 +180,8 @@ def _is_shown(service: Service, caller: Caller, question: Question) -> bool:
     return is_own or is_shared or may(service, caller, Permission.AUDIT_READ)
 
 
-def _approval(question: Question) -> Approval:
+def approval_body(question: Question) -> Approval:
+    """An open question, for a client."""
     offered = [
         name
         for name in _NAMES

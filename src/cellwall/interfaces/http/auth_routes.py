@@ -37,7 +37,7 @@ from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.service import CurrentService, Service
 
 routes = APIRouter(route_class=CheckedRoute, tags=["accounts"], responses=ERRORS)
-_REFRESH_COOKIE = "cellwall_refresh"
+REFRESH_COOKIE = "cellwall_refresh"
 _REFRESH_PATH = "/v1/auth"
 _REFRESH_PREFIX = "cwr_"
 
@@ -80,7 +80,7 @@ async def refresh(
     token = body.refresh_token if body is not None else None
     in_cookies = token is None
     if token is None:
-        token = request.cookies.get(_REFRESH_COOKIE)
+        token = request.cookies.get(REFRESH_COOKIE)
         if token is not None and CSRF_HEADER not in request.headers:
             # Any value: a page of another origin cannot set the header without a preflight.
             raise Denied(
@@ -117,8 +117,13 @@ async def revoke(
     else:
         await service.accounts.directory.revoke_access(caller.identity)
     if caller.is_by_cookie:
-        response.delete_cookie(ACCESS_COOKIE, path="/")
-        response.delete_cookie(_REFRESH_COOKIE, path=_REFRESH_PATH)
+        delete_tokens(response)
+
+
+def delete_tokens(response: Response) -> None:
+    """Remove the cookies of a sign-in from the browser."""
+    response.delete_cookie(ACCESS_COOKIE, path="/")
+    response.delete_cookie(REFRESH_COOKIE, path=_REFRESH_PATH)
 
 
 async def _revoke_given(service: Service, token: str, *, address: str) -> None:
@@ -177,7 +182,7 @@ def set_tokens(
         "secure": service.settings.is_https,
     }
     response.set_cookie(ACCESS_COOKIE, pair.access, path="/", max_age=int(expires_in), **shared)
-    response.set_cookie(_REFRESH_COOKIE, pair.refresh, path=_REFRESH_PATH, **shared)
+    response.set_cookie(REFRESH_COOKIE, pair.refresh, path=_REFRESH_PATH, **shared)
     return Tokens(
         access_token=None,
         refresh_token=None,

@@ -1,8 +1,10 @@
 """HTTP connections that cannot be held open for nothing (slowloris, CVE-2007-6750).
 
 uvicorn bounds neither the time nor the size of a request's head, it closes no connection on which
-no request ever begins, and waits without end for a client that reads no answer. The parser is
-httptools, as everywhere in Cellwall.
+no request ever begins, and waits without end for a client that reads no answer. It takes trailer
+fields of a chunked body for header fields, without a bound (RFC 9110, 6.5.1), and waits without end
+for the handshake of a WebSocket whose request has a body. The parser is httptools, as everywhere in
+Cellwall.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ class BoundedConnection(HttpToolsProtocol):
     """Of the request whose head is incomplete; None behind the head."""
     _body_bytes = 0
     """Of the body, since the deadline was set."""
+    _framing_bytes = 0
+    """Received behind the head since the last byte of content: chunk extensions and trailers."""
     _write_deadline: asyncio.TimerHandle | None = None
     _unsent_bytes = 0
 
@@ -85,13 +89,29 @@ class BoundedConnection(HttpToolsProtocol):
             self._body_bytes += len(data)
             if self._body_bytes >= MIN_PROGRESS_BYTES:
                 self._arm()
+        self._framing_bytes += len(data)
         super().data_received(data)
-        if self._head_bytes is not None and self._head_bytes > MAX_HEAD_BYTES:
+        if max(self._head_bytes or 0, self._framing_bytes) > MAX_HEAD_BYTES:
             self.transport.abort()
+        elif self._is_between_requests():
+            self._arm()  # an empty line has ended uvicorn's own wait for the next request
+
+    def _is_between_requests(self) -> bool:
+        is_answered = getattr(self.cycle, "response_complete", True)  # None before the first one
+        is_http = self.transport.get_protocol() is self  # else a WebSocket has taken over
+        return is_answered and is_http and self._deadline is None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_bytes is not None:  # else a trailer, which must not be taken for a header
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._framing_bytes = 0
+        super().on_body(body)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = 0
+        self._head_bytes = self._framing_bytes = 0
         self._arm()
 
     def on_headers_complete(self) -> None:
@@ -105,7 +125,10 @@ class BoundedConnection(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         self._disarm()
-        super().handle_websocket_upgrade()
+        if any(name in {b"content-length", b"transfer-encoding"} for name, _ in self.headers):
+            self.send_400_response("A WebSocket handshake has no body.")
+        else:
+            super().handle_websocket_upgrade()
 
     def _arm(self) -> None:
         self._disarm()

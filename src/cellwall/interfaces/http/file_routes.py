@@ -68,7 +68,7 @@ async def read_file(
 ) -> Response:
     """The bytes of a file, or with `Range` some of them; a path with a slash at its end, or none,
     lists a directory."""
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     if not path or path.endswith("/"):
         found = await _perform(sandbox, caller, FileOperation("list", path or "."))
         listing = _listing(found.payload, limit, after)
@@ -126,7 +126,7 @@ async def write_file(
 ) -> Response:
     """Write the body as a file: with `If-Match` only over the content that the tag names, with
     `If-None-Match: *` only as a new file."""
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     with service.spools.spool() as spool:
         await _receive(request, spool)
         caller = await current_caller(request, service, None)  # the body may have taken long
@@ -153,7 +153,7 @@ async def remove_file(
     if_match: Tags = None,
 ) -> None:
     """Remove a file, or a directory with its content."""
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     async with sandbox.writing:
         if if_match is not None:
             await _check_tags(sandbox, caller, path, if_match, None)

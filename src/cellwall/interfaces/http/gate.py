@@ -29,6 +29,7 @@ _HEADERS = (
     (b"cache-control", b"no-store"),
 )
 _SIGN_IN = "/v1/auth/"
+_LOCAL = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _CORS_METHODS = b"GET, POST, PUT, PATCH, DELETE"
 _CORS_HEADERS = (
     b"authorization, content-type, idempotency-key, last-event-id, if-match, if-none-match, "
@@ -63,6 +64,7 @@ class Gate:
         origins: Iterable[str],
         max_body_bytes: int,
         max_file_bytes: int,
+        is_https: bool,
         count_request: Callable[[str], Awaitable[None]],
     ) -> None:
         """`count_request` raises `LimitExceeded` for an address with too many requests."""
@@ -71,6 +73,7 @@ class Gate:
         self._origins = frozenset(origins)
         self._max_body_bytes = max_body_bytes
         self._max_file_bytes = max_file_bytes
+        self._is_https = is_https
         self._count_request = count_request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,13 +116,20 @@ class Gate:
     ) -> tuple[ErrorInfo, int] | None:
         if _name_of(headers.get(b"host", b"")) not in self._hosts:
             return _HOST, 421
-        is_own = origin.partition("://")[2] == headers[b"host"].decode("latin-1")
-        if origin and not is_own and origin not in self._origins:
+        if origin and not self._is_own(origin, headers) and origin not in self._origins:
             return _ORIGIN, 403
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length[:20]) > max_bytes:
             return _LARGE, 413
         return None
+
+    def _is_own(self, origin: str, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a page of the service itself asks. One without TLS is not a page of a service
+        with TLS: everybody on the network can write such pages."""
+        scheme, _, host = origin.partition("://")
+        is_local = _name_of(headers[b"host"]) in _LOCAL
+        is_safe = scheme == "https" or (scheme == "http" and (is_local or not self._is_https))
+        return is_safe and host == headers[b"host"].decode("latin-1")
 
 
 def _refuse_nul(scope: Scope) -> tuple[ErrorInfo, int] | None:

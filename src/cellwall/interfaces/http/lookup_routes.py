@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
 
 import anyio
 from fastapi import APIRouter, Query
@@ -11,10 +11,12 @@ from fastapi.responses import JSONResponse
 
 from cellwall.admin import audit_queries
 from cellwall.admin import packages as administration
-from cellwall.core.errors import BadInput
+from cellwall.core.errors import BadInput, NotFound
+from cellwall.core.outcomes import EventKind
 from cellwall.core.packages import parse_install
 from cellwall.core.text import plain
 from cellwall.core.types import REMOTE_INTERFACES, Permission
+from cellwall.core.verdict import Verdict
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.lookups import (
     AuditPage,
@@ -27,10 +29,10 @@ from cellwall.interfaces.http.bodies.lookups import (
     VerifyRequest,
 )
 from cellwall.interfaces.http.bodies.sessions import OutcomeBody
-from cellwall.interfaces.http.callers import CurrentCaller, may, require
+from cellwall.interfaces.http.callers import Caller, CurrentCaller, may, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.rendering import outcome_json
-from cellwall.interfaces.http.service import CurrentService
+from cellwall.interfaces.http.service import CurrentService, Service
 from cellwall.runtime.guarding import LazyGuard
 
 routes = APIRouter(route_class=CheckedRoute, responses=ERRORS)
@@ -50,31 +52,40 @@ async def read_audit(
     since: datetime | None = None,
     until: datetime | None = None,
     text: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
+    kind: EventKind | None = None,
+    verdict: Literal["allow", "ask", "deny"] | None = None,
+    record: Annotated[str | None, Query(max_length=60, description="the id of one")] = None,
 ) -> AuditPage:
     """Records that match, the newest first: the caller's own, or with `audit:read` all."""
     if any(each is not None and each.tzinfo is None for each in (since, until)):
         raise BadInput("a time needs its zone", hint="Write 2026-01-31T12:00:00Z.")
     sees_all = may(service, caller, Permission.AUDIT_READ)
     name = caller.identity.name
+    if not sees_all:
+        created = await _created(service, caller)
+        since = created if since is None else max(since, created)
     query = audit_queries.Query(
+        id=record,
         action_id=action,
         session_id=session,
         principal=principal if sees_all else name,
         since=since,
         until=until,
         text=text,
+        kind=kind,
+        verdict=None if verdict is None else Verdict[verdict.upper()],
     )
     paths = service.paths
 
     def read() -> AuditPage:
         found: list[dict[str, Any]] = []
         seen = audit_queries.newest(query, home=service.app.store.home, keys=service.app.keys)
-        for count, record in enumerate(seen):
-            if before is not None and record["seq"] >= before:
+        for count, each in enumerate(seen):
+            if before is not None and each["seq"] >= before:
                 continue
             # A user of this machine may have the name of an account.
-            if sees_all or record["interface"] in REMOTE_INTERFACES:
-                found.append(record)
+            if sees_all or each["interface"] in REMOTE_INTERFACES:
+                found.append(each)
             if len(found) > limit or count >= _MAX_SEEN:
                 break
         page = found[:limit]
@@ -86,6 +97,15 @@ async def read_audit(
     if not sees_all and principal not in {None, name}:
         return AuditPage(records=[], next=None)  # as for a name that has no records
     return await anyio.to_thread.run_sync(read, limiter=service.readers)
+
+
+async def _created(service: Service, caller: Caller) -> datetime:
+    """When the account was created. Earlier records under its name are those of an account that was
+    removed: another person's, who may have had the name before."""
+    user = await service.store.find_user(caller.id)
+    if user is None:
+        raise NotFound("there is no such user", hint="Sign in again.")
+    return datetime.fromtimestamp(user.created_s, UTC)
 
 
 @routes.get("/audit/verify", tags=["audit"])
@@ -158,7 +178,7 @@ async def install_packages(
     service: CurrentService, caller: CurrentCaller, body: InstallRequest
 ) -> JSONResponse:
     """Install packages into a sandbox. A refusal is an outcome with the status `denied`."""
-    sandbox = service.sandboxes.find(caller.identity, body.session)
+    sandbox = await service.sandboxes.find(caller.identity, body.session)
     operation = parse_install(body.ecosystem, body.packages)
     outcome = await sandbox.perform(caller.principal, operation, timeout=body.timeout)
     return JSONResponse(outcome_json(outcome))

@@ -28,7 +28,11 @@ def mcp_endpoint(
     return McpEndpoint(
         app,
         accounts,
-        ProtectedResource(url=settings.mcp_url, issuer=settings.public_url),
+        ProtectedResource(
+            url=settings.mcp_url,
+            issuer=settings.public_url,
+            with_gateway=app.settings.mcp.gateway,
+        ),
         records_of=lambda owner: StoredSandboxes(store, owner, settings.max_sessions_per_user),
     )
 

@@ -6,14 +6,22 @@ when the provider sends the browser back; it is worth nothing without the state 
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from cellwall.admin.accounts import BegunSignIn, OidcSignIn
 from cellwall.core.errors import NotFound
 from cellwall.interfaces.http.auth_routes import set_tokens
 from cellwall.interfaces.http.bodies import ERRORS
-from cellwall.interfaces.http.bodies.sign_in import ProviderAddress, SignInMethods
+from cellwall.interfaces.http.bodies.sign_in import (
+    Confirmation,
+    IdentityBody,
+    IdentityList,
+    ProviderAddress,
+    SignInMethods,
+)
 from cellwall.interfaces.http.callers import CurrentCaller, address_of
 from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.service import CurrentService, Service
@@ -45,14 +53,48 @@ async def start(request: Request, service: CurrentService) -> RedirectResponse:
 
 @routes.post("/auth/oidc/link")
 async def link(
-    response: Response, service: CurrentService, caller: CurrentCaller
+    response: Response,
+    service: CurrentService,
+    caller: CurrentCaller,
+    body: Confirmation | None = None,
 ) -> ProviderAddress:
     """Add an identity at the provider to the caller's account: the browser goes to the address."""
-    begun = await _provider(service).begin(
-        audience=service.settings.audience, address=caller.address, link_to=caller.identity
+    begun = await _provider(service).begin_link(
+        caller.identity,
+        password=None if body is None else body.password,
+        audience=service.settings.audience,
+        address=caller.address,
     )
     _keep(service, response, begun)
     return ProviderAddress(url=begun.url)
+
+
+@routes.get("/auth/identities")
+async def list_identities(service: CurrentService, caller: CurrentCaller) -> IdentityList:
+    """The identities at the provider with which the caller signs in."""
+    found = await service.accounts.directory.list_own_identities(caller.identity)
+    return IdentityList(
+        identities=[
+            IdentityBody(issuer=each.issuer, subject=each.subject, created=each.created_s)
+            for each in found
+        ]
+    )
+
+
+@routes.delete("/auth/identities", status_code=204)
+async def remove_identity(
+    service: CurrentService,
+    caller: CurrentCaller,
+    subject: Annotated[str, Query(max_length=255)],
+) -> None:
+    """Remove one of them. Sign-ins that it began go on until they are revoked."""
+    await service.accounts.directory.remove_own_identity(caller.identity, subject)
+
+
+@routes.delete("/users/{user_id}/identities", status_code=204)
+async def remove_identities(service: CurrentService, caller: CurrentCaller, user_id: str) -> None:
+    """Remove all identities of a user, as after a theft."""
+    await service.accounts.directory.remove_identities(user_id, by=caller.principal)
 
 
 @routes.get("/auth/oidc/callback", status_code=303, response_class=RedirectResponse)

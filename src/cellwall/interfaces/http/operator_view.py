@@ -106,6 +106,7 @@ class OperatorView:
         if self._api is not None and service is not None:
             yield from _of_api(service)
             yield from _of_mcp(self._api.state.mcp, service.app.settings.mcp.idle_s)
+            yield from _of_gateway(self._api.state.mcp)
 
 
 def _of_api(service: Service) -> Iterator[_Operated]:
@@ -140,3 +141,19 @@ def _of_mcp(endpoint: McpEndpoint, idle_limit_s: float) -> Iterator[_Operated]:
                 log=str,
                 end=partial(client.sandboxes.end, each),
             )
+
+
+def _of_gateway(endpoint: McpEndpoint) -> Iterator[_Operated]:
+    """Servers of the gateway live as long as the clients of their sign-in."""
+    for owner_id, servers, each in endpoint.all_servers():
+        yield _Operated(
+            id=each.session_id,
+            owner_id=owner_id,
+            made_s=each.made_s,
+            idle_s=0.0,
+            ends_in_s=0.0,
+            is_busy=each.is_up,
+            calls=0,
+            log=str,
+            end=partial(servers.end, each),
+        )

@@ -10,10 +10,10 @@ from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.accounts import Tokens
 from cellwall.interfaces.http.bodies.sign_in import (
     CeremonyBody,
+    Confirmation,
     NewPasskey,
     PasskeyBody,
     PasskeyList,
-    PasskeyRegistration,
     PasskeySignIn,
 )
 from cellwall.interfaces.http.callers import CurrentCaller, address_of
@@ -25,7 +25,7 @@ routes = APIRouter(route_class=CheckedRoute, tags=["accounts"], responses=ERRORS
 
 @routes.post("/auth/passkeys/register")
 async def begin_registration(
-    service: CurrentService, caller: CurrentCaller, body: PasskeyRegistration
+    service: CurrentService, caller: CurrentCaller, body: Confirmation
 ) -> CeremonyBody:
     """Begin a registration: options for `navigator.credentials.create`."""
     begun = await service.accounts.passkeys.begin_registration(

@@ -48,7 +48,7 @@ async def read_rules(service: CurrentService, caller: CurrentCaller) -> Rules:
                     source=os.path.basename(str(rule.source)),
                     reason=_shown(service, rule.reason),
                 )
-                for rule in _policy(service).rules
+                for rule in service_policy(service).rules
             ]
         )
 
@@ -64,7 +64,7 @@ async def check_calls(
     require(service, caller, Permission.SANDBOX_EXECUTE)
 
     def judge() -> Decisions:
-        policy, decisions = _policy(service), []
+        policy, decisions = service_policy(service), []
         for each in body.calls:
             given: Any = plain({"tool": each.tool, "input": each.input})
             decision = without_path(policy.check(read_call(given, cwd=_CWD)).to_json())
@@ -75,7 +75,8 @@ async def check_calls(
     return await anyio.to_thread.run_sync(judge, limiter=service.readers)
 
 
-def _policy(service: Service) -> Policy:
+def service_policy(service: Service) -> Policy:
+    """The rules that apply to sessions of the service."""
     named = service.app.settings.policy.files or tuple(filter(None, [default_policy(service.app)]))
     return effective_policy(named=named, cwd="/", environ=os.environ)
 

@@ -53,9 +53,11 @@ _BY_CODE = {
     "CW-PRECONDITION": 412,
     "CW-TOO-LARGE": 413,
     "CW-HOST": 421,
+    "CW-ELSEWHERE": 421,
     "CW-IDEMPOTENCY": 422,
     "CW-RATE": 429,
     "CW-TOO-MANY-SESSIONS": 429,
+    "CW-TOO-MANY-WAITING": 429,
     "CW-SIGN-IN-SLOW": 429,
 }
 _BY_CLASS: tuple[tuple[type[CellwallError], int], ...] = (
@@ -135,7 +137,7 @@ def install_handlers(api: FastAPI) -> None:
     @api.exception_handler(CellwallError)
     async def _known(request: Request, error: CellwallError) -> JSONResponse:
         try:
-            audit_id = await _record_denial(request, error)
+            audit_id = await record_denial(request, error)
         except AuditFailed as failure:
             error, audit_id = failure, ""
         retry_after_s = math.ceil(getattr(error, "retry_after_s", _RETRY_AFTER_S))
@@ -173,7 +175,7 @@ def _info(request: Request, error: CellwallError) -> ErrorInfo:
     return replace(info, message=hide(info.message), hint=hide(info.hint))
 
 
-async def _record_denial(request: Request, error: CellwallError) -> str:
+async def record_denial(request: Request, error: CellwallError) -> str:
     """Every denial of a caller is an event (AUD-1); those of actions are recorded by the runtime.
     Without a caller it is not recorded: a flood of such requests would fill the record."""
     caller = getattr(request.state, "caller", None)

@@ -18,12 +18,13 @@ import anyio
 import anyio.abc
 
 from cellwall.admin.accounts import Identity, require_own
-from cellwall.core.account_ports import SessionsPort
 from cellwall.core.accounts import SessionRecord
-from cellwall.core.errors import Busy, CellwallError, StorageError
+from cellwall.core.errors import Busy, CellwallError, NotFound, StorageError
 from cellwall.core.limits import Limits
+from cellwall.core.messages import SessionStore
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, OutputSink, Principal
+from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.runs import Runs
 from cellwall.interfaces.sandbox_options import with_limits
 from cellwall.interfaces.sdk.hosts import LocalHost, SandboxSpec
@@ -101,7 +102,7 @@ class OwnedSandboxes:
     def __init__(
         self,
         app: App,
-        store: SessionsPort,
+        store: SessionStore,
         *,
         max_per_owner: int,
         tasks: anyio.abc.TaskGroup,
@@ -159,11 +160,22 @@ class OwnedSandboxes:
         if not await self._store.add_session(record, max_live=self._max_per_owner):
             raise self._too_many()
 
-    def find(self, who: Identity, name: str) -> OwnedSandbox:
-        """The caller's sandbox; raises the same error for an unknown, ended or foreign id."""
-        found = self.look(who, name)
+    async def find(self, who: Identity, name: str) -> OwnedSandbox:
+        """The caller's sandbox; raises the same error for an unknown, ended or foreign id, and
+        another one for a sandbox of the caller's in another process."""
+        try:
+            found = self.look(who, name)
+        except NotFound:
+            record = await self._store.find_session(name, user_id=who.user_id, teams=who.teams)
+            if record is not None and record.ended_s is None and not self.is_own(record):
+                raise elsewhere("session") from None
+            raise
         found.used_at = time.monotonic()
         return found
+
+    def is_own(self, record: SessionRecord) -> bool:
+        """Whether the session was made by this service, not by another one of its database."""
+        return record.service_id in {"", self._store.service_id}
 
     def look(self, who: Identity, name: str) -> OwnedSandbox:
         """`find` without using it: its time goes on."""
@@ -182,6 +194,13 @@ class OwnedSandboxes:
             if each.owner_id == who.user_id or each.team_id in who.teams
         ]
         return sorted(found, key=lambda each: each.id)
+
+    def described_to(self, who: Identity, *, sees_all: bool) -> list[OwnedSandbox]:
+        """Those whose metadata the caller may see. Who reads the record knows all of them from it;
+        their files and their output stay with their owners, see `look`."""
+        if not sees_all:
+            return self.of(who)
+        return sorted(self._live.values(), key=lambda each: each.id)
 
     def all(self) -> tuple[OwnedSandbox, ...]:
         """Of all users: for the operator alone, never for a request."""

@@ -31,6 +31,7 @@ from cellwall.interfaces.http.connections import bounded_protocol
 from cellwall.interfaces.http.housekeeping import Housekeeping, watch_alerts
 from cellwall.interfaces.http.listening import Listening, Started
 from cellwall.interfaces.http.operator_view import OperatorView
+from cellwall.interfaces.http.presence import check_neighbours
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.service_manager import ServiceManager
 from cellwall.interfaces.http.terminal import MAX_FRAME_BYTES
@@ -81,6 +82,7 @@ class ServiceProcess:
             accounts,
             store,
         ):
+            await check_neighbours(store, accounts, self._settings)
             self._api = make_application(app, accounts, self._service_settings(), store=store)
             self._view.follow(app, store, self._api)
             timeout_s = self._settings.server.request_timeout_s
@@ -145,6 +147,7 @@ class ServiceProcess:
             hosts=self._listening.names,
             public_url=self._listening.public_url,
             origins=server.origins,
+            trusted_proxies=server.trusted_proxies,
             max_sessions_per_user=server.max_sessions_per_user,
             max_body_bytes=server.max_body_bytes,
             max_file_bytes=server.max_file_bytes,
@@ -186,6 +189,8 @@ class ServiceProcess:
                 supervisor.drain()
                 if self._api is not None:
                     self._api.state.mcp.drain()
+                    if (service := getattr(self._api.state, "service", None)) is not None:
+                        service.live.is_draining = True  # pages would be followed for ever
 
     async def _ping(self) -> None:
         """Tell systemd's watchdog that the event loop runs."""

@@ -11,14 +11,17 @@ from starlette.requests import HTTPConnection
 
 from cellwall.admin.accounts import Accounts
 from cellwall.admin.connections import ConnectionAdmin
+from cellwall.admin.live_view import LiveView
 from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
-from cellwall.core.account_ports import SessionsPort
+from cellwall.core.messages import SessionStore
 from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
+from cellwall.interfaces.http.sandbox_usages import SandboxUsages
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.spools import Spools
+from cellwall.interfaces.http.waiting import WaitingRequests
 from cellwall.runtime.approval_board import ApprovalBoard
 from cellwall.runtime.approvals import ApprovalBroker
 from cellwall.runtime.wiring import App
@@ -36,6 +39,8 @@ class ServiceSettings:
     """The address that clients use, without a slash at its end; the issuer of tokens."""
     origins: tuple[str, ...] = ()
     """Pages of these origins may use the service as well."""
+    trusted_proxies: tuple[str, ...] = ()
+    """What these addresses append to `X-Forwarded-For` is believed."""
     max_sessions_per_user: int = 20
     max_body_bytes: int = 16 * _MIB
     max_file_bytes: int = 64 * _MIB
@@ -62,7 +67,7 @@ class Service:
 
     app: App
     accounts: Accounts
-    store: SessionsPort
+    store: SessionStore
     settings: ServiceSettings
     sandboxes: OwnedSandboxes
     approvals: ApprovalRecords
@@ -72,8 +77,12 @@ class Service:
     connections: ConnectionAdmin
     paths: HostPaths
     spools: Spools
+    live: LiveView
+    usages: SandboxUsages
     readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
     """Threads for reading the record and for scans; more would starve the runs."""
+
+    waiting: WaitingRequests = field(default_factory=WaitingRequests)
 
     @property
     def board(self) -> ApprovalBoard:

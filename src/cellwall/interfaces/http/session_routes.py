@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import anyio
+import anyio.from_thread
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
@@ -32,10 +33,12 @@ from cellwall.interfaces.http.bodies.sessions import (
 )
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
+from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.rendering import outcome_json
 from cellwall.interfaces.http.runs import Run
 from cellwall.interfaces.http.sandboxes import OwnedSandbox, about
 from cellwall.interfaces.http.service import CurrentService, Service, service_of
+from cellwall.interfaces.http.waiting import CountedStream
 from cellwall.interfaces.sdk.commands import argv_of
 from cellwall.interfaces.sdk.hosts import SandboxSpec
 
@@ -127,7 +130,7 @@ async def end_session(
     if erase:
         await _erase(service, caller, session_id)
         return
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     if sandbox.owner_id != caller.id:  # shared by a team
         require(service, caller, Permission.SANDBOX_EXECUTE)
     await service.sandboxes.end(sandbox)
@@ -140,11 +143,19 @@ async def _erase(service: Service, caller: Caller, session_id: str) -> None:
     if record is None or record.owner_id != caller.id:
         raise NotFound("there is no such session", hint="Check the id, and who owns it.")
     require(service, caller, Permission.FILES_WRITE)
-    if record.ended_s is None:
+    if not service.sandboxes.is_own(record):  # its keys and files are in another state folder
+        raise elsewhere("session")
+
+    async def end_live() -> None:
         with suppress(NotFound):  # ended meanwhile
             await service.sandboxes.end(service.sandboxes.look(who, session_id))
+
     erase = functools.partial(
-        session_data.erase, service.app, session_id, principal=caller.principal
+        session_data.erase,
+        service.app,
+        session_id,
+        principal=caller.principal,
+        end=functools.partial(anyio.from_thread.run, end_live),
     )
     await anyio.to_thread.run_sync(erase, limiter=service.readers)
 
@@ -181,7 +192,7 @@ async def run_code(
     key: Key = None,
 ) -> Response:
     """Run code in the live interpreter. A refusal is an outcome with the status `denied`."""
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     operation = RunCode(canonical(body.language), to_bytes(body.code, what="the code"))
     return await _run(request, caller, sandbox, operation, body, accept=accept, key=key)
 
@@ -197,7 +208,7 @@ async def run_command(
     key: Key = None,
 ) -> Response:
     """Run a program. A refusal is an outcome with the status `denied`."""
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     operation = RunCommand(argv_of(body.command), cwd=body.cwd)
     return await _run(request, caller, sandbox, operation, body, accept=accept, key=key)
 
@@ -215,9 +226,11 @@ async def follow_run(
     last: Annotated[int, Header(alias="Last-Event-ID", ge=0)] = 0,
 ) -> Response:
     """The events of a run behind `Last-Event-ID`, after a lost connection."""
-    sandbox = service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     run = sandbox.runs.find(run_id)
-    return _stream(_Follower(service, caller.identity, sandbox), run, last)
+    with ExitStack() as stack:
+        stack.enter_context(service.waiting.counted(caller.id))
+        return _stream(_Follower(service, caller.identity, sandbox), run, last, stack.pop_all())
 
 
 @routes.delete(f"{_ONE}/runs/{{run_id}}", status_code=204)
@@ -226,7 +239,8 @@ async def cancel_run(
 ) -> None:
     """End a run; its sandbox lives on."""
     require(service, caller, Permission.SANDBOX_EXECUTE)
-    service.sandboxes.find(caller.identity, session_id).runs.find(run_id).scope.cancel()
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
+    sandbox.runs.find(run_id).scope.cancel()
 
 
 async def _run(
@@ -257,11 +271,14 @@ async def _run(
 
     path = request.url.path.encode("utf-8", "replace")
     own_key = None if key is None else f"{caller.id} {key}"
-    run = sandbox.runs.begin(work, key=own_key, request=path + b"\0" + await request.body())
-    if _wants_events(accept):
-        follower = _Follower(service_of(request), caller.identity, sandbox)
-        return _stream(follower, run, 0)
-    outcome = await _outcome(request, run, is_joined_by_key=key is not None)
+    content, service = await request.body(), service_of(request)
+    with ExitStack() as stack:
+        stack.enter_context(service.waiting.counted(caller.id))
+        run = sandbox.runs.begin(work, key=own_key, request=path + b"\0" + content)
+        if _wants_events(accept):
+            follower = _Follower(service, caller.identity, sandbox)
+            return _stream(follower, run, 0, stack.pop_all())
+        outcome = await _outcome(request, run, is_joined_by_key=key is not None)
     return JSONResponse(outcome_json(outcome), headers={"Cellwall-Run": run.id})
 
 
@@ -323,7 +340,7 @@ def _is_own(sandbox: OwnedSandbox, who: Identity) -> bool:
         return False
 
 
-def _stream(follower: _Follower, run: Run, after: int) -> StreamingResponse:
+def _stream(follower: _Follower, run: Run, after: int, counted: ExitStack) -> CountedStream:
     async def chunks() -> AsyncIterator[bytes]:
         yield f": run {run.id}\nretry: 1000\n\n".encode()
         async for event in run.stream(after):
@@ -332,7 +349,7 @@ def _stream(follower: _Follower, run: Run, after: int) -> StreamingResponse:
             yield event
 
     headers = {**_EVENT_HEADERS, "Cellwall-Run": run.id}
-    return StreamingResponse(chunks(), media_type=EVENTS, headers=headers)
+    return CountedStream(chunks(), counted, media_type=EVENTS, headers=headers)
 
 
 def _live(sandbox: OwnedSandbox) -> Session:

@@ -96,7 +96,11 @@ class _Terminal:
                 code="CW-SIGN-IN-MISSING",
             )
         identity = await self._identity()
-        self._sandbox = self._service.sandboxes.find(identity, session_id)
+        with self._service.waiting.counted(identity.user_id):
+            await self._run(identity, session_id, start)
+
+    async def _run(self, identity: Identity, session_id: str, start: dict[str, Any]) -> None:
+        self._sandbox = await self._service.sandboxes.find(identity, session_id)
         command = argv_of(start.get("command", TERMINAL_SHELL))
         if not all(isinstance(word, str) for word in command):
             raise BadInput("a command is a text or a list of texts")

@@ -33,7 +33,13 @@ from cellwall.core.showing import fit
 from cellwall.core.types import Principal
 from cellwall.interfaces.mcp.results import INTERNAL, refusal, result_of, session_result
 from cellwall.interfaces.mcp.sessions import ClientSandboxes
-from cellwall.interfaces.mcp.tools import TOOLS, Arguments, arguments_of, operation_of
+from cellwall.interfaces.mcp.tools import (
+    TOOLS,
+    WITHOUT_SANDBOX,
+    Arguments,
+    arguments_of,
+    operation_of,
+)
 
 if TYPE_CHECKING:
     from mcp_types import ClientCapabilities
@@ -189,7 +195,7 @@ class Calls:
         operation = operation_of(call.tool, arguments)
         if operation is None:
             return await self._about_sessions(call.tool, arguments)
-        needs_none = call.tool == "fetch_url"
+        needs_none = call.tool in WITHOUT_SANDBOX
         sandbox = None if needs_none else await self._sandboxes.find(arguments.session)
         outcome = await self._sandboxes.perform(
             operation,

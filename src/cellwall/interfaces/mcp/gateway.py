@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
 from mcp_types import CallToolResult, ElicitRequestFormParams, ElicitResult, Tool
 
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Status
 from cellwall.core.showing import block, fit
 from cellwall.core.tool_servers import CallServerTool, check_server_name
-from cellwall.core.types import Action, Json, new_id
+from cellwall.core.types import Action, Json, Permission, Principal, new_id
+from cellwall.core.verdict import Verdict
 from cellwall.interfaces.mcp.results import result_of
 from cellwall.interfaces.mcp.tools import OUTPUT_SCHEMA
 from cellwall.runtime.offered_tools import OfferedTool
@@ -36,13 +38,29 @@ Put = Callable[[ElicitRequestFormParams], Awaitable[object]]
 class GatewayTools:
     """The accepted tools of all configured servers, for one client."""
 
-    def __init__(self, app: App, pattern: Action, servers: ToolServers) -> None:
+    def __init__(
+        self,
+        app: App,
+        servers: ToolServers,
+        *,
+        who: Callable[[], Principal],
+        policy: tuple[str, ...],
+    ) -> None:
+        """`who` makes the calls: over HTTP, the role of a user may change between two of them."""
         self._app = app
-        self._pattern = pattern
         self._servers = servers
+        self._who = who
+        self._policy = policy
+
+    @property
+    def _may_call(self) -> bool:
+        role = self._app.runtime.roles.role_of(self._who())
+        return Permission.TOOLS_CALL in role.permissions
 
     def tools(self) -> list[Tool]:
-        """All tools that are offered now."""
+        """All tools that are offered now; none to a caller who may call none."""
+        if not self._may_call:
+            return []
         offered = self._servers.offered().tools
         gone = self._servers.withheld_now()
         return [_shown(tool) for key, tool in sorted(offered.items()) if key not in gone]
@@ -52,6 +70,8 @@ class GatewayTools:
 
         A tool that is not offered is found as well: its call is judged, refused and recorded.
         """
+        if not self._may_call:  # guesses must not tell which servers there are
+            return None
         for offered in self._servers.offered().tools.values():
             if offered.name == name:
                 return offered.server, offered.tool
@@ -77,20 +97,21 @@ class GatewayTools:
         server, tool = found
         elicit = None if put is None else _Questions(server, put)
         operation = CallServerTool(server, tool, _checked(arguments), elicit)
+        # In a thread: definitions that a person has just accepted are scanned.
+        await anyio.to_thread.run_sync(self._servers.offered)
+        # A call that will be refused makes no sandbox.
+        is_open = self._servers.judge(operation).verdict is Verdict.ALLOW
         action = Action(
             id=new_id("act"),
-            principal=self._pattern.principal,
+            principal=self._who(),
             operation=operation,
-            session_id=await self._servers.session_of(server),
-            policy=self._pattern.policy,
+            session_id=await self._servers.session_of(server) if is_open else None,
+            policy=self._policy,
             audience="model",
         )
         outcome = await self._app.runtime.perform(action, servers=self._servers, ask=ask)
         result = result_of(outcome, session=None)
         return result.model_copy(update={"is_error": outcome.status is not Status.OK})
-
-    async def close(self) -> None:
-        await self._servers.close()
 
 
 def _checked(arguments: Mapping[str, object] | None) -> Mapping[str, Json]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
     from cellwall.accounts.identity import Identity
+    from cellwall.interfaces.mcp.other_servers import OtherServers
 
 INTERFACE = "mcp-http"
 MAX_REQUESTS = 64
@@ -59,13 +60,18 @@ class HttpClient:
     """One client, live until it is ended, idle for too long, or without valid credentials."""
 
     def __init__(
-        self, sandboxes: ClientSandboxes, credential: Credential, *, max_body_bytes: int
+        self,
+        sandboxes: ClientSandboxes,
+        credential: Credential,
+        others: OtherServers | None = None,
+        *,
+        max_body_bytes: int,
     ) -> None:
         self.credential = credential
         """Of the newest request: the same user and sign-in as all before."""
         self.session_id = ""
         self._max_body_bytes = max_body_bytes
-        self._session = ClientSession(sandboxes)
+        self._session = ClientSession(sandboxes, others)
         self._manager: StreamableHTTPSessionManager
         self._requests: set[_InFlight] = set()
         self._scope = anyio.CancelScope()
@@ -160,7 +166,7 @@ class HttpClient:
             return
         self.credential = credential
         # The same user; a role or scope that has changed counts from now on (RBAC-2).
-        self._session.sandboxes.act_as(self.identity.principal(INTERFACE))
+        self._session.act_as(self.identity.principal(INTERFACE))
         with self._entered(credential, scope["method"]) as request:
             await self._manager.handle_request(scope, receive, response)
         if request.scope.cancelled_caught:

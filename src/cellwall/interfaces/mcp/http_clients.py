@@ -20,10 +20,14 @@ from cellwall.core.types import Action, Principal, RunCommand
 from cellwall.interfaces.mcp.default_policy import default_policy
 from cellwall.interfaces.mcp.http_client import INTERFACE, Credential, HttpClient
 from cellwall.interfaces.mcp.messages import max_message_bytes
+from cellwall.interfaces.mcp.other_servers import OtherServers
 from cellwall.interfaces.mcp.sessions import ClientSandboxes, SandboxRecords
+from cellwall.interfaces.mcp.sign_in_servers import Owner, SignInServers
 
 if TYPE_CHECKING:
     from cellwall.accounts.identity import Identity
+    from cellwall.runtime.live_server import LiveServer
+    from cellwall.runtime.tool_servers import ToolServers
     from cellwall.runtime.wiring import App
 
 _LOOK_EVERY_S = 0.5
@@ -31,8 +35,6 @@ _LOOK_EVERY_S = 0.5
 _NO_SESSION_ID = ""
 """Of the one client that a sign-in has under protocols without sessions."""
 _log = logging.getLogger("cellwall.mcp")
-
-Owner = tuple[str, str]
 
 
 class CredentialChecks(Protocol):
@@ -65,6 +67,8 @@ class HttpClients:
         self._records_of = records_of
         self._bounds = app.settings.mcp
         self._policy = default_policy(app, os.environ, cwd=None)
+        most = self._bounds.max_servers_per_user
+        self._servers = SignInServers(app, tasks, max_per_user=most)
         self._live: dict[tuple[Owner, str], HttpClient] = {}
         self._opening: dict[HttpClient, str] = {}
         """Clients that have no session id yet, with the id of their user."""
@@ -95,7 +99,9 @@ class HttpClients:
             records=self._records_of(identity),
         )
         max_bytes = max_message_bytes(self._app.settings.sandbox.max_code_bytes)
-        client = HttpClient(sandboxes, credential, max_body_bytes=max_bytes)
+        client = HttpClient(
+            sandboxes, credential, self._others(sandboxes, identity), max_body_bytes=max_bytes
+        )
         self._opening[client] = identity.user_id
         try:
             await self._tasks.start(client.run)
@@ -103,6 +109,18 @@ class HttpClients:
             del self._opening[client]
             raise
         return client
+
+    def _others(self, sandboxes: ClientSandboxes, identity: Identity) -> OtherServers | None:
+        """The servers of the gateway, as far as the operator offers them to users."""
+        if not self._bounds.gateway:
+            return None
+        who = identity.principal(INTERFACE)
+        return OtherServers(
+            self._app,
+            self._servers.of(owner_of(identity), who),
+            who=lambda: sandboxes.principal,
+            policy=self._policy,
+        )
 
     def _pattern(self, principal: Principal) -> Action:
         """The upper bound of every call: the service's limits and rules, and no host directory."""
@@ -143,6 +161,10 @@ class HttpClients:
     def all(self) -> tuple[HttpClient, ...]:
         """Of all users: for the operator of the service alone, never for a request."""
         return (*self._live.values(), *self._opening)
+
+    def all_servers(self) -> list[tuple[str, ToolServers, LiveServer]]:
+        """The same for servers of the gateway."""
+        return self._servers.all()
 
     @property
     def count(self) -> int:

@@ -28,7 +28,7 @@ from cellwall.interfaces.mcp.http_client import Credential, HttpClient
 from cellwall.interfaces.mcp.http_clients import CredentialChecks, HttpClients
 from cellwall.interfaces.mcp.http_responses import NO_SESSION, Response, refuse
 from cellwall.interfaces.mcp.messages import max_message_bytes
-from cellwall.interfaces.mcp.protected_resource import TOOL_SCOPES, ProtectedResource
+from cellwall.interfaces.mcp.protected_resource import ProtectedResource
 from cellwall.interfaces.mcp.sessions import SandboxRecords
 from cellwall.parsing.jsonrpc import error_of, parse_message
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from cellwall.accounts.identity import Identity
+    from cellwall.runtime.live_server import LiveServer
+    from cellwall.runtime.tool_servers import ToolServers
     from cellwall.runtime.wiring import App
 
 _BODY_WITHIN_S = 60.0
@@ -97,6 +99,10 @@ class McpEndpoint:
         """Of all users: for the operator of the service alone, never for a request."""
         return () if self._clients is None else self._clients.all()
 
+    def all_servers(self) -> list[tuple[str, ToolServers, LiveServer]]:
+        """Of all users: user id, set and server; for the operator alone."""
+        return [] if self._clients is None else self._clients.all_servers()
+
     def drain(self) -> None:
         """The service stops: calls under way go on, streams that wait for events end."""
         self._is_draining = True
@@ -133,7 +139,7 @@ class McpEndpoint:
             if not isinstance(error, SignInRefused):
                 raise
             raise self._challenged(401, error.message, "invalid_token") from None
-        if identity.scopes is not None and not identity.scopes & TOOL_SCOPES:
+        if identity.scopes is not None and not identity.scopes & self.resource.tool_scopes:
             raise self._challenged(403, "the token has no scope of a tool", "insufficient_scope")
         return Credential(identity, revision)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import anyio.abc
@@ -17,44 +18,82 @@ if TYPE_CHECKING:
     from mcp.server.session import ServerSession
     from mcp_types import Tool
 
-    from cellwall.core.types import Action
+    from cellwall.core.types import Principal
     from cellwall.runtime.wiring import App
 
 
-class OtherServers:
-    """The servers that the user has configured, and the client that is told of their changes."""
+class ServerLender(Protocol):
+    """Has the running servers that a client may use."""
 
-    def __init__(self, app: App, pattern: Action) -> None:
+    async def borrow(self, tasks: anyio.abc.TaskGroup) -> ToolServers:
+        """The servers; they start with their first use. `tasks` are those of the client."""
+
+    async def give_back(self, servers: ToolServers) -> None:
+        """The client has ended."""
+
+
+class OwnServers:
+    """Implements `ServerLender` for the one client on standard input and output: the servers are
+    started by the person who has configured them, and end with the client."""
+
+    def __init__(self, app: App) -> None:
         self._app = app
-        self._pattern = pattern
+
+    async def borrow(self, tasks: anyio.abc.TaskGroup) -> ToolServers:
+        return ToolServers(self._app, tasks, starter=principal("cli"))
+
+    async def give_back(self, servers: ToolServers) -> None:
+        await servers.close()
+
+
+class OtherServers:
+    """The servers that are configured, and the client that is told of their changes."""
+
+    def __init__(
+        self,
+        app: App,
+        lender: ServerLender,
+        *,
+        who: Callable[[], Principal],
+        policy: tuple[str, ...],
+    ) -> None:
+        self._app, self._lender = app, lender
+        self._who, self._policy = who, policy
         self._has_changed = anyio.Event()
         self._lister: ServerSession | None = None
-        self.gateway: GatewayTools | None = None
+        self._servers: ToolServers | None = None
+        self._gateway: GatewayTools | None = None
 
-    def open(self, tasks: anyio.abc.TaskGroup) -> GatewayTools:
+    async def open(self, tasks: anyio.abc.TaskGroup) -> GatewayTools:
         """Start to look after the servers; they start with the first use."""
-        servers = ToolServers(
-            self._app, tasks, starter=principal("cli"), on_change=self._note_change
-        )
-        self.gateway = GatewayTools(self._app, self._pattern, servers)
+        servers = self._servers = await self._lender.borrow(tasks)
+        servers.listeners.add(self._note_change)
+        self._gateway = GatewayTools(self._app, servers, who=self._who, policy=self._policy)
         tasks.start_soon(self._tell_changes)
-        return self.gateway
+        return self._gateway
 
     async def close(self) -> None:
-        """End the servers."""
-        if self.gateway is not None:
-            await self.gateway.close()
+        """The client needs the servers no more."""
+        servers, self._servers = self._servers, None
+        if servers is not None:
+            servers.listeners.discard(self._note_change)
+            await self._lender.give_back(servers)
+
+    def act_as(self, who: Principal) -> None:
+        """Further servers are started by this principal."""
+        if self._servers is not None:
+            self._servers.act_as(who)
 
     def has(self, tool: str) -> bool:
         """Whether a server has this tool now, accepted by a person."""
-        return self.gateway is not None and self.gateway.find(tool) is not None
+        return self._gateway is not None and self._gateway.find(tool) is not None
 
     async def tools(self, lister: ServerSession | None) -> list[Tool]:
         """The tools of all servers; `lister` is told when they change."""
-        if self.gateway is None:
+        if self._gateway is None:
             return []
         self._lister = lister or self._lister
-        return list(await anyio.to_thread.run_sync(self.gateway.tools))
+        return list(await anyio.to_thread.run_sync(self._gateway.tools))
 
     def _note_change(self) -> None:
         self._has_changed.set()

@@ -18,8 +18,7 @@ TOOL_SCOPES = frozenset(
         Permission.PACKAGES_INSTALL,
     }
 )
-"""What the tools need; a token without any of them can do nothing here."""
-_SCOPES = " ".join(sorted(TOOL_SCOPES))
+"""What Cellwall's own tools need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +27,13 @@ class ProtectedResource:
 
     url: str
     issuer: str
+    with_gateway: bool = False
+    """Whether tools of other servers are offered as well."""
+
+    @property
+    def tool_scopes(self) -> frozenset[Permission]:
+        """What the tools need; a token without any of them can do nothing here."""
+        return TOOL_SCOPES | {Permission.TOOLS_CALL} if self.with_gateway else TOOL_SCOPES
 
     @property
     def metadata_path(self) -> str:
@@ -46,11 +52,12 @@ class ProtectedResource:
             "authorization_servers": [self.issuer],
             "bearer_methods_supported": ["header"],
             # Answers to questions count where the token may answer.
-            "scopes_supported": sorted({*TOOL_SCOPES, Permission.APPROVALS_ANSWER}),
+            "scopes_supported": sorted({*self.tool_scopes, Permission.APPROVALS_ANSWER}),
         }
 
     def challenge(self, error: Literal["", "invalid_token", "insufficient_scope"]) -> str:
         """For `WWW-Authenticate`. No error where no token came (RFC 6750, section 3.1)."""
         stated = f'error="{error}", ' if error else ""
         place = f'resource_metadata="{self.metadata_url}"'
-        return f'Bearer realm="cellwall", {stated}scope="{_SCOPES}", {place}'
+        scopes = " ".join(sorted(self.tool_scopes))
+        return f'Bearer realm="cellwall", {stated}scope="{scopes}", {place}'

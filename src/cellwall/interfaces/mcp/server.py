@@ -16,7 +16,7 @@ import anyio
 
 from cellwall.interfaces.mcp.client_session import ClientSession, silence_sdk
 from cellwall.interfaces.mcp.messages import max_message_bytes
-from cellwall.interfaces.mcp.other_servers import OtherServers
+from cellwall.interfaces.mcp.other_servers import OtherServers, OwnServers
 from cellwall.interfaces.mcp.sessions import ClientSandboxes
 from cellwall.interfaces.mcp.stdio import stdio
 
@@ -43,13 +43,17 @@ async def serve(app: App, pattern: Action, *, with_gateway: bool = False) -> Sig
                     tasks.cancel_scope.cancel()
 
             tasks.start_soon(watch_signals)
-            others = OtherServers(app, pattern) if with_gateway else None
-            client = ClientSession(ClientSandboxes(app, pattern), others)
+            sandboxes, others = ClientSandboxes(app, pattern), None
+            if with_gateway:
+                others = OtherServers(
+                    app, OwnServers(app), who=lambda: pattern.principal, policy=pattern.policy
+                )
+            client = ClientSession(sandboxes, others)
             async with (
                 stdio(max_line_bytes) as (incoming, outgoing),
                 client.opened() as server,
             ):
-                await server.run(incoming, outgoing, client.options(server))
+                await server.run(incoming, outgoing, server.create_initialization_options())
             tasks.cancel_scope.cancel()
     return stopped[0] if stopped else None
 

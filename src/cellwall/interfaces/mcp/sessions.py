@@ -82,6 +82,13 @@ class ClientSandboxes:
         """Further calls are made by this principal: the same user, whose role may have changed."""
         self._pattern = replace(self._pattern, principal=principal)
 
+    async def has_accounts(self) -> bool:
+        """Whether the caller has connected an account."""
+        connections = self._app.runtime.connections
+        if connections is None:
+            return False
+        return await anyio.to_thread.run_sync(connections.has_any, self.principal)
+
     @property
     def wall_s(self) -> float:
         """The time limit of a call."""

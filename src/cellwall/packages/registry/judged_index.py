@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from cellwall.core.network import Scheme
 from cellwall.core.verdict import Verdict
 from cellwall.packages.evidence import PackageVerdict, Step
 from cellwall.packages.registry.downloads import Artifact
@@ -74,6 +75,8 @@ class JudgedIndex:
     """Algorithm and digest of every file of a version, also of those that a cell is not shown."""
     sources: Mapping[str, SourceArchive] = field(default_factory=dict)
     """By version: the source archives that policy allows to build. No cell is shown them."""
+    origin: bytes = b""
+    """Of the URLs of files in the pages, with https."""
     tags: Mapping[str, str] = field(init=False)
     """The entity tags of the pages."""
 
@@ -121,10 +124,14 @@ class JudgedIndex:
             return replace(refused, reasons=tuple(reasons))
         return refused or (shown[-1] if shown else self.verdict)
 
-    def page(self, accept: str) -> tuple[str, bytes, str]:
-        """Content type, bytes and entity tag."""
+    def page(self, accept: str, scheme: Scheme) -> tuple[str, bytes, str]:
+        """Content type, bytes and entity tag. A client that asks for the page without TLS asks for
+        the files without TLS as well, from the same host: one connection serves both."""
         content_type = self.choose_type(accept)
-        return content_type, self.pages[content_type], self.tags[content_type]
+        page = self.pages[content_type]
+        if scheme == "http" and self.origin:
+            page = page.replace(self.origin, b"/")
+        return content_type, page, self.tags[content_type]
 
     @property
     def size(self) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import IO
 from urllib.parse import unquote
 
+from cellwall.core.network import Scheme
 from cellwall.packages.registry.downloads import Artifact
 
 # RFC 9110, 14.1.2, with one range; servers may ignore several, and this one does.
@@ -32,6 +33,7 @@ class RegistryRequest:
     range: str = ""
     if_range: str = ""
     if_none_match: str = ""
+    scheme: Scheme = "https"
 
     @property
     def decoded_path(self) -> str:

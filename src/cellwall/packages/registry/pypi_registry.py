@@ -139,6 +139,7 @@ class PypiRegistry:
             pages,
             _digests(index),
             _sources(index, buildable),
+            f"{FILES_URL}/".encode(),
         )
 
 

@@ -221,7 +221,7 @@ class RegistryService:
             return _refuse_package(refused, requester.report, was_asked=answer is not None)
         if (withheld := index.withheld) is not None:
             requester.report(withheld)  # (7)
-        return index_reply(request, *index.page(request.accept))
+        return index_reply(request, *index.page(request.accept, request.scheme))
 
     async def _index(self, registry: Registry, name: str, requester: _Requester) -> JudgedIndex:
         # (2), (3)

@@ -9,21 +9,21 @@ not run their code with the registry, it executes no file of the workspace (PKG-
 
     /workspace/.cellwall-install/ID/         the copy: a user base of Python, or a package of npm
     /workspace/.cellwall-install/ID.base     the environment that was copied
-    /workspace/.cellwall-install/ID.cache/   the cache of uv
+    /workspace/.cellwall-install/ID.cache/   the cache of uv, where /tmp is too small for it
 """
 
 from __future__ import annotations
 
+# late imports: Python starts for each step, and these double its time
+import errno
 import os
-import shlex
-import shutil
 import sys
 import time
-from contextlib import suppress
 
 WORKSPACE = "/workspace"
 STAGING = f"{WORKSPACE}/.cellwall-install"
 _STALE_S = 3600.0
+_MAX_SAID_BYTES = 1 << 20
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 # Beside the copy, where no wheel has data files.
@@ -31,6 +31,11 @@ _STAMP = ".base"
 _CACHE = ".cache"
 _UV = "/opt/packages/uv"
 _INSTALL = ("pip", "install", "--no-config", "--no-progress", "--only-binary=:all:")
+# The registry proxy is the only peer of this cell. With TLS uv takes twice the time.
+_INDEX = ("--default-index", "http://pypi.org/simple")
+_MEMORY_CACHE = "/tmp/.cache/uv"  # with uv's answers about Python, see `templates/uv_answers.py`
+_MEMORY_SHARE = 4
+_NO_SPACE = f"(os error {errno.ENOSPC})".encode()
 _NPM = ("install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier")
 NPM_WITHOUT_GIT = {"npm_config_git": "/nonexistent", "npm_config_allow_git": "none"}
 """For a git dependency, npm runs npm in the clone, whose .npmrc can name any program as git, also
@@ -40,7 +45,9 @@ _PROGRAMS = "/tmp/.cellwall-install"
 _NPM_FILES = ("package.json", "package-lock.json", "npm-shrinkwrap.json")
 
 
-def main(step: str, ecosystem: str, name: str, base: str, *requirements: str) -> int:
+def main(
+    step: str, ecosystem: str, name: str, base: str, memory_bytes: str, *requirements: str
+) -> int:
     """`base` is the user base of Python in this workspace."""
     place = f"{STAGING}/{name}"
     if step == "discard":
@@ -52,7 +59,10 @@ def main(step: str, ecosystem: str, name: str, base: str, *requirements: str) ->
         return _commit(place, copy, target, base)
     _prepare(place, copy, target)
     os.environ["PATH"] = _system_path(os.environ["PATH"])
-    code = _run_npm(place, requirements) if ecosystem == "npm" else _run_uv(place, requirements)
+    if ecosystem == "npm":
+        code = _run_npm(place, requirements)
+    else:
+        code = _run_uv(place, requirements, int(memory_bytes))
     if code != 0:
         _remove(place)
     return code
@@ -78,12 +88,16 @@ def _prepare(place: str, copy: str, target: str) -> None:
     with open(f"{place}{_STAMP}", "w", encoding="ascii") as stamp:
         stamp.write(_stamp(target))
     if os.path.isdir(target):
+        import shutil
+
         shutil.copytree(target, copy, symlinks=True, copy_function=_link)
     else:
         os.makedirs(copy)
 
 
 def _link(source: str, target: str) -> None:
+    import shutil
+
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:  # a file system without hard links
@@ -99,16 +113,40 @@ def _stamp(target: str) -> str:
     return f"{found.st_ino} {found.st_mtime_ns}"
 
 
-def _run_uv(place: str, requirements: tuple[str, ...]) -> int:
+def _run_uv(place: str, requirements: tuple[str, ...], memory_bytes: int) -> int:
     os.chdir("/")  # where no file of the workspace is read for a requirement
-    # Beside the environment, so that uv links its files: /tmp is memory, on another file system.
+    words = (_UV, *_INSTALL, *_INDEX, "--prefix", place)
+    if _has_small_tmp(memory_bytes):
+        # The files of the cache are written to memory, and removed with the cell.
+        code, said = _spawn_and_read(
+            *words, "--python", sys.executable, "--cache-dir", _MEMORY_CACHE, "--link-mode=copy",
+            "--", *requirements,
+        )  # fmt: skip
+        if code == 0 or _NO_SPACE not in said:
+            sys.stderr.buffer.write(said)
+            return code
+        _remove_tree(_MEMORY_CACHE)
+    # Beside the environment, so that uv links its files: /tmp is on another file system.
     cache = f"{place}{_CACHE}"
     try:
         python = _described_python()
-        where = ("--python", python, "--prefix", place, "--cache-dir", cache)
-        return _spawn(_UV, *_INSTALL, *where, "--", *requirements)
+        return _spawn(*words, "--python", python, "--cache-dir", cache, "--", *requirements)
     finally:
-        shutil.rmtree(cache, ignore_errors=True)
+        _remove_tree(cache)
+
+
+def _has_small_tmp(memory_bytes: int) -> bool:
+    """Whether a full /tmp leaves enough of the memory for uv."""
+    found = os.statvfs("/tmp")  # of this cell alone
+    return found.f_blocks * found.f_frsize <= memory_bytes // _MEMORY_SHARE
+
+
+def _spawn_and_read(*words: str) -> tuple[int, bytes]:
+    """The exit code, and the first part of what the program wrote to standard error."""
+    with open(os.memfd_create("stderr"), "w+b") as file:
+        code = _spawn(*words, stderr=file.fileno())
+        file.seek(0)
+        return code, file.read(_MAX_SAID_BYTES)
 
 
 def _described_python() -> str:
@@ -117,6 +155,8 @@ def _described_python() -> str:
     uv queries an interpreter by a script that it writes into its cache, which is in the workspace.
     It is asked here once, with a cache of its own, and the answer is kept.
     """
+    import shlex
+
     os.mkdir(_PROGRAMS)
     program, answer = f"{_PROGRAMS}/python", f"{_PROGRAMS}/answer"
     cache = ("--cache-dir", f"{_PROGRAMS}/cache")
@@ -132,10 +172,16 @@ def _write_program(path: str, script: str) -> None:
     os.chmod(path, 0o700)
 
 
+def _copy(source: str, target: str) -> None:
+    import shutil
+
+    shutil.copy2(source, target)
+
+
 def _run_npm(place: str, requirements: tuple[str, ...]) -> int:
     for name in _NPM_FILES:
         if os.path.isfile(f"{WORKSPACE}/{name}"):
-            shutil.copy2(f"{WORKSPACE}/{name}", f"{place}/{name}")
+            _copy(f"{WORKSPACE}/{name}", f"{place}/{name}")
     os.chdir(place)
     # No .npmrc of the workspace or the home is read: the registry proxy has the public name.
     os.environ |= {"npm_config_cache": "/tmp/.npm", "npm_config_prefix": "/tmp/.npm-global"}
@@ -145,9 +191,10 @@ def _run_npm(place: str, requirements: tuple[str, ...]) -> int:
     return _spawn("npm", *_NPM, "--prefix", place, "--", *requirements)
 
 
-def _spawn(*words: str) -> int:
+def _spawn(*words: str, stderr: int = 2) -> int:
+    to = [(os.POSIX_SPAWN_DUP2, stderr, 2)]
     try:
-        child = os.posix_spawnp(words[0], words, os.environ)  # noqa: TID251  # inside a cell
+        child = os.posix_spawnp(words[0], words, os.environ, file_actions=to)  # noqa: TID251  # inside a cell
     except OSError as error:
         print(f"{words[0]}: {error.strerror}", file=sys.stderr)
         return 127
@@ -160,8 +207,12 @@ def _commit(place: str, copy: str, target: str, base: str) -> int:
             _remove(place)
             print("the environment was changed meanwhile; install again", file=sys.stderr)
             return 1
-    os.makedirs(target, exist_ok=True)
-    _exchange(copy, target)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    try:
+        os.rename(copy, target)  # over nothing, or over an empty directory
+    except OSError:
+        os.makedirs(target, exist_ok=True)
+        _exchange(copy, target)
     if copy.endswith("/node_modules"):
         for name in _NPM_FILES:
             if os.path.isfile(f"{place}/{name}"):
@@ -205,14 +256,28 @@ def _exchange(copy: str, target: str) -> None:
 
 
 def _remove(place: str) -> None:
+    _remove_tree(place)
+    _remove_tree(f"{place}{_CACHE}")
     for path in (place, f"{place}{_CACHE}", f"{place}{_STAMP}"):
-        shutil.rmtree(path, ignore_errors=True)
-        with suppress(OSError):
+        try:
             os.unlink(path)
+        except OSError:
+            pass
     try:
         os.rmdir(STAGING)
     except OSError:  # another installation uses it
         pass
+
+
+def _remove_tree(path: str) -> None:
+    """Mostly empty directories are left."""
+    try:
+        for folder, _, _ in os.walk(path, topdown=False):
+            os.rmdir(folder)
+    except OSError:
+        import shutil
+
+        shutil.rmtree(path, ignore_errors=True)
 
 
 if __name__ == "__main__":

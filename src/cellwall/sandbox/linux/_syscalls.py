@@ -110,14 +110,15 @@ def file_handle(fd: int) -> str:
 
 
 def landlock_abi() -> int:
-    """The Landlock ABI of this kernel; 0 if Landlock is not built in or disabled."""
+    """The Landlock ABI of this kernel; 0 if Landlock is not built in, disabled, or refused."""
     version = int(
         _create_ruleset(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
     )
     if version >= 0:
         return version
     code = ctypes.get_errno()
-    if code in {errno.ENOSYS, errno.EOPNOTSUPP}:
+    # EPERM: the system-call filter of a container (systemd-nspawn, older Docker) lacks the call.
+    if code in {errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}:
         return 0
     raise OSError(code, os.strerror(code))
 

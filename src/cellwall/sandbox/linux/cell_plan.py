@@ -109,7 +109,7 @@ def init_plan(walls: Walls, job: Job) -> bytes:
     _plan_mounts(plan, walls, job)
     _plan_skills(plan, job.skills)
     plan.add(network_steps())
-    plan_egress(plan, job.egress)
+    plan_egress(plan, job.egress, homes=_homes(job.mount))
     plan.add(_cover_steps())
     _plan_life(plan, job)
     _plan_inner_walls(plan, walls, job.limits)
@@ -169,7 +169,7 @@ def warm_plan(
         plan.files(job.files)
     _plan_skills(plan, job.skills)
     plan.add(network_steps())
-    plan_egress(plan, job.egress)
+    plan_egress(plan, job.egress, homes=_homes(job.mount))
     _plan_watch(plan, job.limits, mount)
     plan.add(_cover_steps())
     if is_interpreter:
@@ -177,6 +177,12 @@ def warm_plan(
     _plan_life(plan, job)
     _plan_inner_walls(plan, walls, job.limits)
     return plan.encode()
+
+
+def _homes(mount: WorkspaceMount) -> tuple[str, ...]:
+    """The folders in which programs look for their settings and caches. Nothing is ever put into a
+    user's directory."""
+    return ("/tmp", "/workspace") if mount.home else ("/tmp",)
 
 
 def _plan_skills(plan: Plan, skills: Sequence[Skill]) -> None:

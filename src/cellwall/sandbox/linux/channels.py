@@ -328,7 +328,8 @@ class EgressSockets:
 
     def plan(self, number: int) -> EgressPlan:
         """For the plan of a cell in which `inside` has this number."""
-        return EgressPlan(number, self._network.ports, self._network.files)
+        network = self._network
+        return EgressPlan(number, network.ports, network.files, network.offered)
 
     def hand_over(self) -> None:
         """Wait for init, then pass the sockets to the network. Blocks while the cell is built.

@@ -178,6 +178,11 @@ class LiveCell:
         """Of all processes since the cell was made; None if the cell is gone or not measured."""
         return self.parts.meter.cpu_s() if self.parts.meter else None
 
+    def memory_bytes(self) -> int | None:
+        """Of all processes now; None without a cgroup."""
+        meter = self.parts.meter
+        return meter.memory_bytes() if isinstance(meter, run_cgroup.RunCgroup) else None
+
     def pids(self) -> list[int]:
         return self.parts.meter.pids() if self.parts.meter else []
 

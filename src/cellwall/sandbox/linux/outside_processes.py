@@ -22,6 +22,7 @@ from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
 from cellwall.core.forks import OwnerProcess, forget_in_child
 from cellwall.sandbox.files.descriptors import closing_fd, write_all
 from cellwall.sandbox.linux import cgroups
+from cellwall.sandbox.linux.cell_search import is_suspended
 from cellwall.sandbox.linux.channels import ready_to_read, receive_descriptors, receive_words
 from cellwall.sandbox.linux.programs import cell_program
 
@@ -58,13 +59,14 @@ def write_memory_file(descriptor: int, content: bytes) -> None:
 class CellShim:
     """The parent of a run's processes, which outlives them; see cell/shim.c."""
 
-    def __init__(self, *, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, *, tag: str, prefix: Sequence[str] = ()) -> None:
+        """`tag` marks the state folder on the command line, for an emergency stop."""
         life_fd = placeholder_reaper().life_fd
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._diagnostics, diagnostics = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self._process = subprocess.Popen(
-                [*prefix, cell_program(), "keep", str(theirs.fileno()), str(life_fd)],
+                [*prefix, cell_program(), "keep", str(theirs.fileno()), str(life_fd), tag],
                 pass_fds=(theirs.fileno(), life_fd),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -188,6 +190,11 @@ class CellShim:
         self._socket.close()
         diagnostics, self._diagnostics = self._diagnostics, -1
         os.close(diagnostics)
+        if is_suspended(self._process.pid):
+            _suspended.append(
+                self._process
+            )  # frozen as evidence: it goes on, and ends, when thawed
+            return
         self._process.wait()
 
     def failure(self, step: str) -> CellwallError:
@@ -231,6 +238,7 @@ class CellShim:
         )
 
 
+_suspended: list[subprocess.Popen[bytes]] = []
 _ANSWER_WITHIN_S = 20.0
 _MAX_ANSWER_BYTES = 256
 

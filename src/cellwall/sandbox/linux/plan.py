@@ -15,8 +15,8 @@ in between.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cellwall.core.errors import BadInput
 from cellwall.core.network import NETWORK_INSIDE, PROXY_PORT, TRANSPARENT_NET
@@ -146,6 +146,8 @@ class EgressPlan:
     """The number, in the cell, of the socket over which init sends them."""
     ports: tuple[int, ...]
     files: Mapping[str, bytes]
+    offered: Mapping[str, bytes] = field(default_factory=dict)
+    """Path below the home -> content: files that programs can do without."""
 
 
 @functools.cache
@@ -157,10 +159,14 @@ def network_steps() -> bytes:
     return plan.joined()
 
 
-def plan_egress(plan: Plan, egress: EgressPlan | None) -> None:
+def plan_egress(plan: Plan, egress: EgressPlan | None, *, homes: Sequence[str] = ()) -> None:
     """Before capabilities are dropped: ports below 1024 and an own address need two of them."""
     if egress is None:
         return
+    for home in homes:
+        for path, content in egress.offered.items():
+            plan.step("offer", f"{home}/{path}", 0o644, len(content))
+            plan.blob(content)
     if egress.files:
         room = sum(map(len, egress.files.values())) + PAGE_ROOM * (1 + len(egress.files))
         plan.step("tmpfs", NETWORK_INSIDE, f"size={room},mode=0755")

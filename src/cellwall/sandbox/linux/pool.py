@@ -76,7 +76,7 @@ class Pool:
         self._users: Counter[Template] = Counter()
         self._retired: set[Template] = set()
         self._used_cells: deque[WarmCell] = deque()
-        self.worker = PoolWorker(self._tick)
+        self.worker = PoolWorker(self._tick, self._ledger.stop_flag.is_known_set)
 
     # --- templates
 

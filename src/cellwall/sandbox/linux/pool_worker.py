@@ -20,10 +20,10 @@ _log = logging.getLogger("cellwall")
 class PoolWorker:
     """Runs jobs in order, and removes cgroups of ended cells as soon as the kernel allows."""
 
-    def __init__(self, tick: Callable[[], None]) -> None:
+    def __init__(self, tick: Callable[[], None], is_stopped: Callable[[], bool]) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._dying: list[tuple[float, RunCgroup]] = []
-        self._tick = tick
+        self._tick, self._is_stopped = tick, is_stopped
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class PoolWorker:
         if group is None:
             return
         if self._is_closed or sys.is_finalizing():
-            group.discard()
+            self._discard(group)
         else:
             self.submit(lambda: self._dying.append((time.monotonic(), group)))
 
@@ -71,7 +71,7 @@ class PoolWorker:
             else:
                 if job is None:
                     for _since, group in self._dying:
-                        group.discard()
+                        self._discard(group)
                     return
                 _try(job)
             _try(self._remove_groups)
@@ -86,7 +86,15 @@ class PoolWorker:
         self._dying = [each for each in dying if not each[1].try_remove()]
         for each in [each for each in self._dying if now - each[0] >= _PATIENCE_S]:
             self._dying.remove(each)
-            each[1].discard()
+            self._discard(each[1])
+
+    def _discard(self, group: RunCgroup) -> None:
+        """Remove a group with all that is in it; during an emergency stop only an empty one, since
+        its processes may be frozen as evidence. The group of their template is removed later."""
+        if self._is_stopped():
+            group.try_remove()
+        else:
+            group.discard()
 
 
 def _try(work: Callable[[], None]) -> None:

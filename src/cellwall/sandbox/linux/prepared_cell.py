@@ -18,6 +18,7 @@ from cellwall.core.limits import LimitName, Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox.linux import cgroups, outer_wall, run_cgroup
 from cellwall.sandbox.linux.cell_plan import Walls
+from cellwall.sandbox.linux.cell_search import is_suspended, start_time
 from cellwall.sandbox.linux.channels import CellPipes, EgressSockets, SupervisorEnds, ready_to_read
 from cellwall.sandbox.linux.layers import HostLayers
 from cellwall.sandbox.linux.outside_processes import (
@@ -94,15 +95,17 @@ class PreparedCell(MonitoredRun):
             stack.callback(os.close, self._cell_fd)
             self._plan_fd = memory_file("cellwall-init", b"")
             stack.callback(os.close, self._plan_fd)
+            # Marked, so that an emergency stop finds the group without the ledger as well.
+            name = f"{self._entry.id}.{shape.ledger.tag}"
             self.shim = CellShim(
-                prefix=cgroups.scope_command(self._entry.id) if shape.in_scope else ()
+                tag=shape.ledger.tag, prefix=cgroups.scope_command(name) if shape.in_scope else ()
             )
             stack.callback(self._discard_group)
             stack.callback(self.shim.close)
+            self._entry.note_shim(self.shim.pid, start_time(self.shim.pid))
             if shape.cgroup is not None and not shape.in_scope:
-                name, nested = self._entry.id, shape.is_template
                 self.group = cgroups.make_group(
-                    shape.cgroup, name, nested=nested, note=self._entry.note_groups
+                    shape.cgroup, name, nested=shape.is_template, note=self._entry.note_groups
                 )
             self._stack = stack.pop_all()
 
@@ -127,6 +130,7 @@ class PreparedCell(MonitoredRun):
         lives_on: bool = False,
     ) -> Mapping[int, int]:
         """Returns the program's descriptors: number inside -> number in the cell."""
+        self._shape.ledger.stop_flag.check()
         shown = [*(outer_wall.workspace_directories(mount) if mount else ()), *tools]
         inside = self.pipes.inside
         sent = [self._cell_fd, self._plan_fd, self.pipes.status.inside, *inside.values()]
@@ -171,7 +175,11 @@ class PreparedCell(MonitoredRun):
         self.meter = self.group
 
     def start_init(self, init_plan: bytes) -> None:
-        """After every limit is written: let init carry out its plan."""
+        """After every limit is written: let init carry out its plan.
+
+        The shim is in the ledger by now: a stop that begins after this check finds it.
+        """
+        self._shape.ledger.stop_flag.check()
         write_memory_file(self._plan_fd, init_plan)
         self.pipes.status.send("go")
 
@@ -271,8 +279,11 @@ class PreparedCell(MonitoredRun):
         return self._failure or self.shim.failure(step)
 
     def _discard_group(self) -> None:
-        if self.group is not None and not self.is_gone:
-            self.group.discard()
+        if self.group is None or self.is_gone:
+            return
+        if self._shape.ledger.stop_flag.is_known_set() and is_suspended(self.shim.pid):
+            return  # removing the group would kill its frozen processes
+        self.group.discard()
 
 
 class SpareCells:

@@ -244,6 +244,12 @@ class RunCgroup:
         except OSError:
             return
 
+    def memory_bytes(self) -> int | None:
+        """The memory that is charged to the group now; None if it is removed."""
+        if self.version == 2:
+            return read_number(f"{self._own[0]}/memory.current")
+        return read_number(f"{self._directories['memory']}/memory.usage_in_bytes")
+
     def cpu_s(self) -> float | None:
         """The processor time of all its processes; None without a counter, or if it is removed."""
         if self.version == 2:

@@ -322,7 +322,8 @@ class LiveSessions:
         # A copy: a thread may start another process meanwhile.
         processes = list(session.processes.values())
         running = frozenset(each.id for each in processes if not each.ended.is_set())
-        return LiveUsage(session.cpu_s(), running)
+        cell = session.cell
+        return LiveUsage(session.cpu_s(), running, None if cell is None else cell.memory_bytes())
 
     def halt(self, session_id: str) -> None:
         """End every process of a live sandbox; its files stay, and the next run gets a new cell."""

@@ -55,7 +55,7 @@ Progress = Callable[[int], None]
 """Gets the bytes done so far."""
 
 
-class _ChunkWriter:
+class SealedChunkWriter:
     """Encrypts a stream in chunks."""
 
     def __init__(self, file: int, key: bytes, aad: bytes, progress: Progress | None) -> None:
@@ -81,7 +81,7 @@ class _ChunkWriter:
             self._progress(self._count * _CHUNK_BYTES)
 
 
-class _ChunkReader:
+class SealedChunkReader:
     """Decrypts and authenticates a stream; never returns a byte of a chunk that fails."""
 
     def __init__(self, file: IO[bytes], cipher: AESGCM, aad: bytes) -> None:
@@ -102,6 +102,13 @@ class _ChunkReader:
             parts.append(part)
             left -= len(part)
         return b"".join(parts)
+
+    def read_some(self, max_bytes: int) -> bytes:
+        """The next bytes of the current chunk; empty at the end."""
+        if self.is_at_end:
+            return b""
+        part, self._buffer = self._buffer[:max_bytes], self._buffer[max_bytes:]
+        return part
 
     @property
     def is_at_end(self) -> bool:
@@ -155,7 +162,7 @@ def write_archive(
     """Write these trees, each below its name, into an open file. Directories that code has locked
     are opened for it: the caller removes the trees afterwards."""
     write_all(file, _MAGIC + key_name.encode("ascii") + b"\n")
-    out = _ChunkWriter(file, key, _aad(session, key_name), progress)
+    out = SealedChunkWriter(file, key, _aad(session, key_name), progress)
     links: dict[tuple[int, int], str] = {}
     for name, root in roots.items():
         _put_header(out, {"p": name, "t": "d", **_attributes(root.fd, os.fstat(root.fd))})
@@ -169,7 +176,7 @@ def write_archive(
 
 
 def _put_entry(
-    out: _ChunkWriter, top: str, step: WalkStep, links: dict[tuple[int, int], str]
+    out: SealedChunkWriter, top: str, step: WalkStep, links: dict[tuple[int, int], str]
 ) -> None:
     status, path = step.status, f"{top}/{step.path}"
     kind = stat.S_IFMT(status.st_mode)
@@ -201,7 +208,7 @@ def _put_entry(
             _put_header(out, {"t": "w" if is_whiteout else "p", **about})
 
 
-def _put_header(out: _ChunkWriter, header: dict[str, Any]) -> None:
+def _put_header(out: SealedChunkWriter, header: dict[str, Any]) -> None:
     data = json.dumps(header, separators=(",", ":")).encode("ascii")
     out.write(_LENGTH.pack(len(data)) + data)
 
@@ -218,7 +225,7 @@ def _owner(status: os.stat_result) -> dict[str, int]:
     return {"u": status.st_uid, "g": status.st_gid}
 
 
-def _put_extents(out: _ChunkWriter, node: int, status: os.stat_result) -> None:
+def _put_extents(out: SealedChunkWriter, node: int, status: os.stat_result) -> None:
     try:
         opened = os.open(proc_path(node), os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:  # code took its own permissions away
@@ -272,7 +279,7 @@ def extract(
     """Make the trees of an archive below a new, empty directory. `file` is after its first line."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    source = _ChunkReader(file, AESGCM(key), _aad(session, key_name))
+    source = SealedChunkReader(file, AESGCM(key), _aad(session, key_name))
     directories: list[dict[str, Any]] = []
     done = 0
     with Root(os.dup(folder)) as root:
@@ -290,7 +297,7 @@ def extract(
             _set_attributes_below(root, header)
 
 
-def _get_header(source: _ChunkReader) -> dict[str, Any]:
+def _get_header(source: SealedChunkReader) -> dict[str, Any]:
     (length,) = _LENGTH.unpack(source.read(_LENGTH.size))
     if length > _MAX_HEADER_BYTES:
         raise _damaged("a header is too long")
@@ -298,7 +305,7 @@ def _get_header(source: _ChunkReader) -> dict[str, Any]:
     return header
 
 
-def _make_entry(root: Root, header: dict[str, Any], source: _ChunkReader) -> int:
+def _make_entry(root: Root, header: dict[str, Any], source: SealedChunkReader) -> int:
     """Returns the bytes of its content."""
     parent, _, name = header["p"].rpartition("/")
     flags = os.O_RDONLY | os.O_DIRECTORY
@@ -331,7 +338,7 @@ def _make_entry(root: Root, header: dict[str, Any], source: _ChunkReader) -> int
     return 0
 
 
-def _make_file(folder: int, name: str, header: dict[str, Any], source: _ChunkReader) -> int:
+def _make_file(folder: int, name: str, header: dict[str, Any], source: SealedChunkReader) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     written = 0
     with closing_fd(os.open(name, flags, 0o600, dir_fd=folder)) as file:

@@ -136,13 +136,27 @@ class Fixture:
         else:
             self.served.append((report.name, report.artifact.version, report.size))
 
-    def ask(self, path, host="pypi.org", method="GET", accept=JSON_TYPE):
-        request = RegistryRequest(method, host, path, accept)
+    def ask(self, path, host="pypi.org", method="GET", accept=JSON_TYPE, scheme="https"):
+        request = RegistryRequest(method, host, path, accept, scheme=scheme)
         reply = anyio.run(self.service.respond, request, self._report)
         if reply.stream is None:
             return reply.status, reply.body
         with reply.stream:
             return reply.status, reply.stream.read()
+
+
+@pytest.mark.requirement("PKG-1", "PKG-4")
+@pytest.mark.parametrize(
+    ("scheme", "origin"), [("https", "https://files.pythonhosted.org"), ("http", "")]
+)
+def test_a_page_without_tls_names_the_judged_files_on_its_own_host(registry, scheme, origin):
+    status, body = registry.ask("/simple/zebra-atlas/", scheme=scheme)
+    assert status == 200
+    assert [each["url"] for each in json.loads(body)["files"]] == [origin + FILE]
+    assert registry.ask(FILE, scheme=scheme) == (200, WHEEL)
+    young = FILE.replace("1.0", "2.0")
+    assert registry.ask(young, scheme=scheme)[0] == 404
+    assert registry.served == [("zebra-atlas", "1.0", len(WHEEL))]
 
 
 @pytest.mark.requirement("PKG-1")

@@ -83,6 +83,19 @@ def test_a_plan_without_egress_has_no_step_of_it() -> None:
     assert not {"datagrams", "prefix"} & set(words)
 
 
+@pytest.mark.requirement("FS-3")
+def test_files_for_programs_are_offered_in_homes_and_never_in_a_users_directory() -> None:
+    egress = cell_plan.EgressPlan(77, (), {}, {".cache/x/y": b"z"})
+    words = init(job=replace(JOB, egress=egress))
+    assert has(words, "offer", "/tmp/.cache/x/y", "420", "1", "z")
+    assert has(words, "offer", "/workspace/.cache/x/y", "420", "1", "z")
+    assert words.index("seal") < words.index("offer") < words.index("drop")
+    mount = replace(JOB.mount, home=False)
+    words = init(job=replace(JOB, egress=egress, mount=mount))
+    assert has(words, "offer", "/tmp/.cache/x/y", "420", "1", "z")
+    assert "/workspace/.cache/x/y" not in words
+
+
 def test_without_landlock_there_is_no_ruleset_but_every_other_wall() -> None:
     words = init(replace(WALLS, landlock_abi=0))
     assert "landlock" not in words

@@ -17,6 +17,7 @@ import pytest
 from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.types import WorkspaceMode, WorkspaceRequest, new_id
 from cellwall.sandbox.files.root import Root
+from cellwall.sandbox.workspace import sealed_files
 from cellwall.sandbox.workspace.changes import changes as changes_of
 from cellwall.sandbox.workspace.store import COARSE_CLOCK, StoredWorkspace, WorkspaceStore
 
@@ -169,6 +170,28 @@ def test_nothing_that_code_makes_loses_its_files_or_keeps_them_in_clear(
             found = [change.path for change in changes_of(lower, root)]
     assert "a" in found
     assert len(found[-1]) > 4095  # listed, for `apply` to refuse it
+
+
+def test_attributes_that_code_makes_longer_than_a_header_lose_no_file(store, monkeypatch):
+    """Attributes of 1 MiB need another file system, so the bound is lowered instead."""
+    monkeypatch.setattr(sealed_files, "_MAX_HEADER_BYTES", 2000)
+    names = [f"user.made.{number}" for number in range(30)]
+
+    def read_back() -> bytes:
+        session = store.make(new_id("act"), COW)
+        made = Path(session.upper_path, "a")
+        made.write_bytes(CANARY)
+        for name in names:
+            os.setxattr(made, name, b"x" * 100)
+        store.retire(session)
+        with store.open_upper(session) as opened:
+            return Path(opened, "a").read_bytes()
+
+    assert read_back() == CANARY
+    # The control: kept, these attributes would make the header unreadable.
+    monkeypatch.setattr(sealed_files, "_OVERLAY_XATTRS", frozenset(names))
+    with pytest.raises(WorkspaceError):
+        read_back()
 
 
 def test_a_live_workspace_is_read_in_place(store):

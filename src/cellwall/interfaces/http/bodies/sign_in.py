@@ -25,11 +25,25 @@ class ProviderAddress(BaseModel):
     model_config = examples({"url": "https://login.example.com/authorize?…"})
 
 
-class PasskeyRegistration(RequestBody):
-    """The password of a user who has one: a stolen token alone adds no passkey."""
+class Confirmation(RequestBody):
+    """The password of a user who has one: a stolen token alone adds no way to sign in."""
 
     password: str | None = Field(None, max_length=1024)
     model_config = examples({"password": "correct horse battery"})
+
+
+class IdentityBody(BaseModel):
+    """An identity at the provider that signs in to the caller's account."""
+
+    issuer: str
+    subject: str
+    created: Seconds
+
+
+class IdentityList(BaseModel):
+    """The oldest first."""
+
+    identities: list[IdentityBody]
 
 
 class CeremonyBody(BaseModel):

@@ -55,6 +55,24 @@ void read_program(struct plan plan, struct program *program) {
     if (!program_step(verb, &plan, program)) unknown_verb();
 }
 
+/* A file that programs can do without, in a directory that may hold files of the cell's own code. What
+ * exists stays as it is. A link of that code leads to no place that the code cannot write: the root is
+ * sealed by now. */
+static void offer_file(const char *path, uint64_t mode, const char *content, size_t length) {
+  char folder[256]; /* the plan itself is mapped read-only */
+  for (const char *end = strchr(path + 1, '/'); end != NULL; end = strchr(end + 1, '/')) {
+    size_t size = (size_t)(end - path);
+    if (size >= sizeof folder) return;
+    memcpy(folder, path, size);
+    folder[size] = '\0';
+    (void)mkdir(folder, 0755);
+  }
+  int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, (mode_t)mode);
+  if (fd < 0) return;
+  if (write(fd, content, length) != (ssize_t)length) (void)unlink(path); /* the disk is full */
+  close(fd);
+}
+
 static int file_step(const char *verb, struct plan *plan) {
   if (strcmp(verb, "dir") == 0) {
     if (mkdir(plan_need(plan), 0755) != 0) die("dir-make");
@@ -66,6 +84,11 @@ static int file_step(const char *verb, struct plan *plan) {
     uint64_t mode = plan_number(plan);
     size_t length = (size_t)plan_number(plan);
     make_file(path, mode, plan_bytes(plan, length), length);
+  } else if (strcmp(verb, "offer") == 0) {
+    const char *path = plan_need(plan);
+    uint64_t mode = plan_number(plan);
+    size_t length = (size_t)plan_number(plan);
+    offer_file(path, mode, plan_bytes(plan, length), length);
   } else {
     return 0;
   }

@@ -7,7 +7,8 @@
 #include <unistd.h>
 
 int main(int argc, char **argv) {
-  if (argc == 4 && strcmp(argv[1], "keep") == 0) return run_shim(atoi(argv[2]), atoi(argv[3]));
+  /* The fourth word marks the state folder, for those who look for its shims. */
+  if (argc == 5 && strcmp(argv[1], "keep") == 0) return run_shim(atoi(argv[2]), atoi(argv[3]));
   if (argc == 3 && strcmp(argv[1], "hold") == 0) return run_reaper(atoi(argv[2]));
   if (argc == 4 && strcmp(argv[1], "init") == 0) return init(atoi(argv[2]), atoi(argv[3]));
   static const char usage[] =

@@ -1,0 +1,252 @@
+"""Finds every cell of a state folder on this host, of every process that started one (OBS-3).
+
+Three sources, of which each alone is enough where the others were lost:
+  1. the ledger of runs names the shim of each cell, with its start time;
+  2. the command line of a shim has the tag of its state folder;
+  3. the cgroup of each process of a cell has the tag in its name.
+
+Nothing that code inside could forge is believed: a cell cannot write the ledger, cannot change its
+cgroup, and its processes are in another PID namespace than a shim. The search reads no memory of a
+cell's process, which could block the reader: a command line is read only of a process in our own
+PID namespace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from cellwall.core.errors import BadInput
+from cellwall.core.types import check_id
+from cellwall.sandbox.files.descriptors import closing_fd, read_at_most
+from cellwall.sandbox.linux import cgroups
+from cellwall.sandbox.linux.run_cgroup import read_text
+
+# Offsets in /proc/PID/stat after the command's closing parenthesis, proc_pid_stat(5).
+_STATE, _PARENT, _FLAGS, _THREADS, _STARTED = 0, 1, 6, 17, 19
+_EXITING = 0x4  # PF_EXITING: the kernel takes it apart, and no code of it runs again
+_SHIM_NAME = "cellwall-cell"
+FIRST = 2  # bubblewrap's monitor, and the first process of the cell's PID namespace
+_MAX_ENTRY_BYTES = 1024 * 1024
+_MAX_COMMAND_BYTES = 4096
+_IN_PATH = re.compile(
+    r"(?P<group>.*/cellwall[/-](?P<cell>[0-9A-Za-z_-]+)\.(?P<tag>[0-9a-f]+)(?:\.scope)?)"
+    r"(?:/(?P<inner>cell_[0-9a-z]+))?(?:/|$)"
+)
+_OPEN_ENTRY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class CellProcess:
+    """A process as the kernel describes it. A pid with its start time is never reused."""
+
+    pid: int
+    parent: int
+    started: int
+    state: str
+    name: str
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.state in "Tt"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCell:
+    """A template, with all its cells, or a cell with an outer wall of its own."""
+
+    id: str
+    """The id in the ledger; of a cell that is not in the ledger, the name of its cgroup."""
+    shim: CellProcess | None
+    processes: tuple[CellProcess, ...]
+    """All but the shim, parents before children."""
+    unified_groups: tuple[str, ...] = ()
+    """The v2 groups by which the kernel freezes and kills all processes at once."""
+    is_shim_inside: bool = False
+    """Whether those groups contain the shim, as a scope of systemd does."""
+    inner: tuple[str, ...] = ()
+    """The ids of the cells of a template, by their cgroups."""
+
+
+def start_time(pid: int) -> int:
+    """When a process started, in ticks since boot; 0 for a process that is gone."""
+    found = _read_process(pid)
+    return 0 if found is None else found.started
+
+
+def is_suspended(pid: int) -> bool:
+    """Whether a process of ours was suspended, as the shims of frozen cells are."""
+    found = _read_process(pid)
+    return found is not None and found.is_stopped
+
+
+def find_cells(ledger: str, tag: str, *, is_detailed: bool = False) -> tuple[FoundCell, ...]:
+    """All cells of the state folder that have a living process, by one pass over /proc.
+
+    `is_detailed` also names the cells of each template, which takes as long as the search itself.
+    """
+    table = _read_table()
+    noted = {shim: name for name, shim in _noted_shims(ledger)}
+    shims: dict[int, str] = {}
+    for process in table.values():
+        name = noted.get((process.pid, process.started))
+        if name is not None and _is_shim(process, None):
+            shims[process.pid] = name
+        elif _is_shim(process, tag):
+            shims[process.pid] = ""
+    trees = _trees(table, shims)
+    below = {pid for tree in trees.values() for pid in tree}
+    # The group of a cell is that of its first process. Every process outside of a known tree is
+    # looked at as well: its shim may be gone, before the kernel delivers the signal of its death.
+    asked = (
+        table.keys()
+        if is_detailed
+        else [
+            *(pid for pid in table if pid not in below),
+            *(pid for tree in trees.values() for pid in tree[:FIRST]),
+        ]
+    )
+    members = {pid: each for pid in asked if (each := _membership(pid, tag)) is not None}
+    unified = next((mount for mount in _mounts() if mount.version == 2), None)
+    return tuple(_assemble(table, shims, trees, members, unified))
+
+
+def _trees(table: Mapping[int, CellProcess], shims: Mapping[int, str]) -> dict[int, list[int]]:
+    """shim -> all processes below it, parents first: the first PID 1 ends its whole namespace."""
+    children: dict[int, list[int]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    trees: dict[int, list[int]] = {}
+    for shim in shims:
+        found, waiting = [], [shim]
+        while waiting:
+            waiting = [child for each in waiting for child in children.get(each, ())]
+            found += waiting
+        trees[shim] = found
+    return trees
+
+
+@dataclass(frozen=True, slots=True)
+class _Membership:
+    """The cgroup of a process of a cell."""
+
+    cell: str
+    inner: str
+    unified: str
+    """Its path in the v2 hierarchy, if that has the tag."""
+
+
+def _assemble(
+    table: Mapping[int, CellProcess],
+    shims: Mapping[int, str],
+    trees: Mapping[int, Sequence[int]],
+    members: Mapping[int, _Membership],
+    unified: cgroups.CgroupMount | None,
+) -> Iterator[FoundCell]:
+    def make(name: str, shim: CellProcess | None, pids: Iterable[int]) -> FoundCell:
+        found = [members[pid] for pid in pids if pid in members]
+        paths = sorted({each.unified for each in found if each.unified})
+        return FoundCell(
+            name or min((each.cell for each in found), default=f"shim-{shim.pid if shim else 0}"),
+            shim,
+            tuple(table[pid] for pid in pids),
+            tuple(cgroups.directory_of(unified, path) for path in paths) if unified else (),
+            is_shim_inside=shim is not None and shim.pid in members,
+            inner=tuple(sorted({each.inner for each in found if each.inner})),
+        )
+
+    seen: set[int] = set(shims)
+    for pid, noted in shims.items():
+        below = [each for each in trees[pid] if each not in seen]
+        seen.update(below)
+        yield make(noted, table[pid], below)
+    orphans: dict[str, list[int]] = {}
+    for pid, member in members.items():
+        if pid not in seen:
+            orphans.setdefault(member.cell, []).append(pid)
+    for name, pids in orphans.items():
+        yield make(name, None, pids)
+
+
+def _read_table() -> dict[int, CellProcess]:
+    found = (_read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {each.pid: each for each in found if each is not None}
+
+
+def _read_process(pid: int) -> CellProcess | None:
+    """None for a process that is gone, a zombie or on its way there: the kernel may need long to
+    take its namespaces apart. The main thread of a living process may be dead as well, so that
+    such a process counts by its threads."""
+    try:
+        with closing_fd(os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
+            text = os.read(descriptor, 4096)
+    except OSError:
+        return None
+    before, _, after = text.rpartition(b")")
+    fields = after.split()
+    if len(fields) <= _STARTED:
+        return None
+    state = fields[_STATE].decode("ascii", "replace")
+    is_ending = state in "ZX" or int(fields[_FLAGS]) & _EXITING
+    if is_ending and int(fields[_THREADS]) <= 1:
+        return None
+    name = before.partition(b"(")[2].decode("utf-8", "replace")
+    return CellProcess(pid, int(fields[_PARENT]), int(fields[_STARTED]), state, name)
+
+
+def _is_shim(process: CellProcess, tag: str | None) -> bool:
+    """A shim of ours: by its program, its user and its PID namespace, which no cell shares."""
+    if process.name != _SHIM_NAME:
+        return False
+    try:
+        place = f"/proc/{process.pid}"
+        if os.stat(place).st_uid != os.geteuid():
+            return False
+        if os.stat(f"{place}/ns/pid").st_ino != os.stat("/proc/self/ns/pid").st_ino:
+            return False
+        with closing_fd(os.open(f"{place}/cmdline", os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
+            words = os.read(descriptor, _MAX_COMMAND_BYTES).split(b"\0")
+    except OSError:
+        return False
+    return words[1:2] == [b"keep"] and (tag is None or words[4:5] == [tag.encode()])
+
+
+def _noted_shims(ledger: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """(id, (pid, start time)) of each entry. A link, a FIFO or a damaged entry is skipped: the
+    other sources still find its cell."""
+    try:
+        names = os.listdir(ledger)
+    except OSError:
+        return
+    for name in names:
+        with suppress(OSError, ValueError, TypeError, BadInput):
+            path = os.path.join(ledger, check_id(name))
+            with closing_fd(os.open(path, _OPEN_ENTRY)) as descriptor:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    continue
+                notes = json.loads(read_at_most(descriptor, _MAX_ENTRY_BYTES) or b"{}")
+            match notes:
+                case {"shim": [int(pid), int(started)]} if pid > 1:
+                    yield name, (pid, started)
+
+
+def _mounts() -> tuple[cgroups.CgroupMount, ...]:
+    return cgroups.parse_mounts(read_text("/proc/self/mountinfo"))
+
+
+def _membership(pid: int, tag: str) -> _Membership | None:
+    text = read_text(f"/proc/{pid}/cgroup")
+    if tag not in text:
+        return None
+    found: _Membership | None = None
+    for controller, path in cgroups.parse_membership(text).items():
+        match = _IN_PATH.match(path)
+        if match is not None and match["tag"] == tag:
+            unified = match["group"] if controller == "" else found.unified if found else ""
+            found = _Membership(match["cell"], match["inner"] or "", unified)
+    return found

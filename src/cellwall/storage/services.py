@@ -1,0 +1,46 @@
+"""The services that use this database, so that one does not end the sessions of another."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, func, select, update
+
+from cellwall.storage.models import ApprovalRow, ServiceRow, SessionRow
+from cellwall.storage.repository import Repository, insert_or_update
+
+_FORGET_AFTER_S = 30 * 86_400.0
+
+
+class Services(Repository):
+    """Implements `ServicesPort`."""
+
+    async def note_service(self, *, now_s: float) -> None:
+        async with self._database.write() as connection:
+            values = {"id": self.service_id, "seen_s": now_s}
+            await connection.execute(insert_or_update(connection, ServiceRow, ["id"], **values))
+
+    async def forget_service(self) -> None:
+        async with self._database.write() as connection:
+            await connection.execute(delete(ServiceRow).where(ServiceRow.id == self.service_id))
+
+    async def count_other_services(self, *, seen_since_s: float) -> int:
+        others = (ServiceRow.id != self.service_id, ServiceRow.seen_s >= seen_since_s)
+        query = select(func.count()).select_from(ServiceRow).where(*others)
+        async with self._database.read() as connection:
+            return (await connection.execute(query)).scalar_one()
+
+    async def end_for_unseen_services(
+        self, *, unseen_since_s: float, answer: str, now_s: float
+    ) -> int:
+        seen = select(ServiceRow.id).where(ServiceRow.seen_s >= unseen_since_s)
+        sessions = update(SessionRow).where(
+            SessionRow.ended_s.is_(None), SessionRow.service_id.not_in(seen)
+        )
+        approvals = update(ApprovalRow).where(
+            ApprovalRow.answered_s.is_(None), ApprovalRow.service_id.not_in(seen)
+        )
+        async with self._database.write() as connection:
+            ended = await connection.execute(sessions.values(ended_s=now_s))
+            denied = await connection.execute(approvals.values(answer=answer, answered_s=now_s))
+            old = ServiceRow.seen_s < now_s - _FORGET_AFTER_S
+            await connection.execute(delete(ServiceRow).where(old))
+            return ended.rowcount + denied.rowcount

@@ -1,0 +1,291 @@
+"""Code inside that does not want to end, and owners of cells that do not answer (OBS-3).
+
+Each program proves first that it runs: a stop that finds nothing would pass every test here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import cellwall
+from cellwall.admin.emergency_stop import EmergencyStop
+from cellwall.core.errors import CellwallError
+from cellwall.core.types import Principal
+from cellwall.sandbox.linux.cell_search import FoundCell, find_cells
+from cellwall.sandbox.linux.prepared_cell import PreparedCell
+from cellwall.sandbox.run_ledger import home_tag
+from conftest import new_home, ordinary_user
+from interfaces import prepared_program
+
+pytestmark = [pytest.mark.requirement("OBS-3"), pytest.mark.slow]
+DEADLINE_S = 60.0
+WHO = Principal("tester", "cli")
+
+# Signals that can be ignored are; some children leave their parent, session and process group.
+STUBBORN = """
+import ctypes, os, signal, time
+for number in range(1, 65):
+    try: signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+ctypes.CDLL(None).prctl(4, 0)  # not dumpable
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() != 0: os._exit(0)
+        break
+while True:
+    try:
+        if os.fork() == 0: time.sleep(0.001); os._exit(0)
+    except OSError: pass
+"""
+# Once suspended, a process is continued by every other one that still runs.
+WAKERS = """
+import os, signal, time
+for _ in range(6): os.fork()
+while True:
+    try: os.kill(-1, signal.SIGCONT)
+    except OSError: pass
+"""
+# In a process of its own, as an agent's SDK: prints a line when the program inside runs.
+OWNER = """
+import sys, cellwall
+with cellwall.Sandbox.create(timeout=600) as sandbox:
+    sandbox.commands.run("sleep 600", background=True)
+    print("runs", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def switch(state_home: str) -> Iterator[EmergencyStop]:
+    found = EmergencyStop.configured(WHO)
+    yield found
+    found.thaw()
+    found.stop(reason="end of test")
+    found.lift(reason="end of test")
+
+
+def cells(home: str) -> tuple[FoundCell, ...]:
+    return find_cells(f"{home}/runs", home_tag(home))
+
+
+def processes(home: str) -> int:
+    return sum(len(cell.processes) for cell in cells(home))
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.01)
+
+
+@contextmanager
+def owner(home: str, path: str, **changes: object) -> Iterator[prepared_program.Popen]:
+    """A process with a live sandbox in which a program runs."""
+    environment = {**os.environ, "CELLWALL_HOME": home, "CELLWALL_PATH": path}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    options = {"env": environment, **pipes, **changes}
+    with prepared_program.Popen([], code=OWNER, **options) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"runs\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_programs_that_fork_and_ignore_signals_end(state_home: str, switch: EmergencyStop) -> None:
+    with cellwall.Sandbox.create(timeout=600) as sandbox:
+        script = textwrap.dedent(STUBBORN)
+        sandbox.files.write("stubborn.py", script)
+        sandbox.commands.run("python3 stubborn.py", background=True)
+        before = processes(state_home)
+        until(lambda: processes(state_home) > before + 2)
+        report = switch.stop(reason="test")
+        assert report.is_complete
+        assert report.cells
+        assert cells(state_home) == ()
+        refused = sandbox.commands.run("true")
+        assert (refused.status, refused.outcome.error.code) == ("denied", "CW-STOPPED")
+        assert switch.lift(reason="test")
+        assert sandbox.commands.run("echo back").stdout == "back\n"  # in a new cell, same files
+        assert sandbox.files.read("stubborn.py") == script
+
+
+@pytest.mark.only_on("cold", reason="signals go to processes, whichever cell they are in")
+def test_all_are_suspended_although_they_continue_each_other(
+    state_home: str, switch: EmergencyStop
+) -> None:
+    with cellwall.Sandbox.create(timeout=600) as sandbox:
+        sandbox.files.write("wakers.py", WAKERS)
+        sandbox.commands.run("python3 wakers.py", background=True)
+        until(lambda: processes(state_home) > 20)
+        report = switch.stop(reason="test", freeze=True)
+        assert report.is_complete
+        frozen = {
+            each.pid: cpu_ticks(each.pid) for cell in cells(state_home) for each in cell.processes
+        }
+        assert len(frozen) > 20
+        status = switch.status()
+        assert (status.is_stopped, status.frozen) == (True, status.cells)
+        assert {pid: cpu_ticks(pid) for pid in frozen} == frozen
+        assert switch.thaw() == report.cells
+        until(lambda: any(cpu_ticks(pid) > frozen[pid] for pid in frozen))  # the control
+        assert switch.stop(reason="test").is_complete
+        assert cells(state_home) == ()
+
+
+def cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+@pytest.mark.parametrize("fate", ["suspended", "killed, and its cells suspended"])
+def test_cells_end_whatever_became_of_their_owner(
+    state_home: str, switch: EmergencyStop, path: str, fate: str
+) -> None:
+    with owner(state_home, path) as process:
+        if fate == "suspended":
+            process.send_signal(signal.SIGSTOP)
+        else:  # the shim and init would end the cell after its owner
+            for cell in cells(state_home):
+                assert cell.shim is not None
+                for each in (cell.shim, *cell.processes):
+                    os.kill(each.pid, signal.SIGSTOP)
+            process.kill()
+            process.wait()
+        assert processes(state_home) >= 3
+        assert switch.stop(reason="test").is_complete
+        assert cells(state_home) == ()
+
+
+def test_frozen_cells_outlast_their_owner(
+    state_home: str, switch: EmergencyStop, path: str
+) -> None:
+    """Its exit closes every cell; the evidence stays until a person decides."""
+    with owner(state_home, path) as process:
+        assert switch.stop(reason="test", freeze=True).is_complete
+        before = processes(state_home)
+        assert before >= 3
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(DEADLINE_S) == 0  # and does not wait for them
+    assert processes(state_home) == before
+    with pytest.raises(CellwallError) as refused:
+        switch.lift(reason="too early")
+    assert refused.value.code == "CW-STOP-FROZEN"
+    assert switch.stop(reason="test").is_complete
+    assert cells(state_home) == ()
+
+
+@pytest.mark.only_on("cold", reason="an ordinary user has the same cells on both paths here")
+def test_an_ordinary_user_stops_its_own_cells() -> None:
+    user = ordinary_user().get("user")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        home, config = Path(folder, "state"), Path(folder, "cellwall.toml")
+        home.mkdir(mode=0o700)
+        config.write_text("[sandbox]\ndangerously_without_cgroup = true\n")
+        if user is not None:
+            Path(folder).chmod(0o755)
+            os.chown(home, user, user)
+        environment = {
+            "PATH": os.environ["PATH"],
+            "CELLWALL_HOME": str(home),
+            "CELLWALL_CONFIG": str(config),
+            "CELLWALL_PATH": "cold",
+        }
+        with owner(str(home), "cold", env=environment, cwd="/", user=user):
+            stop = ["stop", "--all", "--json"]
+            with prepared_program.Popen(
+                stop, env=environment, cwd="/", user=user, stdout=subprocess.PIPE
+            ) as done:
+                report = json.loads(done.communicate(timeout=DEADLINE_S)[0])
+            assert done.returncode == 0
+            assert (len(report["cells"]), report["left"]) == (1, [])
+            assert report["processes"] >= 3
+
+
+@pytest.mark.only_on("cold", reason="the warm path builds its template by the same steps")
+def test_no_run_that_starts_during_a_stop_survives(
+    state_home: str, switch: EmergencyStop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flag is set between the registration of a cell and the release of its program."""
+    begin, held, go_on = PreparedCell.start_init, threading.Event(), threading.Event()
+
+    def late(cell: PreparedCell, plan: bytes) -> None:
+        held.set()
+        assert go_on.wait(DEADLINE_S)
+        begin(cell, plan)
+
+    monkeypatch.setattr(PreparedCell, "start_init", late)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(cellwall.run_code, "open('/workspace/ran', 'w')")
+        assert held.wait(DEADLINE_S)
+        report = switch.stop(reason="test")
+        go_on.set()
+        outcome = running.result(DEADLINE_S).outcome
+    assert len(report.cells) == 1
+    assert (outcome.status, outcome.error.code) == ("denied", "CW-STOPPED")
+    assert cells(state_home) == ()
+
+
+def test_stops_at_once_and_a_lift_between_them_leave_nothing_alive(
+    state_home: str, switch: EmergencyStop, path: str
+) -> None:
+    with owner(state_home, path):
+        starts = threading.Barrier(4)
+
+        def act(number: int) -> object:
+            starts.wait(DEADLINE_S)
+            if number == 3:
+                return switch.lift(reason="too early")
+            return switch.stop(reason=f"stop {number}").is_complete
+
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(act, range(4)))
+        assert found[:3] == [True, True, True]
+        assert cells(state_home) == ()
+
+
+def test_sandboxes_of_another_state_folder_go_on(
+    state_home: str,
+    switch: EmergencyStop,
+    path: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    other = str(new_home(tmp_path_factory))
+    with owner(state_home, path), owner(other, "cold"):
+        assert switch.stop(reason="test").is_complete
+        assert cells(state_home) == ()
+        assert processes(other) >= 3
+
+
+@pytest.mark.only_on("cold", reason="read before any path is chosen")
+def test_a_broken_configuration_does_not_prevent_a_stop_but_its_end(
+    state_home: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "broken.toml"
+    config.write_text("[sandbox\n")
+    config.chmod(0o600)
+    with owner(state_home, "cold"):
+        switch = EmergencyStop.configured(WHO, config=str(config))
+        report = switch.stop(reason="test")
+        assert (report.left, cells(state_home)) == ((), ())
+        assert len(report.problems) == 1  # the record
+    with pytest.raises(CellwallError):
+        switch.lift(reason="test")
+    assert EmergencyStop.configured(WHO).lift(reason="test")

@@ -1,0 +1,356 @@
+"""The dashboard in Debian's Chromium: every page, both themes, a phone, hostile texts (SRV-5)."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from cellwall.core.outcomes import Event, EventKind
+from interfaces.http.browser import (
+    WatchedBrowser,
+    accessibility_problems,
+    add_person,
+    watched_browser,
+)
+from interfaces.http.running_service import (
+    DEADLINE_S,
+    RunningService,
+    new_session,
+    running_service,
+)
+from interfaces.test_cli_process import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+POLICY = """
+[permissions]
+allow = ["Bash", "Code", "Read", "Write", "Terminal"]
+ask = ["Bash(touch *)"]
+"""
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
+HOSTILE = (
+    "<script>document.title='owned'</script><img src=x onerror=alert(1)>",
+    "\x1b[31mred\x1b]8;;https://evil.example\x07 \u202egnp.exe\u2066 \u200bhidden",
+    "'\"><svg/onload=alert(2)>{{7*7}}${7*7}",
+)
+HOSTILE_COMMAND = shlex.join(["touch", HOSTILE[0]])
+WAIT_MS = 20_000
+PAGES = (
+    "/",
+    "/ui/approvals",
+    "/ui/approvals?state=ended",
+    "/ui/sessions",
+    "/ui/audit",
+    "/ui/policy?call=git+log+%7C+sh&rule=Bash(git+*)",
+    "/ui/egress",
+    "/ui/secrets",
+    "/ui/packages",
+    "/ui/servers",
+    "/ui/health",
+    "/ui/people",
+)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    home = tmp_path_factory.mktemp("cellwall-browser")
+    with running_service(home, config=config_in(home)) as found:
+        for name, role in (("ann", "owner"), ("bob", "administrator"), ("eve", "user")):
+            add_person(found, name, role)
+        yield found
+
+
+def config_in(home: Path) -> str:
+    policy = home / "policy.toml"
+    policy.write_text(POLICY)
+    return f'[policy]\nfiles = ["{policy}"]\n[approvals]\ntimeout_s = 60.0\n'
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[WatchedBrowser]:
+    with watched_browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def eve(service: RunningService) -> Iterator[httpx.Client]:
+    """Whose agent asks for things."""
+    with service.client("eve") as client:
+        yield client
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as found:
+        yield found
+
+
+def ask(
+    service: RunningService, threads: ThreadPoolExecutor, session: str, command: str
+) -> tuple[str, Future[httpx.Response]]:
+    """Run a command about which the policy asks; returns the question."""
+
+    def run() -> httpx.Response:
+        with service.client("eve") as client:
+            return client.post(f"/v1/sessions/{session}/commands", json={"command": command})
+
+    known = {each.id for each in board(service)}
+    waiting = threads.submit(run)
+    found: list[str] = []
+
+    def has_come() -> bool:
+        assert not waiting.done(), waiting.result().text
+        found[:] = [each.id for each in board(service) if each.id not in known]
+        return bool(found)
+
+    until(has_come)
+    return found[0], waiting
+
+
+def board(service: RunningService) -> list[Any]:
+    return list(service.api.state.service.board.waiting())
+
+
+@pytest.fixture(scope="module")
+def session(service: RunningService, eve: httpx.Client) -> str:
+    """With what a hostile agent would leave: in commands, output, file names and errors."""
+    made = new_session(eve)
+    for text in HOSTILE:
+        eve.post(f"/v1/sessions/{made}/commands", json={"command": ["echo", text]})
+        eve.post(f"/v1/sessions/{made}/code", json={"code": f"raise ValueError({text!r})"})
+    flood = "print('<b>' + 'x' * 1_000_000)"
+    eve.post(f"/v1/sessions/{made}/code", json={"code": flood})
+    eve.put(f"/v1/sessions/{made}/files/%3Cimg%20src=x%20onerror=alert(3)%3E", content=b"1")
+    for text in HOSTILE:
+        body: dict[str, Any] = {"verdict": "deny", "command": [text], "reason": text, "rule": text}
+        body["host"], body["source"], body["message"] = text, text, text
+        event = Event(EventKind.DENIAL, text[:60], text[:60], "http", body, made)
+        service.app.audit.write(event)
+    return made
+
+
+def pages(service: RunningService, session: str, question: str) -> list[str]:
+    with service.client("ann") as ann:
+        record = ann.get("/v1/audit?verdict=deny").json()["records"][0]["id"]
+    found = [*PAGES, f"/ui/approvals/{question}", f"/ui/sessions/{session}?folder=."]
+    return [*found, f"/ui/audit/{record}", "/ui/nowhere"]
+
+
+LOOKS = {
+    "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 900}},
+    "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}},
+    "phone": {"color_scheme": "light", **PHONE},
+}
+
+
+def look_for_problems(page: Page, path: str, look: str) -> list[str]:
+    """All rules where the page is light; else what can differ, on pages with all colours and all
+    controls: the pages share one style sheet."""
+    if look == "light":
+        return accessibility_problems(page)
+    if not path.startswith(("/ui/approvals", "/ui/people")):
+        return []
+    return accessibility_problems(page, "color-contrast" if look == "dark" else "target-size")
+
+
+@pytest.mark.requirement("SRV-5")
+@pytest.mark.parametrize("look", LOOKS)
+def test_every_page_is_accessible_and_executes_no_hostile_text(
+    service: RunningService,
+    browser: WatchedBrowser,
+    session: str,
+    threads: ThreadPoolExecutor,
+    look: str,
+) -> None:
+    question, waiting = ask(service, threads, session, HOSTILE_COMMAND)
+    failures: list[str] = []
+    with service.client("ann") as ann, browser.at(service, "ann", **LOOKS[look]) as page:
+        page.on("dialog", lambda dialog: failures.append(f"a script ran: {dialog.message}"))
+        for path in pages(service, session, question):
+            response = page.goto(path)
+            assert response is not None
+            if path == "/ui/nowhere":  # the console tells of the status
+                browser.problems.clear()
+            assert response.status == (404 if path == "/ui/nowhere" else 200), path
+            assert int(page.evaluate("document.documentElement.outerHTML.length")) < 250_000
+            failures += [f"{path}: {each}" for each in look_for_problems(page, path, look)]
+            overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            failures += [f"{path}: scrolls sideways by {overflow}"] if overflow > 0 else []
+            assert "owned" not in page.title()
+            assert "\u202e" not in page.content()
+            assert "\x1b" not in page.content()
+        ann.post(f"/v1/approvals/{question}", json={"answer": "deny"})
+    waiting.result(DEADLINE_S)
+    assert not failures, "\n".join(failures)
+
+
+@pytest.mark.requirement("SRV-5", "POL-8")
+def test_a_question_appears_by_itself_and_is_answered_by_keys(
+    service: RunningService, browser: WatchedBrowser, session: str, threads: ThreadPoolExecutor
+) -> None:
+    with browser.at(service, "ann") as page:
+        page.goto("/ui/approvals")
+        expect(page.locator("#questions")).to_contain_text("Nobody waits")
+        _, waiting = ask(service, threads, session, "touch by-keys && echo done")
+        row = page.locator("[data-row]")
+        expect(row).to_contain_text("touch by-keys", timeout=WAIT_MS)
+        expect(page.locator("#waiting")).to_have_text("1")
+        page.keyboard.press("j")
+        expect(row).to_have_class("is-selected")
+        page.keyboard.press("a")
+        expect(page.locator("#questions")).to_contain_text("Nobody waits")
+        assert waiting.result(DEADLINE_S).json()["stdout"] == "done\n"
+        page.keyboard.press("?")
+        expect(page.locator("#keys")).to_be_visible()
+        page.keyboard.press("Escape")
+        page.keyboard.press("/")
+        expect(page.locator("#search")).to_be_focused()
+        page.keyboard.type("by-keys")
+        page.keyboard.press("Enter")
+        expect(page.locator("#records")).to_contain_text("touch by-keys")
+
+
+@pytest.mark.requirement("SRV-5", "POL-2")
+def test_the_command_is_drawn_as_its_parts_with_the_verdict_of_each(
+    service: RunningService, browser: WatchedBrowser, session: str, threads: ThreadPoolExecutor
+) -> None:
+    command = "echo one | tee copy.txt && (touch two)"
+    question, waiting = ask(service, threads, session, command)
+    with browser.at(service, "ann") as page:
+        page.goto(f"/ui/approvals/{question}")
+        parts = page.locator(".tree .part")
+        assert [" ".join(each.split()) for each in parts.all_inner_texts()] == [
+            "allow echo one", "allow tee copy.txt", "ask touch two",
+        ]  # fmt: skip
+        expect(page.locator("#main")).to_contain_text("/workspace/copy.txt")
+        expect(page.locator("#main")).to_contain_text("Bash(touch two)")
+        page.get_by_role("button", name="Deny").click()
+        expect(page).to_have_url(f"{service.url}/ui/approvals")
+    assert waiting.result(DEADLINE_S).json()["status"] == "denied"
+
+
+@pytest.mark.requirement("SRV-5", "POL-8")
+def test_of_two_people_who_answer_at_once_one_is_told_that_the_other_was_first(
+    service: RunningService, browser: WatchedBrowser, session: str, threads: ThreadPoolExecutor
+) -> None:
+    question, waiting = ask(service, threads, session, "touch twice")
+    with browser.at(service, "ann") as ann, browser.at(service, "bob") as bob:
+        for page in (ann, bob):
+            page.goto(f"/ui/approvals/{question}")
+        ann.get_by_role("button", name="Allow once").click(no_wait_after=True)
+        bob.get_by_role("button", name="Deny").click(no_wait_after=True)
+        alerts = [_alert_or_list(page) for page in (ann, bob)]
+        browser.problems.clear()  # the console tells of the status of the error page
+    assert sorted(alerts) == ["list", "told"]
+    status = waiting.result(DEADLINE_S).json()["status"]
+    assert status == ("ok" if alerts[0] == "list" else "denied")
+
+
+def _alert_or_list(page: Page) -> str:
+    told, listed = page.get_by_role("alert"), page.locator("#questions")
+    expect(told.or_(listed)).to_be_visible(timeout=WAIT_MS)
+    return "told" if told.is_visible() else "list"
+
+
+@pytest.mark.requirement("SRV-5")
+def test_decisions_appear_as_they_happen_with_their_reason(
+    service: RunningService, browser: WatchedBrowser, eve: httpx.Client, session: str
+) -> None:
+    with browser.at(service, "ann") as page:
+        page.goto("/")
+        expect(page.locator("#rates canvas")).to_be_visible()
+        eve.post(f"/v1/sessions/{session}/commands", json={"command": "rm -rf /"})
+        row = page.locator("#feed li", has_text="rm -rf /").first
+        expect(row).to_contain_text("deny", timeout=WAIT_MS)
+        expect(row).to_contain_text("deletes the whole file system")
+        expect(page.locator("#sandboxes")).to_contain_text("eve")
+
+
+@pytest.mark.requirement("SRV-5")
+def test_a_flood_of_records_is_sampled_and_the_page_stays_responsive(
+    service: RunningService, browser: WatchedBrowser
+) -> None:
+    with browser.at(service, "ann") as page:
+        page.goto("/")
+        stop = threading.Event()
+
+        def flood() -> None:
+            number = 0
+            while not stop.is_set() and number < 3000:
+                number += 1
+                body: dict[str, Any] = {"verdict": "deny", "command": [f"flood {number}"]}
+                service.app.audit.write(Event(EventKind.DENIAL, "", "eve", "http", body))
+
+        with ThreadPoolExecutor(8) as writers:
+            for _ in range(8):
+                writers.submit(flood)
+            try:
+                expect(page.locator("#sampled")).to_contain_text(
+                    "more in this second", timeout=WAIT_MS
+                )
+                page.keyboard.press("?")
+                expect(page.locator("#keys")).to_be_visible()
+                assert page.locator("#feed li").count() <= 60
+            finally:
+                stop.set()
+
+
+@pytest.mark.requirement("SRV-5")
+def test_a_terminal_of_the_session_runs_what_is_typed(
+    service: RunningService, browser: WatchedBrowser, eve: httpx.Client
+) -> None:
+    made = new_session(eve)
+    with browser.at(service, "eve") as page:
+        page.goto(f"/ui/sessions/{made}")
+        page.locator("#terminal-open").click()
+        page.locator("#terminal-line").fill("echo $((6*7))")
+        page.keyboard.press("Enter")
+        expect(page.locator("#terminal")).to_contain_text("42", timeout=WAIT_MS)
+
+
+@pytest.mark.requirement("SRV-5", "SRV-2")
+def test_a_person_signs_in_by_the_form_and_by_the_printed_link(
+    service: RunningService, browser: WatchedBrowser
+) -> None:
+    with browser.at(service, None) as page:
+        page.goto("/ui/audit?verdict=deny")
+        page.locator("#by-password [name=name]").fill("ann")
+        page.locator("#by-password [name=password]").fill("correct horse battery")
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(f"{service.url}/ui/audit?verdict=deny")
+        page.get_by_role("button", name="Sign out").click()
+        expect(page).to_have_url(f"{service.url}/ui/sign-in")
+        page.goto("/#sign-in=cwl_secret")
+        expect(page.locator("#link-code")).to_have_value("cwl_secret")
+        assert "cwl_secret" not in page.url
+
+
+@pytest.mark.requirement("SRV-5")
+def test_a_page_outlives_a_restart_of_the_service(browser: WatchedBrowser, tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    with running_service(tmp_path, config=config) as first:
+        add_person(first, "ann", "owner")
+        context = browser.chromium.new_context(base_url=first.url)
+        page = context.new_page()
+        page.goto("/ui/sign-in")
+        page.locator("#by-password [name=name]").fill("ann")
+        page.locator("#by-password [name=password]").fill("correct horse battery")
+        page.keyboard.press("Enter")
+        expect(page.locator("#tile-sandboxes")).to_have_text("0")
+        port = first.port
+    expect(page.locator("#banner")).to_contain_text("connection", timeout=WAIT_MS)
+    with running_service(tmp_path, config=config, may_exist=True, port=port) as second:
+        expect(page.locator("#banner")).to_be_hidden(timeout=WAIT_MS)
+        for name in ("eve",):
+            add_person(second, name, "user")
+        with second.client("eve") as eve:
+            new_session(eve)
+            expect(page.locator("#tile-sandboxes")).to_have_text("1", timeout=WAIT_MS)
+        context.close()

@@ -1,0 +1,163 @@
+"""Passkeys in a real Chromium with a virtual authenticator, at a real service on localhost."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from interfaces.http.browser import WatchedBrowser, watched_browser
+from interfaces.served import DEADLINE_S, Served, new_place
+
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("SRV-2")]
+PASSWORD = "correct horse battery"
+# What a page does with the options of the service and the answer of the browser (WebAuthn level 3).
+CREATE = """async (options) => {
+    const publicKey = PublicKeyCredential.parseCreationOptionsFromJSON(options);
+    return (await navigator.credentials.create({publicKey})).toJSON();
+}"""
+GET = """async (options) => {
+    const publicKey = PublicKeyCredential.parseRequestOptionsFromJSON(options);
+    return (await navigator.credentials.get({publicKey})).toJSON();
+}"""
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    # Browsers allow passkeys for names, not for addresses.
+    config = (
+        f'[server]\npublic_url = "http://localhost:{port}"\n'
+        "[accounts]\nargon2_memory_kib = 64\nargon2_passes = 1\n"
+    )
+    with new_place(config) as place, place.serving("--port", str(port)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[WatchedBrowser]:
+    with watched_browser() as found:
+        yield found
+
+
+class Visitor:
+    """A page of the service's origin with an authenticator, and requests to the API."""
+
+    def __init__(self, browser: WatchedBrowser, url: str) -> None:
+        self.context = browser.chromium.new_context(base_url=url)
+        self.page = self.context.new_page()
+        answer = self.page.goto("/openapi.json")
+        assert answer is not None
+        assert answer.ok
+        self._devtools = self.context.new_cdp_session(self.page)
+        self._devtools.send("WebAuthn.enable")
+        self.authenticator = self._devtools.send(
+            "WebAuthn.addVirtualAuthenticator",
+            {
+                "options": {
+                    "protocol": "ctap2",
+                    "transport": "internal",
+                    "hasResidentKey": True,
+                    "hasUserVerification": True,
+                    "isUserVerified": True,
+                }
+            },
+        )["authenticatorId"]
+
+    def verify_user(self, *, succeeds: bool) -> None:
+        """What the finger on the reader or the PIN comes to."""
+        words = {"authenticatorId": self.authenticator, "isUserVerified": succeeds}
+        self._devtools.send("WebAuthn.setUserVerified", words)
+
+    def create(self, options: dict[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = self.page.evaluate(CREATE, options)
+        return made
+
+    def get(self, options: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self.page.evaluate(GET, options)
+        return found
+
+
+@pytest.fixture
+def visitor(browser: WatchedBrowser, served: Served) -> Iterator[Visitor]:
+    found = Visitor(browser, served.url)
+    yield found
+    found.context.close()
+
+
+def register(client: httpx.Client, visitor: Visitor, access: str, name: str) -> httpx.Response:
+    me = {"Authorization": f"Bearer {access}"}
+    body = {"password": PASSWORD}
+    begun = client.post("/v1/auth/passkeys/register", json=body, headers=me).json()
+    credential = visitor.create(begun["options"])
+    body = {"id": begun["id"], "name": name, "credential": credential}
+    return client.post("/v1/auth/passkeys", json=body, headers=me)
+
+
+def sign_in(client: httpx.Client, credential_of: Any, **more: Any) -> httpx.Response:
+    challenge = client.post("/v1/auth/passkeys/challenge").json()
+    body = {"id": challenge["id"], "credential": credential_of(challenge["options"]), **more}
+    return client.post("/v1/auth/passkeys/token", json=body)
+
+
+@pytest.fixture(scope="module")
+def access(served: Served) -> str:
+    link = served.told["sign_in_link"].rpartition("=")[2]
+    body = {"link": link, "name": "ann", "password": PASSWORD}
+    with httpx.Client(base_url=served.url, timeout=DEADLINE_S) as client:
+        return str(client.post("/v1/auth/token", json=body).json()["access_token"])
+
+
+def test_a_browser_registers_a_passkey_and_signs_in_without_a_name(
+    served: Served, visitor: Visitor, access: str
+) -> None:
+    with httpx.Client(base_url=served.url, timeout=DEADLINE_S) as client:
+        made = register(client, visitor, access, "laptop")
+        assert made.status_code == 201, made.text
+        found = sign_in(client, visitor.get)
+        assert found.status_code == 200, found.text
+        me = {"Authorization": f"Bearer {found.json()['access_token']}"}
+        assert client.get("/v1/auth/session", headers=me).json()["name"] == "ann"
+        # The same authenticator is not registered twice: the service tells the browser which it has.
+        with pytest.raises(Exception, match="InvalidStateError"):
+            register(client, visitor, access, "again")
+
+
+def test_an_answer_is_good_once_for_its_own_challenge_and_with_a_verified_user(
+    served: Served, visitor: Visitor, access: str
+) -> None:
+    kept: list[dict[str, Any]] = []
+
+    def keep(options: dict[str, Any]) -> dict[str, Any]:
+        kept.append(visitor.get(options))
+        return kept[-1]
+
+    with httpx.Client(base_url=served.url, timeout=DEADLINE_S) as client:
+        assert register(client, visitor, access, "phone").status_code == 201
+        assert sign_in(client, keep).status_code == 200  # the control
+        assert sign_in(client, lambda _options: kept[0]).status_code == 401  # another challenge
+        visitor.verify_user(succeeds=False)
+        with pytest.raises(Exception, match="NotAllowedError"):
+            sign_in(client, visitor.get)
+        # A browser that does not insist on it: the service does.
+        weak = sign_in(
+            client, lambda options: visitor.get({**options, "userVerification": "discouraged"})
+        )
+        assert weak.status_code == 401
+
+
+def test_a_page_of_another_origin_gets_no_passkey_of_this_one(
+    served: Served, browser: WatchedBrowser
+) -> None:
+    elsewhere = Visitor(browser, served.url.replace("localhost", "127.0.0.1"))
+    try:
+        with httpx.Client(base_url=served.url, timeout=DEADLINE_S) as client:
+            challenge = client.post("/v1/auth/passkeys/challenge").json()
+        with pytest.raises(Exception, match="SecurityError"):
+            elsewhere.get(challenge["options"])
+    finally:
+        elsewhere.context.close()
