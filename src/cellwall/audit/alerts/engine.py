@@ -17,7 +17,7 @@ from cellwall.audit.alerts.series import Alert, AlertSeries, AlertState
 from cellwall.config.alerts_section import AlertRuleTable
 
 MAX_GROUPS = 64
-"""Of one rule: more values are counted together. Whoever invents names gains no memory by it."""
+"""Of one rule: more values are counted together, so invented names take no memory."""
 OTHER_GROUP = "other"
 _MAX_GROUP_CHARACTERS = 120
 _MAX_ENDED = 100
