@@ -31,7 +31,9 @@ from cellwall.core.types import Principal
 
 PROGRAM = os.path.join(os.path.dirname(sys.executable), "cellwall")
 _STARTS_WITHIN_S = 60.0
-_WRITES = 2000
+_WRITES = 20_000
+_GAP_S = 5e-5
+"""Between two writes of the program whose events are counted: 20,000 writes each second."""
 _MEMORY = "64m"
 """Of each sandbox under load: the promises of all must fit into the host."""
 
@@ -211,18 +213,32 @@ def _timed_ms(call: Callable[[], object]) -> float:
 
 
 def _events(served: Served) -> dict[str, float]:
-    """Server-sent events of one connection: while they come, and read again after a lost one."""
+    """Server-sent events of one connection: while they come, and read again after a lost one.
+
+    One event is one piece of output of one stream, as the supervisor read it. A program that writes
+    without a pause fills the pipe while it is read: few large events, many lines. One that waits a
+    moment after each line shows how many events the service can make; it waits in a loop, since a
+    sleep takes at least 0.1 ms more than it is told.
+    """
     client = served.client()
     session = client.new_session()
-    # With a pause: what is written at once comes as one event.
-    code = (
-        f"import os, time\nfor n in range({_WRITES}): os.write(1 + n % 2, b'%d\\n' % n); "
-        "time.sleep(0.0005)"
+    client.run(session)
+    path = f"/v1/sessions/{session}/code"
+    line = "os.write(1 + n % 2, b'line %d\\n' % n)"
+    paced = (
+        f"import os, time\nnext_s = time.perf_counter()\nfor n in range({_WRITES}):\n    {line}\n"
+        f"    next_s += {_GAP_S}\n    while time.perf_counter() < next_s: pass"
     )
-    started = time.perf_counter()
-    run, body = client.stream(f"/v1/sessions/{session}/code", {"code": code})
-    count = body.count(b"\nevent: ")
+    before_ms, started = _processor_ms(served.pid), time.perf_counter()
+    run, body = client.stream(path, {"code": paced})
     live_s = time.perf_counter() - started
+    spent_ms = _processor_ms(served.pid) - before_ms
+    count = body.count(b"\nevent: ")
+    without_pause = f"import os\nfor n in range({10 * _WRITES}): {line}"
+    started = time.perf_counter()
+    _, whole = client.stream(path, {"code": without_pause})
+    lines_s = time.perf_counter() - started
+    assert whole.count(b"line ") >= 10 * _WRITES
     started = time.perf_counter()
     times = max(1, 20_000 // max(count, 1))
     for _ in range(times):
@@ -233,6 +249,8 @@ def _events(served: Served) -> dict[str, float]:
     return {
         "sse_events_of_one_run": count,
         "sse_live_events_per_s": round(count / live_s),
+        "sse_live_processor_us_per_event": round(spent_ms * 1000 / count, 1),
+        "sse_live_lines_per_s": round(10 * _WRITES / lines_s),
         "sse_replayed_events_per_s": round(count * times / again_s),
     }
 

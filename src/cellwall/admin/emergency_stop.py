@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Self
 from cellwall.core.errors import BadInput, CellwallError, Denied, SandboxFailed
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.home import state_home
-from cellwall.sandbox.linux.cell_ending import end_cells, freeze_cells, is_frozen, thaw_cells
+from cellwall.sandbox.linux.cell_ending import (
+    end_cells,
+    freeze_cells,
+    highest_priority,
+    is_frozen,
+    thaw_cells,
+)
 from cellwall.sandbox.linux.cell_search import FoundCell, find_cells
 from cellwall.sandbox.run_ledger import home_tag
 from cellwall.sandbox.stop_flag import StopFlag
@@ -112,7 +118,8 @@ class EmergencyStop:
             # (1) Again before each search: a lift that was under way has no effect on this stop.
             set_flag = functools.partial(self._set_flag, content, problems)
             # (2)
-            done = act(self._search, within_s=_WITHIN_S, before_each=set_flag)
+            with highest_priority():
+                done = act(self._search, within_s=_WITHIN_S, before_each=set_flag)
             self._flag.make_durable()
             # (3)
             report = StopReport(

@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -21,7 +21,7 @@ from cellwall.audit.index import (
     to_microseconds,
     verdict_of,
 )
-from cellwall.audit.records import SEALED_VERSION, BadRecord, parse_record
+from cellwall.audit.records import SEALED_VERSION, BadRecord, parse_link, parse_record
 from cellwall.audit.sealed_bodies import is_locked, open_record, opened_line
 from cellwall.audit.segments import (
     BLOCK_BYTES,
@@ -224,7 +224,7 @@ def follow(
     *,
     after_seq: int | None = None,
     keys: SessionKeysPort | None = None,
-) -> Iterator[FoundRecord | None]:
+) -> Generator[FoundRecord | None, None, None]:
     """Records written from now on, or all after a number; yields None several times a second while
     there is nothing new."""
     with map_errors():
@@ -243,6 +243,8 @@ def follow(
                     if line is None:
                         yield None
                         continue
+                    if _is_before(line, after_seq):  # a restart reads past what is known quickly
+                        continue
                     record = _parse(line)
                     if record["seq"] > (after_seq or 0):
                         found = match_line(query, record, line, segment, keys)
@@ -255,6 +257,16 @@ def follow(
                     raise BadSegment("a packed segment does not end with its seal")
                 at_end = False
             segment = _segment_from(directory, following)
+
+
+def _is_before(line: bytes, after_seq: int | None) -> bool:
+    if after_seq is None:
+        return False
+    try:
+        link = parse_link(line)
+    except BadRecord as problem:
+        raise log_altered(f"a record of the audit log was altered: {problem}") from None
+    return link.seq <= after_seq and link.kind != EventKind.SEAL.value.encode()
 
 
 def _segment_with(directory: str, seq: int) -> Segment | None:
