@@ -60,12 +60,14 @@ class Query:
     since: datetime | None = None
     until: datetime | None = None
     text: str | None = None
+    before: int | None = None
+    """Only records with a smaller number: a page that goes on where another one ended."""
 
     @property
     def needs_index(self) -> bool:
         """Without indexed fields, scanning the records is as fast."""
         names = {each.name for each in fields(self) if getattr(self, each.name) is not None}
-        return bool(names - {"text"})
+        return bool(names - {"text", "before"})
 
     def matches(self, record: dict[str, Any], line: bytes) -> bool:
         return self.matches_clear(record) and self.matches_text(line)
@@ -76,7 +78,8 @@ class Query:
     def matches_clear(self, record: dict[str, Any]) -> bool:
         """All conditions but the text: they need no key of a session."""
         return (
-            all(getattr(self, name) in (None, record[name]) for name in _NAMES)
+            (self.before is None or record["seq"] < self.before)
+            and all(getattr(self, name) in (None, record[name]) for name in _NAMES)
             and (self.kind is None or record["kind"] == self.kind.value)
             and (self.verdict is None or verdict_of(record["body"]) == self.verdict.word)
             and (self.since is None or _time(record) >= self.since)
@@ -107,7 +110,9 @@ def search(
     with map_errors():
         newest = reversed(_segments_with_records(directory))
         searches = (
-            _SegmentSearch(each, query, is_indexed=is_indexed, keys=keys) for each in newest
+            _SegmentSearch(each, query, is_indexed=is_indexed, keys=keys)
+            for each in newest
+            if query.before is None or each.first < query.before
         )
         searches = (each for each in searches if each.may_match)
         yield from _search_ahead(searches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import re
 import time
 import tomllib
@@ -12,6 +13,7 @@ from importlib import resources
 import pytest
 
 from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
+from cellwall.interfaces.http import lookup_routes
 from cellwall.interfaces.http.dashboard.assets import assets
 from cellwall.interfaces.http.dashboard.browser import own_page
 from cellwall.interfaces.http.dashboard.pages import NAVIGATION
@@ -352,3 +354,22 @@ def test_the_stop_is_a_form_for_who_may_stop(service: RunningService, ann: PageC
         assert session
     ann.page = stopped
     assert "Stop everything" in ann.send("/ui/stop", deed="lift").text
+
+
+@pytest.mark.requirement("SRV-5")
+def test_a_long_search_ends_in_time_and_goes_on_where_it_ended(
+    service: RunningService, ann: PageClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service.client("bob") as bob:
+        session = new_session(bob)
+        bob.post(f"/v1/sessions/{session}/commands", json={"command": "echo needle-42"})
+        for number in range(6):
+            bob.post(f"/v1/sessions/{session}/commands", json={"command": f"echo {number}"})
+    monkeypatch.setattr(lookup_routes, "_MAX_SEEN", 4)
+    page, pages = ann.open("/ui/audit?text=needle-42").text, 1
+    assert "Nothing found yet" in page
+    while "echo needle-42" not in page:
+        following = re.search(r'class="button" href="(/ui/audit[^"]+)">Search further', page)
+        assert following is not None, page
+        page, pages = ann.open(html.unescape(following[1])).text, pages + 1
+    assert pages > 2
