@@ -266,6 +266,10 @@ def test_a_service_evaluates_as_records_are_written(host, log):
             if host.received():
                 break
             deadline.wait(0.05)
+        seen = host.state().saved_s
+        for _ in range(40):  # ticks without a record write nothing
+            deadline.wait(0.02)
+        assert host.state().saved_s == seen
     finally:
         watcher.stop()
     assert [each["alert"]["rule"] for each in host.received()] == ["leaks"]
