@@ -62,7 +62,7 @@ async def read_audit(
     sees_all = may(service, caller, Permission.AUDIT_READ)
     name = caller.identity.name
     if not sees_all:
-        created = await _created(service, caller)
+        created = await account_created(service, caller)
         since = created if since is None else max(since, created)
     query = audit_queries.Query(
         id=record,
@@ -99,7 +99,7 @@ async def read_audit(
     return await anyio.to_thread.run_sync(read, limiter=service.readers)
 
 
-async def _created(service: Service, caller: Caller) -> datetime:
+async def account_created(service: Service, caller: Caller) -> datetime:
     """When the account was created. Earlier records under its name are those of an account that was
     removed: another person's, who may have had the name before."""
     user = await service.store.find_user(caller.id)

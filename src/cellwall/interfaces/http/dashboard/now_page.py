@@ -24,6 +24,7 @@ from cellwall.interfaces.http.callers import Caller
 from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBrowser
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
 from cellwall.interfaces.http.dashboard.templating import NOTHING, environment, number, span
+from cellwall.interfaces.http.lookup_routes import account_created
 from cellwall.interfaces.http.waiting import CountedStream
 
 routes = APIRouter(route_class=PageRoute)
@@ -49,7 +50,7 @@ async def now_page(request: Request, browser: CurrentBrowser) -> Response:
     """Live sandboxes, rates, latencies, limits, and decisions as they happen."""
     service = browser.service
     await anyio.to_thread.run_sync(service.live.touch, limiter=service.readers)
-    snapshot = _snapshot(browser)
+    snapshot = _snapshot(browser, await _since_s(browser))
     return render(
         request,
         "now.html",
@@ -76,15 +77,24 @@ async def follow(request: Request, browser: CurrentBrowser) -> Response:
         )
 
 
-def _snapshot(browser: BrowserSession) -> LiveSnapshot:
-    return browser.service.live.snapshot(None if browser.sees_all else browser.name)
+def _snapshot(browser: BrowserSession, since_s: float) -> LiveSnapshot:
+    account = None if browser.sees_all else browser.name
+    return browser.service.live.snapshot(account, since_s=since_s)
+
+
+async def _since_s(browser: BrowserSession) -> float:
+    """Records are by name, which an account that was removed may have had before."""
+    if browser.sees_all:
+        return 0.0
+    return (await account_created(browser.service, browser.caller)).timestamp()
 
 
 async def _events(browser: BrowserSession) -> AsyncIterator[bytes]:
     service = browser.service
     with service.live.watched():
         yield b"retry: 1000\n\n"
-        last = _snapshot(browser)
+        since_s = await _since_s(browser)
+        last = _snapshot(browser, since_s)
         shown_seq, revision, waiting, asked = _newest_seq(last), -1, -1, ""
         while not service.live.is_draining:
             found = await service.accounts.revision()
@@ -93,8 +103,9 @@ async def _events(browser: BrowserSession) -> AsyncIterator[bytes]:
                 if who is None:
                     return
                 browser, revision = _renewed(browser, who), found
+                since_s = await _since_s(browser)
             service.usages.sample()
-            snapshot = _snapshot(browser)
+            snapshot = _snapshot(browser, since_s)
             questions = shown_questions(service, browser.caller)
             names = " ".join(each.id for each in questions)
             message: dict[str, Any] = {
