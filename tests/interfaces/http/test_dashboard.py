@@ -308,9 +308,7 @@ def test_the_list_of_questions_allows_no_call_that_it_does_not_show_whole(
                 assert not running.done()
                 page = ann.open(f"/ui/approvals/{found['id']}").text
                 assert "touch harm" in page
-                ann.send(
-                    f"/ui/approvals/{found['id']}", answer="once", shown=found["shown_sha256"]
-                )
+                ann.send(f"/ui/approvals/{found['id']}", answer="once", shown=found["shown_sha256"])
             assert running.result(60).json()["exit_code"] == 0
 
 
