@@ -31,7 +31,9 @@ from cellwall.core.types import Principal
 
 PROGRAM = os.path.join(os.path.dirname(sys.executable), "cellwall")
 _STARTS_WITHIN_S = 60.0
-_WRITES = 2000
+_WRITES = 20_000
+_GAP_S = 5e-5
+"""Between two writes of the program whose events are counted: 20,000 writes each second."""
 _MEMORY = "64m"
 """Of each sandbox under load: the promises of all must fit into the host."""
 
@@ -102,11 +104,11 @@ def measure(rounds: int, *, quiet: bool, load: Load | None = None) -> dict[str, 
             f"[server]\nmax_sessions_per_user = {load.sessions + 10}\n"
             f"[governor]\nmax_concurrent = {max(load.concurrent, 64)}\n"
         )
-        with _served(folder, str(config)) as served:
-            figures = _told(_added(served, rounds), quiet=quiet)
-            figures |= _told(_events(served), quiet=quiet)
-            figures |= _told(_requests(served, rounds), quiet=quiet)
-            figures |= _told(_loaded(served, load), quiet=quiet)
+        with served(folder, str(config)) as service:
+            figures = _told(_added(service, rounds), quiet=quiet)
+            figures |= _told(_events(service), quiet=quiet)
+            figures |= _told(_requests(service, rounds), quiet=quiet)
+            figures |= _told(_loaded(service, load), quiet=quiet)
         figures |= anyio.run(_authentication, folder, str(config))
     return figures
 
@@ -119,7 +121,8 @@ def _told(figures: dict[str, float], *, quiet: bool) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _served(folder: str, config: str) -> Iterator[Served]:
+def served(folder: str, config: str) -> Iterator[Served]:
+    """A service in its own process, with the user `bench` and a token."""
     home = os.path.join(folder, "service")
     os.mkdir(home, 0o700)
     environ = {**os.environ, "CELLWALL_HOME": home}
@@ -131,8 +134,8 @@ def _served(folder: str, config: str) -> Iterator[Served]:
             assert process.stdout is not None
             started = json.loads(process.stdout.readline())
             served = Served(started["address"], process.pid, config=config)
-            _command(environ, config, "user", "add", "bench", "--role", "owner")
-            made = _command(environ, config, "token", "create", "--user", "bench", "--ttl", "12h")
+            command(environ, config, "user", "add", "bench", "--role", "owner")
+            made = command(environ, config, "token", "create", "--user", "bench", "--ttl", "12h")
             served.token = made.strip()
             yield served
         finally:
@@ -140,7 +143,8 @@ def _served(folder: str, config: str) -> Iterator[Served]:
             process.wait(_STARTS_WITHIN_S)
 
 
-def _command(environ: dict[str, str], config: str, *words: str) -> str:
+def command(environ: dict[str, str], config: str, *words: str) -> str:
+    """What a command of Cellwall prints."""
     done = subprocess.run(
         [PROGRAM, *words, "--config", config],
         env=environ,
@@ -209,18 +213,32 @@ def _timed_ms(call: Callable[[], object]) -> float:
 
 
 def _events(served: Served) -> dict[str, float]:
-    """Server-sent events of one connection: while they come, and read again after a lost one."""
+    """Server-sent events of one connection: while they come, and read again after a lost one.
+
+    One event is one piece of output of one stream, as the supervisor read it. A program that writes
+    without a pause fills the pipe while it is read: few large events, many lines. One that waits a
+    moment after each line shows how many events the service can make; it waits in a loop, since a
+    sleep takes at least 0.1 ms more than it is told.
+    """
     client = served.client()
     session = client.new_session()
-    # With a pause: what is written at once comes as one event.
-    code = (
-        f"import os, time\nfor n in range({_WRITES}): os.write(1 + n % 2, b'%d\\n' % n); "
-        "time.sleep(0.0005)"
+    client.run(session)
+    path = f"/v1/sessions/{session}/code"
+    line = "os.write(1 + n % 2, b'line %d\\n' % n)"
+    paced = (
+        f"import os, time\nnext_s = time.perf_counter()\nfor n in range({_WRITES}):\n    {line}\n"
+        f"    next_s += {_GAP_S}\n    while time.perf_counter() < next_s: pass"
     )
-    started = time.perf_counter()
-    run, body = client.stream(f"/v1/sessions/{session}/code", {"code": code})
-    count = body.count(b"\nevent: ")
+    before_ms, started = _processor_ms(served.pid), time.perf_counter()
+    run, body = client.stream(path, {"code": paced})
     live_s = time.perf_counter() - started
+    spent_ms = _processor_ms(served.pid) - before_ms
+    count = body.count(b"\nevent: ")
+    without_pause = f"import os\nfor n in range({10 * _WRITES}): {line}"
+    started = time.perf_counter()
+    _, whole = client.stream(path, {"code": without_pause})
+    lines_s = time.perf_counter() - started
+    assert whole.count(b"line ") >= 10 * _WRITES
     started = time.perf_counter()
     times = max(1, 20_000 // max(count, 1))
     for _ in range(times):
@@ -231,6 +249,8 @@ def _events(served: Served) -> dict[str, float]:
     return {
         "sse_events_of_one_run": count,
         "sse_live_events_per_s": round(count / live_s),
+        "sse_live_processor_us_per_event": round(spent_ms * 1000 / count, 1),
+        "sse_live_lines_per_s": round(10 * _WRITES / lines_s),
         "sse_replayed_events_per_s": round(count * times / again_s),
     }
 
@@ -340,7 +360,7 @@ async def _authentication(folder: str, config: str) -> dict[str, float]:
     os.mkdir(home, 0o700)
     environ = {**os.environ, "CELLWALL_HOME": home}
     settings = load_settings(file=config, environ=environ)
-    _command(environ, config, "db", "migrate")
+    command(environ, config, "db", "migrate")
     url, address = "http://127.0.0.1", "127.0.0.1"
     root = Principal("root", "cli")
     async with open_accounts(home, settings, issuer=url, audit=_NoAudit()) as (accounts, _store):  # type: ignore[arg-type]  # writes nothing

@@ -11,6 +11,7 @@ import tempfile
 import accounts
 import audit
 import cells
+import dashboard
 import egress
 import gateway
 import guard
@@ -24,6 +25,7 @@ BENCHES = {
     "accounts": accounts.measure,
     "audit": audit.measure,
     "cells": cells.measure,
+    "dashboard": dashboard.measure,
     "egress": egress.measure,
     "gateway": gateway.measure,
     "guard": guard.measure,

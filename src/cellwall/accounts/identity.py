@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -81,6 +82,7 @@ def require_own(resource: Resource | None, who: Identity, *, what: str) -> Resou
     return resource
 
 
+@functools.lru_cache(maxsize=4096)
 def address_subject(address: str) -> str:
     """The address as guesses are counted: an IPv6 user has a whole /64 network."""
     try:

@@ -26,6 +26,7 @@ from cellwall.runtime.home import state_home
 from cellwall.sandbox.linux.cell_ending import (
     end_cells,
     freeze_cells,
+    highest_priority,
     is_frozen,
     is_held,
     thaw_cells,
@@ -118,7 +119,8 @@ class EmergencyStop:
             # (1) Again before each search: a lift that was under way has no effect on this stop.
             set_flag = functools.partial(self._set_flag, content, problems)
             # (2)
-            done = act(self._search, within_s=_WITHIN_S, before_each=set_flag)
+            with highest_priority():
+                done = act(self._search, within_s=_WITHIN_S, before_each=set_flag)
             self._flag.make_durable()
             # (3)
             report = StopReport(

@@ -18,7 +18,8 @@ from cellwall.core.types import Json
 
 _MAX_LISTED = 500
 _MAX_TEXT = 400
-_NONE = "-"
+_MAX_SESSIONS = 20_000
+_NONE, _OTHERS = "-", "others"
 # A file operation of a person or an agent by which content leaves a workspace.
 _READS = frozenset({"read", "download"})
 
@@ -172,10 +173,13 @@ def operation_text(body: Mapping[str, Any]) -> str:
 
 
 def gather_sessions(records: Iterable[Mapping[str, Any]]) -> list[SessionFacts]:
-    """The facts by session, the first first. Records of neither session nor action are together."""
+    """The facts by session, the first first. Records of neither session nor action are together,
+    and so are those of all sessions beyond a bound."""
     found: dict[str, SessionFacts] = {}
     for record in records:
         subject = record["session_id"] or record["action_id"] or _NONE
+        if subject not in found and len(found) >= _MAX_SESSIONS:
+            subject = _OTHERS
         facts = found.get(subject)
         if facts is None:
             facts = found[subject] = SessionFacts(subject)
@@ -200,11 +204,13 @@ def report_text(report: Mapping[str, Any]) -> str:
     """The report for a terminal: no control character of a record is in it."""
     lines = [f"Incident report, {report['created']}", f"reason: {_text(report['reason'])}"]
     lines += [f"{name}: {_text(value)}" for name, value in report["summary"].items()]
-    for session in report["sessions"]:
+    told = _worth_telling(report)
+    for session in told:
         lines += ["", f"== {_text(session['id'])} ==", *_head(session)]
         for key, title in _SECTIONS:
             if items := _items(session[key]):
                 lines += [f"  {title}:", *(f"    {item}" for item in items)]
+    lines += ["", f"{len(report['sessions']) - len(told)} more have none of these."]
     return "\n".join(lines) + "\n"
 
 
@@ -227,7 +233,8 @@ def report_html(report: Mapping[str, Any]) -> str:
         *(f"<li>{_escaped(key)}: {_escaped(value)}</li>" for key, value in summary),
         "</ul>",
     ]
-    for session in report["sessions"]:
+    told = _worth_telling(report)
+    for session in told:
         parts.append(f"<h2><code>{_escaped(session['id'])}</code></h2><ul>")
         parts += [f"<li>{_escaped(line.strip())}</li>" for line in _head(session)]
         parts.append("</ul>")
@@ -236,7 +243,13 @@ def report_html(report: Mapping[str, Any]) -> str:
                 parts.append(f"<h3>{title}</h3><ul>")
                 parts += [f"<li><code>{html.escape(item)}</code></li>" for item in items]
                 parts.append("</ul>")
+    parts.append(f"<p>{len(report['sessions']) - len(told)} more have none of these.</p>")
     return "\n".join([*parts, "</body></html>"]) + "\n"
+
+
+def _worth_telling(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The JSON has all; people read those with something in them."""
+    return [each for each in report["sessions"] if any(each[key] for key, _ in _SECTIONS)]
 
 
 def _head(session: Mapping[str, Any]) -> list[str]:

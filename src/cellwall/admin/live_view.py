@@ -9,7 +9,6 @@ own records alone.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import Counter, OrderedDict, deque
@@ -132,9 +131,9 @@ class _Series:
         return found
 
     def snapshot(self, now_s: float, since_s: float) -> LiveSnapshot:
-        last, first = int(now_s), math.ceil(since_s)
+        last = int(now_s)
         window = [
-            self._seconds.get(at, _NOTHING) if at >= first else _NOTHING
+            self._seconds.get(at, _NOTHING) if at >= since_s else _NOTHING
             for at in range(last - WINDOW_S + 1, last + 1)
         ]
         limits: Counter[str] = Counter()
@@ -201,8 +200,8 @@ class LiveView:
             thread.join()
 
     def snapshot(self, account: str | None, *, since_s: float = 0.0) -> LiveSnapshot:
-        """What one account may see; None: everything. `since_s`: when the account was created, as
-        another person may have had its name before."""
+        """What one account may see; None: everything. `since_s` is when the account was created:
+        earlier records under its name are another person's."""
         with self._lock:
             series = self._series.get(_EVERYBODY if account is None else f"@{account}")
             return (series or _Series()).snapshot(time.time(), since_s)

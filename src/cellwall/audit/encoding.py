@@ -40,6 +40,7 @@ _MAX_DEPTH = 16
 _SHORT_CHARACTERS = 4096
 _MAX_ENTRIES = 4096
 _MAX_INTEGER_BITS = 64
+_CACHED_CHARACTERS = 64
 _SCALAR = (str, int, float, type(None))
 _CONSTANTS = {None: "null", True: "true", False: "false"}
 
@@ -198,7 +199,7 @@ def _encode_mapping(mapping: Mapping[str, Json], budget: _Budget, *, depth: int)
             kept[name] = f"{quote(name)}:{len(mapping) - len(kept)}"
             break
         text = _name_text(key)
-        name = _unique_name(cut_text(text, max_bytes=budget.max_field_bytes), kept, times)
+        name = _unique_name(_cut_name(text, budget.max_field_bytes), kept, times)
         quoted = quote(name)
         budget.encoded_bytes -= len(quoted) + 3
         # Top-level names are ours: the public `key` of the log itself is one of them.
@@ -221,6 +222,12 @@ def _name_text(key: object) -> str:
     if isinstance(key, int):
         return int.__repr__(key) if key.bit_length() <= _MAX_INTEGER_BITS else hex(key)
     return float.__repr__(key) if isinstance(key, float) else f"[cut: {type(key).__name__:.64}]"
+
+
+def _cut_name(text: str, max_bytes: int) -> str:
+    if len(text) <= _CACHED_CHARACTERS and text.isascii():
+        return _redact_name(text)
+    return cut_text(text, max_bytes=max_bytes)
 
 
 def _unique_name(name: str, kept: Mapping[str, str], times: dict[str, int]) -> str:

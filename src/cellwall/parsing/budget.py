@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
+from contextvars import ContextVar, Token
 from itertools import count
 from typing import TypeVar
 
@@ -83,25 +83,37 @@ class ScanBudget:
         if self.spent_s > min(self._granted_s, self.max_s):
             raise ScanUnfinished
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
+        """Processor time counts from now on."""
         self._begun_s = time.thread_time()
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """Processor time does not count any more."""
         self._spent_s, self._begun_s = self.spent_s, None
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """`checkpoint` checks this budget within; an outer one goes first: its text is larger."""
-        if _current.get() is not None:
-            yield
-            return
-        token = _current.set(self)
-        self._resume()
-        try:
-            yield
-        finally:
-            self._pause()
-            _current.reset(token)
+        return _Running(self)
+
+
+class _Running:
+    """A class and no generator: each chunk of output enters it."""
+
+    __slots__ = ("_budget", "_token")
+
+    def __init__(self, budget: ScanBudget) -> None:
+        self._budget = budget
+        self._token: Token[ScanBudget | None] | None = None
+
+    def __enter__(self) -> None:
+        if _current.get() is None:
+            self._token = _current.set(self._budget)
+            self._budget.resume()
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            self._budget.pause()
+            _current.reset(self._token)
 
 
 _current: ContextVar[ScanBudget | None] = ContextVar("scan_budget", default=None)

@@ -26,9 +26,10 @@ from cellwall.runtime.outcomes import without_output
 _Name = Literal["stdout", "stderr"]
 _Result = TypeVar("_Result")
 
-_AT_ONCE_S, _AT_ONCE_S_PER_BYTE = 0.05, 2e-6
-"""CPU time on the event loop that the chunks of one run may take; ordinary text takes a tenth. Then
-the output is redacted in a thread, so that other runs do not wait."""
+_AT_ONCE_S, _AT_ONCE_S_PER_BYTE, _AT_ONCE_S_PER_CHUNK = 0.05, 2e-6, 1e-4
+"""CPU time on the event loop that the chunks of one run may take; ordinary text takes a tenth of it
+for each byte, and a third for each chunk. Then the output is redacted in a thread, so that other
+runs do not wait."""
 _MAX_TURNS = 32
 """Switches between stdout and stderr in the queue; beyond it the chunks of a stream are joined."""
 _SMALL_BYTES = 4 * 1024
@@ -105,11 +106,12 @@ class CleanedOutput:
         self._waiting: deque[tuple[_Name, bytes]] = deque()  # bounded by the run's output limit
         self._arrived = anyio.Event()
         self._turn = anyio.Lock()
-        self._bytes = 0
+        self._bytes = self._chunks = 0
         self._spent_s = 0.0
 
     def __call__(self, name: _Name, chunk: bytes) -> None:
         self._bytes += len(chunk)
+        self._chunks += 1
         is_free = not self._waiting and not self._turn.locked()
         if is_free and len(chunk) <= _SMALL_BYTES and self._may_work_here():
             begun_s = time.thread_time()
@@ -154,7 +156,8 @@ class CleanedOutput:
             self._hand_on()
 
     def _may_work_here(self) -> bool:
-        return self._spent_s <= _AT_ONCE_S + self._bytes * _AT_ONCE_S_PER_BYTE
+        allowed_s = self._bytes * _AT_ONCE_S_PER_BYTE + self._chunks * _AT_ONCE_S_PER_CHUNK
+        return self._spent_s <= _AT_ONCE_S + allowed_s
 
     async def _work_off(self) -> None:
         async with self._turn:

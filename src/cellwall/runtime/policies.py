@@ -185,8 +185,22 @@ def own_places(environ: Mapping[str, str], found: Sequence[PolicyPlace]) -> tupl
     places = [state_path(environ), cache_path(environ)]
     places += [os.path.dirname(user_policy(environ)), _PACKAGE]
     places += [each.path for each in found if each.layer is not Layer.PROJECT]
-    real = (os.path.realpath(path) for path in places)
+    real = (_real_path(path) for path in places)
     return tuple(dict.fromkeys((*places, *real)))
+
+
+def _real_path(path: str) -> str:
+    """As `os.path.realpath`, by the kernel: for each action, and Python asks it for each part."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:  # not there, or not reachable
+        return os.path.realpath(path)
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:  # no /proc
+        return os.path.realpath(path)
+    finally:
+        os.close(descriptor)
 
 
 def _protecting(path: str) -> Rule:

@@ -78,12 +78,29 @@ class ServerEntry:
         return self.settings.name
 
 
+_Stamp = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
+    """Identity, owner, permissions and times; the last change of any of them is the ctime."""
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_mode,
+        status.st_uid,
+        status.st_gid,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
 class ServerCatalog:
     """The servers of one state folder. Safe for threads and processes."""
 
     def __init__(self, home: str) -> None:
         self._path = os.path.join(home, FOLDER)
-        self._cached: dict[str, tuple[tuple[int, int, int], ServerEntry]] = {}
+        self._cached: dict[str, tuple[_Stamp, ServerEntry]] = {}
 
     def names(self) -> list[str]:
         try:
@@ -103,16 +120,15 @@ class ServerCatalog:
     def read(self, name: str) -> ServerEntry:
         """One server; its file is read again only after a change."""
         check_server_name(name)
+        cached = self._cached.get(name)
         try:
+            if cached is not None and cached[0] == self._stamp(name):
+                return cached[1]
             with (
                 closing_fd(open_folder(self._path)) as folder,
                 closing_fd(open_private(name + _SUFFIX, os.O_RDONLY, folder)) as descriptor,
             ):
-                status = os.fstat(descriptor)
-                stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-                cached = self._cached.get(name)
-                if cached is not None and cached[0] == stamp:
-                    return cached[1]
+                stamp = (_stamp_of(os.fstat(folder)), _stamp_of(os.fstat(descriptor)))
                 with os.fdopen(os.dup(descriptor), "rb") as file:
                     data = file.read(_MAX_FILE_BYTES + 1)
         except FileNotFoundError:
@@ -122,6 +138,12 @@ class ServerCatalog:
         entry = _decode(name, data)
         self._cached[name] = (stamp, entry)
         return entry
+
+    def _stamp(self, name: str) -> _Stamp:
+        """Of the folder and the file, without opening them: for each call of a tool. Equal stamps
+        have equal owners and permissions, which were checked when the file was read."""
+        folder = os.lstat(self._path)
+        return _stamp_of(folder), _stamp_of(os.lstat(f"{self._path}/{name}{_SUFFIX}"))
 
     def add(self, settings: ServerSettings) -> ServerEntry:
         """Add a server; nothing of it is accepted yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import re
 import time
 import tomllib
@@ -12,6 +13,8 @@ from importlib import resources
 
 import pytest
 
+from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
+from cellwall.interfaces.http import lookup_routes
 from cellwall.interfaces.http.dashboard.assets import assets
 from cellwall.interfaces.http.dashboard.browser import own_page
 from cellwall.interfaces.http.dashboard.pages import NAVIGATION
@@ -32,6 +35,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
     policy = home / "policy.toml"
     policy.write_text(POLICY)
     config = f'[policy]\nfiles = ["{policy}"]\n[approvals]\ntimeout_s = 60.0\n'
+    config += f'[vault]\nkey = "file"\nkey_file = "{home}/vault.key"\n'
     with running_service(home, config=config) as found:
         for name, role in (("ann", "owner"), ("bob", "user"), ("cyd", "user")):
             add_person(found, name, role)
@@ -343,3 +347,94 @@ def test_the_next_holder_of_a_name_sees_nothing_live_of_the_former_one(
         assert "your own actions" in page
         assert "of-the-former" not in page
         assert session[:12] not in page
+
+
+@pytest.mark.requirement("SRV-5", "POL-5")
+def test_a_call_is_explained_and_a_rule_previewed_without_running_anything(
+    service: RunningService, ann: PageClient
+) -> None:
+    with service.client("bob") as bob:
+        session = new_session(bob)
+        bob.post(f"/v1/sessions/{session}/commands", json={"command": "sudo id"})
+    page = ann.open("/ui/policy?tool=Bash&call=echo+a+%7C+sudo+id").text
+    assert "v-deny" in page
+    assert "rights of another user" in page
+    assert "policy.toml:3" in page  # the rules with their source
+    preview = ann.open("/ui/policy?rule=Bash(touch+*)").text
+    assert "would have allowed" in preview
+    assert "not a rule" in ann.open("/ui/policy?rule=Bash(").text
+    with page_client(service, "cyd") as cyd:
+        assert "policy.toml:3" not in cyd.open("/ui/policy?rule=Bash(touch+*)").text
+
+
+@pytest.mark.requirement("SRV-5", "RBAC-1")
+def test_only_who_manages_users_can_change_them_by_forms(
+    service: RunningService, ann: PageClient
+) -> None:
+    ann.open("/ui/people")
+    made = ann.send("/ui/people", name="fay", role="user")
+    link = re.search(r"sign-in=(cwl_[\w-]+)", made.text)
+    assert link is not None
+    with page_client(service) as fay:
+        fay.open("/ui/sign-in")
+        page = fay.send("/ui/sign-in", link=link[1], password="a long password here", next="/")
+        assert page.url.path == "/"
+        fay.page = page
+        refused = fay.send("/ui/people", name="gus", role="owner")
+        assert (refused.status_code, "CW-ROLE" in refused.text) == (403, True)
+        fay.open("/ui/people")
+        token = fay.send("/ui/tokens", name="ci", days="7")
+        secret = re.search(r"<code[^>]*>(cws_[\w-]+|[\w.-]{40,})</code>", token.text)
+        assert secret is not None
+        assert secret[1] not in fay.open("/ui/people").text  # shown once
+
+
+@pytest.mark.requirement("SRV-5", "SEC-2")
+def test_a_secret_goes_in_and_is_on_no_page(service: RunningService, ann: PageClient) -> None:
+    assert "no vault yet" in ann.open("/ui/secrets").text
+    vault = VaultAdmin(str(service.home), service.app.settings, audit=service.app.audit)
+    vault.init(choice=VaultKeyChoice(), principal=ROOT)
+    assert "You have no secrets" in ann.open("/ui/secrets").text
+    stored = ann.send("/ui/secrets", name="KEY", value="sk-very-secret-value", host="a.example")
+    for text in (stored.text, ann.open("/ui/secrets").text, ann.open("/ui/audit").text):
+        assert "sk-very-secret-value" not in text
+    assert "a.example" in stored.text, stored.text[stored.text.index("<main") :]
+    ann.page = stored
+    assert "You have no secrets" in ann.send("/ui/secrets/KEY/remove").text
+
+
+@pytest.mark.requirement("SRV-5", "OBS-3")
+def test_the_stop_is_a_form_for_who_may_stop(service: RunningService, ann: PageClient) -> None:
+    with page_client(service, "bob") as bob:
+        assert "Stop everything" not in bob.open("/").text
+        assert bob.send("/ui/stop", deed="stop", reason="x").status_code == 403
+    with service.client("bob") as client:
+        session = new_session(client)
+    assert "Stop everything" in ann.open("/").text
+    stopped = ann.send("/ui/stop", deed="stop", reason="a drill")
+    assert "a drill" in stopped.text
+    with service.client("bob") as client:
+        refused = client.post("/v1/sessions", json={})
+        assert refused.status_code in {403, 503}
+        assert session
+    ann.page = stopped
+    assert "Stop everything" in ann.send("/ui/stop", deed="lift").text
+
+
+@pytest.mark.requirement("SRV-5")
+def test_a_long_search_ends_in_time_and_goes_on_where_it_ended(
+    service: RunningService, ann: PageClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service.client("bob") as bob:
+        session = new_session(bob)
+        bob.post(f"/v1/sessions/{session}/commands", json={"command": "echo needle-42"})
+        for number in range(6):
+            bob.post(f"/v1/sessions/{session}/commands", json={"command": f"echo {number}"})
+    monkeypatch.setattr(lookup_routes, "_MAX_SEEN", 4)
+    page, pages = ann.open("/ui/audit?text=needle-42").text, 1
+    assert "Nothing found yet" in page
+    while "echo needle-42" not in page:
+        following = re.search(r'class="button" href="(/ui/audit[^"]+)">Search further', page)
+        assert following is not None, page
+        page, pages = ann.open(html.unescape(following[1])).text, pages + 1
+    assert pages > 2

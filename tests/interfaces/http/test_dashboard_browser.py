@@ -48,6 +48,13 @@ PAGES = (
     "/ui/approvals?state=ended",
     "/ui/sessions",
     "/ui/audit",
+    "/ui/policy?call=git+log+%7C+sh&rule=Bash(git+*)",
+    "/ui/egress",
+    "/ui/secrets",
+    "/ui/packages",
+    "/ui/servers",
+    "/ui/health",
+    "/ui/people",
 )
 
 
@@ -143,10 +150,13 @@ LOOKS = {
 }
 
 
-def look_for_problems(page: Page, look: str) -> list[str]:
-    """All rules where the page is light; where it differs, what can differ."""
+def look_for_problems(page: Page, path: str, look: str) -> list[str]:
+    """All rules where the page is light; else what can differ, on pages with all colours and all
+    controls: the pages share one style sheet."""
     if look == "light":
         return accessibility_problems(page)
+    if not path.startswith(("/ui/approvals", "/ui/people")):
+        return []
     return accessibility_problems(page, "color-contrast" if look == "dark" else "target-size")
 
 
@@ -170,7 +180,7 @@ def test_every_page_is_accessible_and_executes_no_hostile_text(
                 browser.problems.clear()
             assert response.status == (404 if path == "/ui/nowhere" else 200), path
             assert int(page.evaluate("document.documentElement.outerHTML.length")) < 250_000
-            failures += [f"{path}: {each}" for each in look_for_problems(page, look)]
+            failures += [f"{path}: {each}" for each in look_for_problems(page, path, look)]
             overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             failures += [f"{path}: scrolls sideways by {overflow}"] if overflow > 0 else []
             assert "owned" not in page.title()

@@ -60,6 +60,45 @@ def test_events_come_while_it_runs_and_resume_after_a_lost_connection(user: http
             assert read_events(response) == events[after:]
 
 
+_TOKEN = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
+_BURST = f"""
+import os, time
+token = b"{_TOKEN[:20]}" + b"{_TOKEN[20:]}"
+for number in range(400):
+    os.write(1 + number % 2, b"line %d\\n" % number)
+    if number == 200:
+        for byte in b"key " + token + b" end\\n":  # in as many chunks as the pipe allows
+            os.write(1, bytes([byte]))
+            time.sleep(0.0005)
+"""
+
+
+@pytest.mark.requirement("SRV-1", "GRD-5")
+def test_a_burst_is_redacted_complete_and_exactly_resumed(user: httpx.Client) -> None:
+    session = new_session(user)
+    headers = {"Accept": "text/event-stream"}
+    address = f"/v1/sessions/{session}/code"
+    with user.stream("POST", address, json={"code": _BURST}, headers=headers) as response:
+        run = response.headers["Cellwall-Run"]
+        events = read_events(response)
+    assert [each.id for each in events] == list(range(1, len(events) + 1))
+    streams = {
+        name: "".join(each.data["text"] for each in events if each.name == name)
+        for name in ("stdout", "stderr")
+    }
+    lines = [f"line {number}\n" for number in range(400)]
+    assert streams["stderr"] == "".join(lines[1::2])
+    before, _, rest = streams["stdout"].partition("key ")
+    mark, _, after = rest.partition(" end\n")
+    assert before + after == "".join(lines[::2])
+    assert mark.startswith("[redacted:")
+    assert all(part not in str(events) for part in (_TOKEN[4:], _TOKEN[4:20], _TOKEN[20:]))
+    again = f"/v1/sessions/{session}/runs/{run}/events"
+    for place in {0, 1, len(events) // 2, len(events) - 1, len(events)}:
+        with user.stream("GET", again, headers={"Last-Event-ID": str(place)}) as response:
+            assert read_events(response) == events[place:]
+
+
 @pytest.mark.requirement("SRV-1")
 def test_a_run_goes_on_when_its_reader_is_gone(user: httpx.Client) -> None:
     session = new_session(user)

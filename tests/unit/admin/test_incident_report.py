@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cellwall.admin import incident_report
 from cellwall.admin.incident_report import gather_sessions, report_html, report_text
 
 pytestmark = pytest.mark.requirement("OBS-3")
@@ -75,6 +76,13 @@ def test_names_that_code_chose_cannot_act() -> None:
     assert "<script" not in page
     assert all(mark not in page for mark in ("\x1b", "\u202e"))
     assert "default-src 'none'" in page
+
+
+def test_a_flood_of_sessions_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incident_report, "_MAX_SESSIONS", 3)
+    flood = [record("intent", {"secrets": [f"S{n}"]}, session_id=f"sbx_{n}") for n in range(6)]
+    found = {each.id: each.records for each in gather_sessions(flood)}
+    assert found == {"sbx_0": 1, "sbx_1": 1, "sbx_2": 1, "others": 3}
 
 
 def test_a_flood_of_records_makes_no_endless_report() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import anyio
@@ -254,6 +255,33 @@ def test_steps_come_in_their_order_and_the_intent_is_written_before_the_run() ->
     assert [event.kind for event in stage.events] == [EventKind.INTENT, EventKind.OUTCOME]
 
 
+@pytest.mark.requirement("OBS-3")
+def test_nothing_begins_during_a_stop_and_the_refusal_is_written(tmp_path: Path) -> None:
+    stage, flag = Stage(), StopFlag(str(tmp_path))
+    flag.set({})
+    runtime = replace(stage.runtime(), stop=flag)
+    outcome = anyio.run(runtime.perform, action())
+    assert stage.steps == ["write denial"]
+    assert outcome.error is not None
+    assert (outcome.status, outcome.error.code) == (Status.DENIED, "CW-STOPPED")
+
+
+@pytest.mark.requirement("OBS-3")
+def test_an_action_that_was_judged_before_a_stop_has_no_effect_after_it(tmp_path: Path) -> None:
+    flag = StopFlag(str(tmp_path))
+
+    class Stopped(Stage):
+        def write(self, event: Event) -> str:
+            flag.set({})
+            return super().write(event)
+
+    stage = Stopped()
+    outcome = anyio.run(replace(stage.runtime(), stop=flag).perform, action())
+    assert stage.steps == [*BEFORE, "write denial"]
+    assert outcome.error is not None
+    assert (outcome.status, outcome.error.code) == (Status.DENIED, "CW-STOPPED")
+
+
 @pytest.mark.requirement("AUD-1")
 def test_an_intent_that_cannot_be_written_refuses_and_nothing_runs() -> None:
     stage = Stage(fails={"write intent": AuditFailed("the disk is full")})
@@ -363,7 +391,7 @@ def test_cancellation_gives_every_lease_back_and_is_recorded() -> None:
 
     assert anyio.run(cancelled)
     assert [s for s in stage.steps if s.startswith("release")] == RELEASED
-    assert stage.events[-1].body == {"status": "interrupted"}
+    assert stage.events[-1].body["status"] == "interrupted"
 
 
 def test_a_bug_leaves_as_itself_with_leases_given_back_and_recorded() -> None:
@@ -371,7 +399,7 @@ def test_a_bug_leaves_as_itself_with_leases_given_back_and_recorded() -> None:
     with pytest.raises(ZeroDivisionError):
         perform(stage)
     assert [s for s in stage.steps if s.startswith("release")] == RELEASED
-    assert stage.events[-1].body == {"status": "interrupted"}
+    assert stage.events[-1].body["status"] == "interrupted"
 
 
 @pytest.mark.parametrize(
@@ -645,7 +673,7 @@ def test_a_client_whose_proxy_is_cancelled_gives_its_leases_back() -> None:
 
     assert anyio.run(cancelled)
     assert stage.steps[-2:] == ["release egress", "write outcome"]
-    assert stage.events[-1].body == {"status": "interrupted"}
+    assert stage.events[-1].body["status"] == "interrupted"
 
 
 @pytest.mark.requirement("POL-8")

@@ -17,6 +17,7 @@ from cellwall.parsing.credentials.rule_set import SecretRules, is_within, scan_w
 from cellwall.parsing.credentials.shape_rules import LEAD_BYTES
 from cellwall.parsing.credentials.spans import (
     KNOWN,
+    MARK_BEGINNING,
     ScanContext,
     Span,
     ValueRun,
@@ -108,8 +109,7 @@ class Window:
             self._rules.words_of,
         )
         found = [*map(self._clip_released, found)]
-        names = known.names | self._rules.ids
-        hold = self._look(found, around, names, is_final=is_final)  # (2)
+        hold = self._look(found, around, known, is_final=is_final)  # (2)
         if self._covering:
             found.append(self._continue_covering())
         out = self._release(  # (3) and (4)
@@ -124,14 +124,16 @@ class Window:
         return out
 
     def _look(
-        self, found: list[Span], around: ScanContext, names: frozenset[str], *, is_final: bool
+        self, found: list[Span], around: ScanContext, known: KnownValues, *, is_final: bool
     ) -> int:
         """Adds spans to `found`; returns the first position that must be held back."""
         window, rules = self._window, self._rules
         self._undecided = _MANY
         hold = len(window) if is_final else max(self._done, unfinished_zone(window))
         unseen = _UNSEEN_BYTES if self._base else 0
-        zones = mark_zones(window, names)
+        zones: list[tuple[int, int]] = []
+        if MARK_BEGINNING in window:  # the set of all names is larger than most chunks
+            zones = mark_zones(window, known.names | rules.ids)
         for seen in scan_with_rules(
             rules, window, around, zones=zones, first=unseen, is_final=is_final
         ):

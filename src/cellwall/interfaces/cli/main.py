@@ -55,6 +55,7 @@ COMMANDS = {
     "doctor": ("host_setup", "doctor", "Check which layers work on this host."),
     "policy": ("policy", "policy", "Check, explain and write rules for agents."),
     "audit": ("audit", "audit", "Read and verify the audit log."),
+    "alerts": ("alerts", "alerts", "Show, test and silence alerts from the audit log."),
     "template": ("host_setup", "template", "Build environments with Python packages."),
     "packages": ("packages", "packages", "Judge packages and update the feed about them."),
     "skills": ("skills", "skills", "Sign, verify and approve skills of agents."),

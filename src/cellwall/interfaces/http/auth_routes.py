@@ -110,7 +110,7 @@ async def revoke(
     if body is not None and body.token is not None:
         await _revoke_given(service, body.token, address=address)
         return
-    caller = await current_caller(request, service, None)
+    caller = await current_caller(request)
     if body is not None and body.everywhere:
         require_person(caller, "ends no other token")
         await service.accounts.directory.revoke_own(caller.identity)

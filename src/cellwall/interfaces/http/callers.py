@@ -19,18 +19,13 @@ from starlette.requests import HTTPConnection
 from cellwall.admin.accounts import Identity
 from cellwall.core.errors import Denied, SignInRefused
 from cellwall.core.types import Permission, Principal
-from cellwall.interfaces.http.service import CurrentService, Service
+from cellwall.interfaces.http.service import Service, service_of
 from cellwall.runtime import judging
 
 INTERFACE = "http"
 ACCESS_COOKIE = "cellwall_access"
 CSRF_HEADER = "X-CSRF-Token"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_BEARER = HTTPBearer(
-    auto_error=False,
-    scheme_name="token",
-    description="An access token of `POST /v1/auth/token`, or a service token.",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +64,7 @@ async def authenticate(service: Service, token: str, *, address: str) -> Identit
     )
 
 
-async def current_caller(
-    request: Request, service: CurrentService, _: Annotated[object, Depends(_BEARER)]
-) -> Caller:
+async def current_caller(request: Request) -> Caller:
     """The caller of this request; raises `SignInRefused`."""
     address = address_of(request)
     header = request.headers.get("authorization")
@@ -88,7 +81,7 @@ async def current_caller(
             code="CW-SIGN-IN-MISSING",
         )
     is_by_cookie = header is None
-    identity = await authenticate(service, token, address=address)
+    identity = await authenticate(service_of(request), token, address=address)
     found = Caller(identity, address, is_by_cookie)
     request.state.caller = found  # for the record of a refusal
     if is_by_cookie and request.method not in _SAFE_METHODS:
@@ -123,4 +116,24 @@ def require_person(caller: Caller, deed: str) -> None:
         )
 
 
-CurrentCaller = Annotated[Caller, Depends(current_caller)]
+class CallerByToken(HTTPBearer):
+    """The dependency of every route that needs a caller.
+
+    A security scheme for OpenAPI, and without dependencies of its own: FastAPI takes 0.03 ms for
+    each of them, with each request.
+    """
+
+    async def __call__(self, request: Request) -> Caller:  # type: ignore[override]  # not the text of the header
+        return await current_caller(request)
+
+
+CurrentCaller = Annotated[
+    Caller,
+    Depends(
+        CallerByToken(
+            auto_error=False,
+            scheme_name="token",
+            description="An access token of `POST /v1/auth/token`, or a service token.",
+        )
+    ),
+]

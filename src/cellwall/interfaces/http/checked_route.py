@@ -17,9 +17,8 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from cellwall.core.errors import BadInput
-from cellwall.interfaces.http.callers import current_caller
+from cellwall.interfaces.http.callers import CallerByToken, current_caller
 from cellwall.interfaces.http.gate import MAX_UNKNOWN_BYTES
-from cellwall.interfaces.http.service import service_of
 
 MAX_VALUES = 100_000
 # Texts, also one without an end, and what precedes a value. Possessive: linear for every input.
@@ -33,13 +32,15 @@ class CheckedRoute(APIRoute):
         handler = super().get_route_handler()
         if self.body_field is None:
             return handler
-        has_caller = any(each.call is current_caller for each in self.dependant.dependencies)
+        has_caller = any(
+            isinstance(each.call, CallerByToken) for each in self.dependant.dependencies
+        )
 
         async def handle(request: Request) -> Response:
             length = request.headers.get("content-length")
             if length is None or int(length) > MAX_UNKNOWN_BYTES:
                 if has_caller and length != "0":
-                    await current_caller(request, service_of(request), None)
+                    await current_caller(request)
                 check_json(await request.body())
             return await handler(request)
 

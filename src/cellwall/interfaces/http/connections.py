@@ -15,6 +15,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from cellwall.interfaces.http.joined_writes import JoinedWrites
+
 MAX_HEAD_BYTES = 64 * 1024
 MIN_PROGRESS_BYTES = 16 * 1024
 """Of a body or an answer, within the time of a request: a byte now and then is none."""
@@ -49,7 +51,8 @@ class BoundedConnection(HttpToolsProtocol):
     _unsent_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(transport)
+        joined: Any = JoinedWrites(transport, self.loop)
+        super().connection_made(joined)
         if self._has_room():
             self._arm()
         else:
@@ -128,6 +131,9 @@ class BoundedConnection(HttpToolsProtocol):
         if any(name in {b"content-length", b"transfer-encoding"} for name, _ in self.headers):
             self.send_400_response("A WebSocket handshake has no body.")
         else:
+            joined: Any = self.transport
+            joined.flush()
+            self.transport = joined.unjoined
             super().handle_websocket_upgrade()
 
     def _arm(self) -> None:

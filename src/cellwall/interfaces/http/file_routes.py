@@ -129,7 +129,7 @@ async def write_file(
     sandbox = await service.sandboxes.find(caller.identity, session_id)
     with service.spools.spool() as spool:
         await _receive(request, spool)
-        caller = await current_caller(request, service, None)  # the body may have taken long
+        caller = await current_caller(request)  # the body may have taken long
         operation = FileOperation(
             "write",
             path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -37,7 +38,9 @@ from cellwall.runtime.guarding import LazyGuard
 
 routes = APIRouter(route_class=CheckedRoute, responses=ERRORS)
 _MAX_SEEN = 100_000
-"""Records that one request looks at; a rare record needs narrower conditions."""
+_WITHIN_S = 2.0
+"""Records that one request looks at, and for how long. A page may so have few records or none, and
+`next` all the same: the search goes on there."""
 
 
 @routes.get("/audit", tags=["audit"])
@@ -62,7 +65,7 @@ async def read_audit(
     sees_all = may(service, caller, Permission.AUDIT_READ)
     name = caller.identity.name
     if not sees_all:
-        created = await account_created(service, caller)
+        created = await _created(service, caller)
         since = created if since is None else max(since, created)
     query = audit_queries.Query(
         id=record,
@@ -74,32 +77,34 @@ async def read_audit(
         text=text,
         kind=kind,
         verdict=None if verdict is None else Verdict[verdict.upper()],
+        before=before,
     )
     paths = service.paths
 
     def read() -> AuditPage:
         found: list[dict[str, Any]] = []
-        seen = audit_queries.newest(query, home=service.app.store.home, keys=service.app.keys)
-        for count, each in enumerate(seen):
-            if before is not None and each["seq"] >= before:
-                continue
+        following: int | None = None
+        deadline = time.monotonic() + _WITHIN_S
+        app = service.app
+        seen = audit_queries.newest_with_progress(query, home=app.store.home, keys=app.keys)
+        for count, (seq, each) in enumerate(seen):
             # A user of this machine may have the name of an account.
-            if sees_all or each["interface"] in REMOTE_INTERFACES:
+            if each is not None and (sees_all or each["interface"] in REMOTE_INTERFACES):
+                if len(found) == limit:
+                    following = found[-1]["seq"]
+                    break
                 found.append(each)
-            if len(found) > limit or count >= _MAX_SEEN:
+            if count >= _MAX_SEEN or time.monotonic() > deadline:
+                following = seq
                 break
-        page = found[:limit]
-        return AuditPage(
-            records=[paths.hide(each) for each in page],
-            next=page[-1]["seq"] if len(found) > limit else None,
-        )
+        return AuditPage(records=[paths.hide(each) for each in found], next=following)
 
     if not sees_all and principal not in {None, name}:
         return AuditPage(records=[], next=None)  # as for a name that has no records
     return await anyio.to_thread.run_sync(read, limiter=service.readers)
 
 
-async def account_created(service: Service, caller: Caller) -> datetime:
+async def _created(service: Service, caller: Caller) -> datetime:
     """When the account was created. Earlier records under its name are those of an account that was
     removed: another person's, who may have had the name before."""
     user = await service.store.find_user(caller.id)

@@ -54,6 +54,8 @@ class ReadinessProbe:
 
     async def _can_run(self) -> tuple[bool, bool]:
         """Whether the audit log takes records, and whether a cell can be made."""
+        if self._app.ledger.stop_flag.is_known_set():
+            return True, False  # without a trial: each one would be a denial in the record
         policy = default_policy(self._app)
         action = Action(
             principal=_WHO,

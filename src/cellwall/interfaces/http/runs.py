@@ -7,13 +7,9 @@ repeated request joins the run of the first one.
 
 from __future__ import annotations
 
-import codecs
 import hashlib
-import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Awaitable, Callable
 
 import anyio
 import anyio.abc
@@ -23,33 +19,18 @@ from cellwall.core.outcomes import ErrorInfo, Outcome
 from cellwall.core.text import plain
 from cellwall.core.types import Json, OutputSink, new_id
 from cellwall.interfaces.http.rendering import outcome_json
+from cellwall.interfaces.http.run_events import RunEvents
 
 MAX_RUNS = 32
 """Of one sandbox, running or kept."""
 MAX_KEPT_CHARACTERS = 8 * 1024 * 1024
-"""Of the ended runs of one sandbox; the oldest are forgotten beyond it."""
+MAX_KEPT_EVENTS = 100_000
+"""Of the ended runs of one sandbox; the oldest are forgotten beyond either."""
 KEPT_S = 900.0
-_PING_S = 15.0
 _FAILED = ErrorInfo("CW-INTERNAL", "the service failed on this run", "Try again.")
 _CANCELLED = ErrorInfo("CW-CANCELLED", "the run was cancelled")
 
-EventName = Literal["stdout", "stderr", "result", "outcome", "error"]
 Work = Callable[[OutputSink], Awaitable[Outcome]]
-
-
-@dataclass(frozen=True, slots=True)
-class RunEvent:
-    """One server-sent event."""
-
-    number: int
-    name: EventName
-    data: Json
-
-    def encode(self) -> bytes:
-        """The text of the event. JSON has no line break, so the data are one line."""
-        data = json.dumps(self.data, ensure_ascii=False, separators=(",", ":"))
-        text = f"id: {self.number}\nevent: {self.name}\ndata: {data}\n\n"
-        return text.encode("utf-8", "replace")
 
 
 class Run:
@@ -57,81 +38,51 @@ class Run:
 
     def __init__(self) -> None:
         self.id = new_id("run")
-        self.outcome: Outcome | None = None
+        self.events = RunEvents()
         self.failure: BaseException | None = None
         self.ended_at: float | None = None
-        self.characters = 0
         self.scope = anyio.CancelScope()
-        self._events: list[RunEvent] = []
-        self._changed = anyio.Event()
-        self._decoders = {
-            name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")
-        }
+        self._outcome: dict[str, Json] | None = None
+        self._kept_characters = 0
 
-    def write(self, name: Literal["stdout", "stderr"], chunk: bytes) -> None:
-        """Implements `OutputSink`."""
-        if text := self._decoders[name].decode(chunk):
-            self.characters += len(text)
-            self._add(name, {"text": text})
+    @property
+    def characters(self) -> int:
+        """Of its output and its outcome."""
+        return self.events.characters + self._kept_characters
 
     def end(self, outcome: Outcome) -> None:
         """The last events: rest of the output, or all of a run without a sink; results, outcome."""
-        if not self._events:
-            self.write("stdout", outcome.stdout.encode("utf-8", "replace"))
-            self.write("stderr", outcome.stderr.encode("utf-8", "replace"))
-        for name, decoder in self._decoders.items():
-            if text := decoder.decode(b"", final=True):
-                self._add("stdout" if name == "stdout" else "stderr", {"text": text})
+        events = self.events
+        if not events.count:
+            events.write("stdout", outcome.stdout.encode("utf-8", "replace"))
+            events.write("stderr", outcome.stderr.encode("utf-8", "replace"))
+        events.end_output()
         for result in outcome.results:
-            self._add("result", plain(result))
-        self.outcome = outcome
-        self.characters += len(outcome.stdout) + len(outcome.stderr)
-        self._add("outcome", outcome_json(outcome))
+            events.add("result", plain(result))
+        self._outcome = outcome_json(outcome)
+        self._kept_characters = len(outcome.stdout) + len(outcome.stderr)
+        events.add("outcome", self._outcome)
 
     def close(self) -> None:
         """No more events follow. Without an outcome the last one is the error."""
-        if self.outcome is None:
+        if self._outcome is None:
+            self.events.end_output()
             error = self.failure
             known = ErrorInfo.of(error) if isinstance(error, CellwallError) else _FAILED
             info = _CANCELLED if error is None else known
-            self._add("error", {**info.to_json(), "audit_id": ""})
+            self.events.add("error", {**info.to_json(), "audit_id": ""})
         self.ended_at = time.monotonic()
-        self._changed.set()
+        self.events.close()
 
-    def _add(self, name: EventName, data: Json) -> None:
-        self._events.append(RunEvent(len(self._events) + 1, name, data))
-        self._changed.set()
-        self._changed = anyio.Event()
-
-    def output(self) -> str:
-        """The text written so far."""
-        texts = (each.data for each in self._events if each.name in {"stdout", "stderr"})
-        return "".join(str(data["text"]) for data in texts if isinstance(data, dict))
-
-    async def stream(self, after: int = 0) -> AsyncIterator[bytes]:
-        """The encoded events behind this number, then those to come; pings in times of silence."""
-        at = max(after, 0)
-        while True:
-            changed = self._changed
-            while at < len(self._events):
-                yield self._events[at].encode()
-                at += 1
-            if self.ended_at is not None:
-                return
-            with anyio.move_on_after(_PING_S) as scope:
-                await changed.wait()
-            if scope.cancelled_caught:
-                yield b": ping\n\n"
-
-    async def wait(self) -> Outcome:
-        """The outcome; raises what the run raised."""
+    async def wait(self) -> dict[str, Json]:
+        """The outcome as clients see it; raises what the run raised."""
         while self.ended_at is None:
-            await self._changed.wait()
+            await self.events.changed()
         if self.failure is not None:
             raise self.failure
-        if self.outcome is None:
+        if self._outcome is None:
             raise _CANCELLED.to_exception()
-        return self.outcome
+        return self._outcome
 
 
 class Runs:
@@ -168,7 +119,7 @@ class Runs:
 
     def output(self) -> str:
         """The output of all these runs, the oldest first."""
-        return "".join(run.output() for run in self._runs.values())
+        return "".join(run.events.output() for run in self._runs.values())
 
     def _joined(self, key: str, digest: str) -> Run | None:
         before = self._by_key.get(key)
@@ -198,10 +149,12 @@ class Runs:
                 self._drop(run)
         ended = [run for run in self._runs.values() if run.ended_at is not None]
         characters = sum(run.characters for run in ended)
+        events = sum(run.events.count for run in ended)
         for run in ended[:-1]:  # the newest stays, however large
-            if characters <= MAX_KEPT_CHARACTERS:
+            if characters <= MAX_KEPT_CHARACTERS and events <= MAX_KEPT_EVENTS:
                 break
             characters -= run.characters
+            events -= run.events.count
             self._drop(run)
 
     def _drop_oldest(self) -> bool:
@@ -219,7 +172,7 @@ class Runs:
 async def _perform(run: Run, work: Work) -> None:
     try:
         with run.scope:
-            run.end(await work(run.write))
+            run.end(await work(run.events.write))
     except Exception as error:  # noqa: BLE001  # raised to the client that waits
         run.failure = error
     finally:

@@ -182,19 +182,28 @@ class _RequestFollower:
         self, *, is_modern: bool, wants_progress: bool
     ) -> CallToolResult | InputRequiredResult:
         try:
-            async with anyio.create_task_group() as tasks:
-                if wants_progress:
-                    tasks.start_soon(self._tell_progress)
-                step = await self.call.step()
-                while isinstance(step, PendingQuestion) and not is_modern:
-                    # Cancelled if the question is answered elsewhere first.
-                    tasks.start_soon(self._elicit, step)
-                    step = await self.call.step()
-                tasks.cancel_scope.cancel()
+            step = None if wants_progress else await self.call.step()
+            # Most calls need neither progress nor a question, so no group of tasks is made.
+            if step is None or (isinstance(step, PendingQuestion) and not is_modern):
+                step = await self._follow(step, is_modern=is_modern, wants_progress=wants_progress)
         except anyio.get_cancelled_exc_class():
             self.call.scope.cancel()  # the client cancelled the request, so the call ends
             raise
         return self._question(step) if isinstance(step, PendingQuestion) else step
+
+    async def _follow(
+        self, first: PendingQuestion | None, *, is_modern: bool, wants_progress: bool
+    ) -> PendingQuestion | CallToolResult:
+        async with anyio.create_task_group() as tasks:
+            if wants_progress:
+                tasks.start_soon(self._tell_progress)
+            step = first or await self.call.step()
+            while isinstance(step, PendingQuestion) and not is_modern:
+                # Cancelled if the question is answered elsewhere first.
+                tasks.start_soon(self._elicit, step)
+                step = await self.call.step()
+            tasks.cancel_scope.cancel()
+        return step
 
     def _question(self, question: PendingQuestion) -> InputRequiredResult:
         return InputRequiredResult(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -96,7 +96,7 @@ def spans_of(text: str) -> list[tuple[int, int, str]]:
 
 def named_as_secret(name: str, value: str) -> str:
     """The rule that makes a value a credential because of its name; empty if there is none."""
-    if not name or not value or not may_hold(name):
+    if not name or not value or not _may_name(name):
         return ""
     # Written as in a file, so that the same named rules apply.
     introduction = f'{name[-_NAME_CHARACTERS:]}": "'
@@ -107,6 +107,16 @@ def named_as_secret(name: str, value: str) -> str:
         if start >= len(introduction)
     )
     return next(rules, "")
+
+
+def _may_name(name: str) -> bool:
+    return may_hold(name) if len(name) > _NAME_CHARACTERS else _may_name_short(name)
+
+
+@lru_cache(maxsize=1024)
+def _may_name_short(name: str) -> bool:
+    """Cached: the same few names recur in all records."""
+    return may_hold(name)
 
 
 def listed_words(rules: SecretRules) -> list[str]:

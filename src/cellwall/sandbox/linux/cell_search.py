@@ -29,7 +29,8 @@ from cellwall.sandbox.linux import cgroups
 from cellwall.sandbox.linux.run_cgroup import read_text
 
 # Offsets in /proc/PID/stat after the command's closing parenthesis, proc_pid_stat(5).
-_STATE, _PARENT, _THREADS, _STARTED = 0, 1, 17, 19
+_STATE, _PARENT, _FLAGS, _THREADS, _STARTED = 0, 1, 6, 17, 19
+_EXITING = 0x4  # PF_EXITING: the kernel takes it apart, and no code of it runs again
 _SHIM_NAME = "cellwall-cell"
 FIRST = 2  # bubblewrap's monitor, and the first process of the cell's PID namespace
 _MAX_ENTRY_BYTES = 1024 * 1024
@@ -186,8 +187,9 @@ def _read_table() -> dict[int, CellProcess]:
 
 
 def _read_process(pid: int) -> CellProcess | None:
-    """None for a process that is gone or a zombie. The main thread of a living process may be
-    dead, so that a zombie counts by its threads."""
+    """None for a process that is gone, a zombie or on its way there: the kernel may need long to
+    take its namespaces apart. The main thread of a living process may be dead as well, so that
+    such a process counts by its threads."""
     try:
         with closing_fd(os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
             text = os.read(descriptor, 4096)
@@ -198,7 +200,8 @@ def _read_process(pid: int) -> CellProcess | None:
     if len(fields) <= _STARTED:
         return None
     state = fields[_STATE].decode("ascii", "replace")
-    if state in "ZX" and int(fields[_THREADS]) <= 1:
+    is_ending = state in "ZX" or int(fields[_FLAGS]) & _EXITING
+    if is_ending and int(fields[_THREADS]) <= 1:
         return None
     name = before.partition(b"(")[2].decode("utf-8", "replace")
     return CellProcess(pid, int(fields[_PARENT]), int(fields[_STARTED]), state, name)

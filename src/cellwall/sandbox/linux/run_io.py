@@ -82,6 +82,11 @@ class RunIO:
         return self._sink is not None
 
     @property
+    def has_news(self) -> bool:
+        """The monitor must act: on a limit, a failed sink or a call of a host tool."""
+        return self.is_over_limit or self.sink_error is not None or bool(self.calls)
+
+    @property
     def accepts_answers(self) -> bool:
         """False: the code does not read its answers, and more must not accumulate."""
         return len(self._outgoing) <= _MAX_UNREAD_BYTES

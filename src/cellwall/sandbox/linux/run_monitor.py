@@ -27,6 +27,7 @@ from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.proc_usage import find_unlinked_files
 from cellwall.sandbox.linux.run_cgroup import Counters
 from cellwall.sandbox.linux.run_io import RunIO
+from cellwall.sandbox.linux.run_serving import serve_for
 
 _WATCH_EVERY_S = 0.05
 _SHORT_RUN_S = 0.004
@@ -168,9 +169,7 @@ class RunMonitor:
         next_look = 0.0
         while not self._run.is_ended(run_io):
             pause_s = min(_WATCH_EVERY_S, deadline - time.monotonic())
-            with anyio.move_on_after(max(0.0, pause_s)):
-                await anyio.wait_readable(run_io)
-            run_io.serve()
+            await serve_for(run_io, max(0.0, pause_s), until=lambda: self._run.is_ended(run_io))
             while (
                 calls is not None
                 and run_io.calls

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cellwall.core.errors import BadInput
 
 NO_NUL = r"^[^\x00]*$"
 """For texts that a database looks up: PostgreSQL fails on a NUL."""
+FormBody = TypeVar("FormBody", bound=BaseModel)
 Seconds = Annotated[float, Field(description="seconds since 1970, UTC")]
 
 
@@ -52,3 +56,14 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         503: "The host has no capacity, or the service is stopping.",
     }.items()
 }
+
+
+def body_of(model: type[FormBody], values: Mapping[str, object]) -> FormBody:
+    """A body from the fields of a form; raises `BadInput` without the value, which may be a
+    secret."""
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"{place}: {first['msg']}", hint="Check the field.") from None

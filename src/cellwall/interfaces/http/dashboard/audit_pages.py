@@ -64,7 +64,7 @@ async def audit_page(
         action=action or None,
         session=session or None,
         principal=principal or None,
-        since=_moment(since),
+        since=moment(since),
         until=None,
         text=text or None,
         kind=EventKind(kind) if kind else None,
@@ -135,7 +135,7 @@ def _last_report(request: Request) -> AuditReport | None:
     return found
 
 
-def _moment(text: str) -> datetime | None:
+def moment(text: str) -> datetime | None:
     """`2d` before now, or a date with or without a time, in UTC."""
     if not text:
         return None

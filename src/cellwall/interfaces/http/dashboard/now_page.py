@@ -8,6 +8,7 @@ browser nor the service more than a quiet hour.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,15 +17,19 @@ from typing import Any
 import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
 
 from cellwall.admin.accounts import Identity
 from cellwall.admin.live_view import LATENCY_BOUNDS_S, LiveSnapshot
+from cellwall.core.types import Permission
 from cellwall.interfaces.http.approval_routes import shown_questions
+from cellwall.interfaces.http.bodies.base import body_of
+from cellwall.interfaces.http.bodies.stops import StopRequest
 from cellwall.interfaces.http.callers import Caller
-from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBrowser
+from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBrowser, CurrentForm
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
 from cellwall.interfaces.http.dashboard.templating import NOTHING, environment, number, span
-from cellwall.interfaces.http.lookup_routes import account_created
+from cellwall.interfaces.http.stop_routes import lift_stop, read_stop, stop_everything
 from cellwall.interfaces.http.waiting import CountedStream
 
 routes = APIRouter(route_class=PageRoute)
@@ -50,7 +55,7 @@ async def now_page(request: Request, browser: CurrentBrowser) -> Response:
     """Live sandboxes, rates, latencies, limits, and decisions as they happen."""
     service = browser.service
     await anyio.to_thread.run_sync(service.live.touch, limiter=service.readers)
-    snapshot = _snapshot(browser, await _since_s(browser))
+    snapshot = await _snapshot(browser)
     return render(
         request,
         "now.html",
@@ -59,6 +64,7 @@ async def now_page(request: Request, browser: CurrentBrowser) -> Response:
         tiles=_tiles(browser, snapshot),
         histogram=_histogram(snapshot),
         sandboxes=await _sandboxes(browser),
+        stop=await read_stop(service, browser.caller) if _may_stop(browser) else None,
         address=service.settings.public_url,
     )
 
@@ -77,16 +83,29 @@ async def follow(request: Request, browser: CurrentBrowser) -> Response:
         )
 
 
-def _snapshot(browser: BrowserSession, since_s: float) -> LiveSnapshot:
-    account = None if browser.sees_all else browser.name
-    return browser.service.live.snapshot(account, since_s=since_s)
+@routes.post("/ui/stop")
+async def stop_page(browser: CurrentBrowser, form: CurrentForm) -> Response:
+    """End or suspend every sandbox of all users, or lift the stop (OBS-3)."""
+    service, caller, reason = browser.service, browser.caller, form.text("reason")[:500]
+    if form.text("deed") == "lift":
+        await lift_stop(service, caller, reason=reason)
+    else:
+        wanted = {"reason": reason, "freeze": form.text("deed") == "freeze"}
+        await stop_everything(service, caller, body_of(StopRequest, wanted))
+    return RedirectResponse("/", status_code=303)
 
 
-async def _since_s(browser: BrowserSession) -> float:
-    """Records are by name, which an account that was removed may have had before."""
+def _may_stop(browser: BrowserSession) -> bool:
+    return browser.may(Permission.SANDBOX_STOP)
+
+
+async def _snapshot(browser: BrowserSession) -> LiveSnapshot:
+    service = browser.service
     if browser.sees_all:
-        return 0.0
-    return (await account_created(browser.service, browser.caller)).timestamp()
+        return service.live.snapshot(None)
+    user = await service.store.find_user(browser.caller.id)
+    created_s = time.time() if user is None else user.created_s
+    return service.live.snapshot(browser.name, since_s=created_s)
 
 
 async def _events(browser: BrowserSession) -> AsyncIterator[bytes]:
@@ -95,8 +114,7 @@ async def _events(browser: BrowserSession) -> AsyncIterator[bytes]:
     await anyio.to_thread.run_sync(service.live.touch, limiter=service.readers)
     with service.live.watched():
         yield b"retry: 1000\n\n"
-        since_s = await _since_s(browser)
-        last = _snapshot(browser, since_s)
+        last = await _snapshot(browser)
         shown_seq, revision, waiting, asked = _newest_seq(last), -1, -1, ""
         while not service.live.is_draining:
             found = await service.accounts.revision()
@@ -105,9 +123,8 @@ async def _events(browser: BrowserSession) -> AsyncIterator[bytes]:
                 if who is None:
                     return
                 browser, revision = _renewed(browser, who), found
-                since_s = await _since_s(browser)
             service.usages.sample()
-            snapshot = _snapshot(browser, since_s)
+            snapshot = await _snapshot(browser)
             questions = shown_questions(service, browser.caller)
             names = " ".join(each.id for each in questions)
             message: dict[str, Any] = {

@@ -53,7 +53,14 @@ NAVIGATION = (
     NavigationEntry("now", "/", "Now", "n"),
     NavigationEntry("approvals", "/ui/approvals", "Approvals", "a"),
     NavigationEntry("sessions", "/ui/sessions", "Sessions", "s"),
+    NavigationEntry("policy", "/ui/policy", "Policy", "p", Permission.SANDBOX_EXECUTE),
+    NavigationEntry("egress", "/ui/egress", "Egress", "e"),
+    NavigationEntry("secrets", "/ui/secrets", "Secrets", "c"),
+    NavigationEntry("packages", "/ui/packages", "Packages", "k"),
+    NavigationEntry("servers", "/ui/servers", "MCP servers", "m", Permission.CONFIG_WRITE),
     NavigationEntry("audit", "/ui/audit", "Audit", "u"),
+    NavigationEntry("health", "/ui/health", "Health", "h"),
+    NavigationEntry("people", "/ui/people", "People", "o"),
 )
 
 
