@@ -141,7 +141,7 @@ class StopFlag:
         """Remove the flag, after every stop that is under way; whether it was set.
 
         `seen` is the mark of the stop that a person has decided to lift. A stop that came since is
-        another one, which nobody has looked at: it stays.
+        another one, which no person has looked at: it stays.
         """
         seen = seen or self.mark()
         try:
