@@ -137,8 +137,8 @@ class NowScreen(App[None]):
         return "not answered" if answer is None else f"{question.id} was allowed"
 
     def _tell(self, text: str, *, is_bad: bool = False) -> None:
-        severity = "error" if is_bad else "information"
-        self.notify(one_line(text, most=_MAX_NOTICE), severity=severity, markup=False)
+        shown = one_line(text, most=_MAX_NOTICE)
+        self.notify(shown, severity="error" if is_bad else "information", markup=False)
 
 
 def _lines(lines: Iterable[tuple[str, str]]) -> Text:
