@@ -219,7 +219,10 @@ def _fill(place: str, copy: str, target: str, base: str) -> int:
         while (line := archive.readline().rstrip(b"\n")) != b"":
             listed.append(os.fsdecode(line).split(" ", 2))
         for mode, size, path in listed:
-            _write_file(f"{place}/{path}", int(mode, 8), archive.read(int(size)))
+            content = archive.read(int(size))
+            if len(content) != int(size):
+                raise OSError("the archive ended early")
+            _write_file(f"{place}/{path}", int(mode, 8), content)
     except BaseException:
         _remove(place)
         raise
