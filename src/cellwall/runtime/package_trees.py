@@ -39,6 +39,8 @@ NO_KEY = b""
 """For an installation into an environment that exists: its tree is not that of the request."""
 _MAC_BYTES = hashlib.sha256().digest_size
 _WORKSPACE = "/workspace/"
+_ASK_WITHIN_S = 30.0
+"""A registry that answers later is asked by uv, in the time of its cell."""
 
 Repeats = Callable[[Action, "Sequence[RegistryAnswer]"], Awaitable[tuple[Finding, ...] | None]]
 """What the registry reports where each answer is the same now; else None."""
@@ -91,8 +93,10 @@ class PackageTrees:
         tree = await anyio.to_thread.run_sync(self._find, operation, program)
         if tree is None:
             return None
-        # As the cell would ask, which has no session.
-        findings = await self.repeats(replace(action, session_id=None), tree.answers)
+        findings = None
+        with anyio.move_on_after(_ASK_WITHIN_S):
+            # As the cell would ask, which has no session.
+            findings = await self.repeats(replace(action, session_id=None), tree.answers)
         return None if findings is None else FoundTree(tree.archive, findings)
 
     def _find(self, operation: InstallPackages, program: str) -> KeptTree | None:
