@@ -99,7 +99,9 @@ def test_the_second_sandbox_gets_the_same_as_the_first(config, install):
             if r["body"].get("event") == "package-served"
             and r["action_id"] == done.outcome.action_id
         ]
-        listed = sbx.commands.run("cd .local; find . -type f ! -name '*.pyc' | sort | xargs sha256sum").stdout
+        listed = sbx.commands.run(
+            "cd .local; find . -type f ! -name '*.pyc' | sort | xargs sha256sum"
+        ).stdout
         seen.append((sorted(served), sbx.files.read("pylock.toml"), listed))
         # An environment that exists is not replaced by a tree.
         before = uv_connections()
@@ -209,4 +211,5 @@ def test_a_process_that_is_killed_meanwhile_leaves_no_environment(
         [*words, "zebra-atlas"], capture_output=True, timeout=DEADLINE_S, check=False
     )
     assert done.returncode == 0, done.stderr
+    assert b"Installed 2 packages" in done.stderr
     assert {"pylock.toml", ".cellwall-packages"} <= {each.name for each in project.iterdir()}

@@ -226,7 +226,11 @@ def _fill(place: str, copy: str, target: str, base: str) -> int:
     except BaseException:
         _remove(place)
         raise
-    return _commit(place, copy, target, base)
+    code = _commit(place, copy, target, base)
+    if code == 0:
+        count = sum(path.endswith(".dist-info/METADATA") for _, _, path in listed)
+        print(f"Installed {count} package" + "s" * (count != 1), file=sys.stderr)  # as uv does
+    return code
 
 
 def _has_small_tmp(memory_bytes: int) -> bool:
