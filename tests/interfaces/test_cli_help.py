@@ -19,7 +19,7 @@ COMMANDS = [
     *("run", "shell", "code", "fetch", "proxy", "scan", "redact", "changes", "diff", "apply"),
     *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill", "stop"),
     *("incident", "erase"),
-    *("supervisor", "approvals", "doctor", "policy", "audit", "template", "packages"),
+    *("supervisor", "approvals", "doctor", "policy", "audit", "alerts", "template", "packages"),
     *(
         "skills",
         "vault",
@@ -40,6 +40,7 @@ INNER = [
     *(["audit", name] for name in ("tail", "search", "show", "verify", "verifier", "prove")),
     *(["audit", name] for name in ("check-proof", "seal", "key", "hold", "export", "forward")),
     *(["audit", "forward", name] for name in ("status", "run")),
+    *(["alerts", name] for name in ("list", "check", "watch", "silence", "unsilence", "test")),
     *(["config", name] for name in ("check", "show", "schema")),
     *(
         ["vault", name]

@@ -67,7 +67,7 @@ def service(
     config = Path(world.config()).read_text()
     config += f'[policy]\nfiles = ["{home / "policy.toml"}"]\n[approvals]\ntimeout_s = 1\n'
     config += f'[vault]\nkey = "file"\nkey_file = "{home}/vault.key"\n'
-    config += "[mcp]\ngateway = true\nmax_servers_per_user = 4\n"
+    config += '[mcp]\ngateway = "offer"\nmax_servers_per_user = 4\n'
     given = {"directory": str(programs), "mode": "ro"}
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("SSL_CERT_FILE", world.ca_file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -52,6 +53,7 @@ __all__ = [
     "following",
     "latest",
     "newest",
+    "newest_with_progress",
     "open_bookmark",
     "parse_headers",
     "prove",
@@ -86,6 +88,18 @@ def newest(
             if is_strict:
                 _refuse_locked(found)
             yield found.record
+
+
+def newest_with_progress(
+    query: Query, *, home: str, keys: SessionKeys
+) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """The number of each record that the other conditions select, the newest first, with the record
+    where the text matches as well. A caller that has waited long enough knows how far it got."""
+    plain = replace(query, text=None)
+    for found in search.search(_directory(home), plain, keys=keys):
+        if query.text is not None and is_locked(found.record):
+            raise vault_failures.session_locked()
+        yield found.record["seq"], found.record if query.matches_text(found.line) else None
 
 
 def following(

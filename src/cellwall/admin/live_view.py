@@ -130,9 +130,12 @@ class _Series:
                 self._seconds.popitem(last=False)
         return found
 
-    def snapshot(self, now_s: float) -> LiveSnapshot:
+    def snapshot(self, now_s: float, since_s: float) -> LiveSnapshot:
         last = int(now_s)
-        window = [self._seconds.get(at, _NOTHING) for at in range(last - WINDOW_S + 1, last + 1)]
+        window = [
+            self._seconds.get(at, _NOTHING) if at >= since_s else _NOTHING
+            for at in range(last - WINDOW_S + 1, last + 1)
+        ]
         limits: Counter[str] = Counter()
         for each in window:
             limits.update(each.limits)
@@ -141,7 +144,7 @@ class _Series:
             refusals=tuple(each.refusals for each in window),
             latencies=tuple(map(sum, zip(*(each.latencies for each in window), strict=True))),
             limits=tuple(limits.most_common(8)),
-            rows=tuple(self._rows),
+            rows=tuple(row for row in self._rows if row.at_s >= since_s),
             seen=self._seen,
         )
 
@@ -196,11 +199,12 @@ class LiveView:
         if thread is not None:
             thread.join()
 
-    def snapshot(self, account: str | None) -> LiveSnapshot:
-        """What one account may see; None: everything."""
+    def snapshot(self, account: str | None, *, since_s: float = 0.0) -> LiveSnapshot:
+        """What one account may see; None: everything. `since_s` is when the account was created:
+        earlier records under its name are another person's."""
         with self._lock:
             series = self._series.get(_EVERYBODY if account is None else f"@{account}")
-            return (series or _Series()).snapshot(time.time())
+            return (series or _Series()).snapshot(time.time(), since_s)
 
     def _start(self) -> None:
         if self._thread is None and not self._is_closed:

@@ -4,10 +4,10 @@
 
 Everything that comes from an agent, a user or the network is in `sealed`. In clear stay the names
 beside the body (ids, time, kind, principal, interface), and of the body a verdict, a status, an
-error code and a limit, where each is one short word: searches, alerts and severities need them
-without a key, also after the session was erased. The associated data binds the ciphertext to the
-id and kind of its record, its action and session, and these words; the chain binds the id to its
-number.
+error code, a limit and the kind of the action, where each is one short word: searches, alerts and
+severities need them without a key, also after the session was erased. The associated data binds
+the ciphertext to the id and kind of its record, its action and session, and these words; the chain
+binds the id to its number.
 
 The log's own records stay in clear: the verifier and retention read them, without any key.
 """
@@ -38,10 +38,10 @@ CLEAR_KINDS: Final = frozenset(
         EventKind.ERASURE,
     )
 )
-_WORDS = ("error_code", "limit", "status")
+_WORDS = ("action_kind", "error_code", "limit", "status")
 _SHARED = "log"
 """Names the key of records that belong to no session and no action, such as the configuration."""
-_is_word = re.compile(r"[A-Za-z][0-9A-Za-z-]{0,39}").fullmatch
+_is_word = re.compile(r"[A-Za-z][0-9A-Za-z_-]{0,39}").fullmatch
 _quote = json.encoder.encode_basestring_ascii
 
 
@@ -96,8 +96,16 @@ def opened_line(record: dict[str, Any]) -> bytes:
     )
 
 
+def clear_words(record: dict[str, Any]) -> dict[str, str]:
+    """The words of any record that need no key: of a sealed one those beside the ciphertext."""
+    body = record["body"]
+    if record["v"] != SEALED_VERSION:
+        return dict(_clear_words(body))
+    return {name: str(body[name]) for name in body if name not in ("key", "sealed")}
+
+
 def _clear_words(body: dict[str, Any]) -> list[tuple[str, str]]:
-    """Sorted by name."""
+    """Sorted by name. Never `code`, which may be what an agent wrote."""
     decision = body.get("decision")
     verdict = decision.get("verdict") if isinstance(decision, dict) else body.get("verdict")
     found = [(name, body.get(name)) for name in _WORDS]

@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -21,7 +21,7 @@ from cellwall.audit.index import (
     to_microseconds,
     verdict_of,
 )
-from cellwall.audit.records import SEALED_VERSION, BadRecord, parse_record
+from cellwall.audit.records import SEALED_VERSION, BadRecord, parse_link, parse_record
 from cellwall.audit.sealed_bodies import is_locked, open_record, opened_line
 from cellwall.audit.segments import (
     BLOCK_BYTES,
@@ -60,12 +60,14 @@ class Query:
     since: datetime | None = None
     until: datetime | None = None
     text: str | None = None
+    before: int | None = None
+    """Only records with a smaller number: a page that goes on where another one ended."""
 
     @property
     def needs_index(self) -> bool:
         """Without indexed fields, scanning the records is as fast."""
         names = {each.name for each in fields(self) if getattr(self, each.name) is not None}
-        return bool(names - {"text"})
+        return bool(names - {"text", "before"})
 
     def matches(self, record: dict[str, Any], line: bytes) -> bool:
         return self.matches_clear(record) and self.matches_text(line)
@@ -76,7 +78,8 @@ class Query:
     def matches_clear(self, record: dict[str, Any]) -> bool:
         """All conditions but the text: they need no key of a session."""
         return (
-            all(getattr(self, name) in (None, record[name]) for name in _NAMES)
+            (self.before is None or record["seq"] < self.before)
+            and all(getattr(self, name) in (None, record[name]) for name in _NAMES)
             and (self.kind is None or record["kind"] == self.kind.value)
             and (self.verdict is None or verdict_of(record["body"]) == self.verdict.word)
             and (self.since is None or _time(record) >= self.since)
@@ -107,7 +110,9 @@ def search(
     with map_errors():
         newest = reversed(_segments_with_records(directory))
         searches = (
-            _SegmentSearch(each, query, is_indexed=is_indexed, keys=keys) for each in newest
+            _SegmentSearch(each, query, is_indexed=is_indexed, keys=keys)
+            for each in newest
+            if query.before is None or each.first < query.before
         )
         searches = (each for each in searches if each.may_match)
         yield from _search_ahead(searches)
@@ -219,7 +224,7 @@ def follow(
     *,
     after_seq: int | None = None,
     keys: SessionKeysPort | None = None,
-) -> Iterator[FoundRecord | None]:
+) -> Generator[FoundRecord | None, None, None]:
     """Records written from now on, or all after a number; yields None several times a second while
     there is nothing new."""
     with map_errors():
@@ -238,6 +243,8 @@ def follow(
                     if line is None:
                         yield None
                         continue
+                    if _is_before(line, after_seq):  # a restart reads past what is known quickly
+                        continue
                     record = _parse(line)
                     if record["seq"] > (after_seq or 0):
                         found = match_line(query, record, line, segment, keys)
@@ -250,6 +257,16 @@ def follow(
                     raise BadSegment("a packed segment does not end with its seal")
                 at_end = False
             segment = _segment_from(directory, following)
+
+
+def _is_before(line: bytes, after_seq: int | None) -> bool:
+    if after_seq is None:
+        return False
+    try:
+        link = parse_link(line)
+    except BadRecord as problem:
+        raise log_altered(f"a record of the audit log was altered: {problem}") from None
+    return link.seq <= after_seq and link.kind != EventKind.SEAL.value.encode()
 
 
 def _segment_with(directory: str, seq: int) -> Segment | None:

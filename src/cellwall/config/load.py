@@ -21,11 +21,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from cellwall.config.fields import Section
 from cellwall.config.models import (
     DEFAULT_PROFILE,
     PROFILE_NAMES,
@@ -183,7 +184,7 @@ def _parse(source: _Source, text: str) -> TomlTable:
     if deep is not None:
         raise ConfigError(
             f"{source.shown}:{deep}: nested more than {MAX_NESTING} deep",
-            hint="Settings are at most two tables deep.",
+            hint="Settings are at most a few tables deep.",
         )
     try:
         return tomllib.loads(text)
@@ -252,11 +253,27 @@ def _sentence(detail: ErrorDetails, data: TomlTable) -> str:
     return f"{shown} {problem}"
 
 
+def _model_at(path: KeyPath) -> type[Section] | None:
+    """The table that the path leads to: a section, or one of the tables in it by name or number."""
+    model: type[Section] = Settings
+    parts = list(path)
+    while parts:
+        spec = model.model_fields.get(str(parts.pop(0)))
+        kind: Any = None if spec is None else spec.annotation
+        if get_origin(kind) in {dict, tuple}:
+            if not parts:
+                return None
+            parts.pop(0)  # the name or the number of a table
+            kind = get_args(kind)[1 if get_origin(kind) is dict else 0]
+        if not (isinstance(kind, type) and issubclass(kind, Section)):
+            return None
+        model = kind
+    return model
+
+
 def _field_at(path: KeyPath) -> FieldInfo | None:
-    section, *names = path
-    if len(names) != 1 or section not in SECTIONS:
-        return None
-    return SECTIONS[str(section)].model_fields.get(str(names[0]))
+    model = _model_at(path[:-1])
+    return None if model is None or len(path) < 2 else model.model_fields.get(str(path[-1]))
 
 
 def _range_hint(path: KeyPath) -> str:
@@ -269,12 +286,11 @@ def _range_hint(path: KeyPath) -> str:
 
 
 def _key_hint(path: KeyPath) -> str:
-    *around, key = (str(part)[:80] for part in path)
-    known = SECTIONS[around[0]].model_fields if around else Settings.model_fields
-    prefix = "".join(f"{part}." for part in around)
+    key = str(path[-1])[:80]
+    known = (_model_at(path[:-1]) or Settings).model_fields
     close = difflib.get_close_matches(key, known, n=1)
     if close:
-        return f"Did you mean {prefix}{close[0]}?"
+        return f"Did you mean {_path_text((*path[:-1], close[0]))}?"
     for name, section in SECTIONS.items():
         if key in section.model_fields:
             return f"It belongs in [{name}]."
@@ -288,6 +304,8 @@ def _profile_hint(value: object) -> str:
 
 def _value_at(data: object, path: KeyPath) -> object:
     for part in path:
+        if isinstance(data, Mapping) and part not in data:
+            return data  # of a built-in table that the file only changes
         data = data[part]  # type: ignore[index] # pydantic was here before us
     return data
 

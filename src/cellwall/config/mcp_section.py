@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
 
-from cellwall.config.fields import Section, number
+from cellwall.config.fields import Section, number, one_of, word
 
 
 class McpSection(Section):
@@ -16,10 +16,11 @@ class McpSection(Section):
     max_sessions_per_user: int = number(
         32, "open MCP sessions of one user; beyond it, unused ones end", least=1, most=10_000
     )
-    gateway: bool = Field(
-        default=False,
-        description="offer the accepted tools of `cellwall mcp gateway` to users of the service, "
-        "each with servers and secrets of their own",
+    gateway: Annotated[str, one_of("off", "offer")] = word(
+        "whether users of the service get the accepted tools of `cellwall mcp gateway`, each with "
+        "servers and secrets of their own",
+        "off",
+        "offer",
     )
     max_servers_per_user: int = number(
         8, "running MCP servers of the gateway for one user", least=1, most=64

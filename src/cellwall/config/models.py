@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from cellwall.config.alerts_section import AlertsSection
 from cellwall.config.audit_section import AuditSection
 from cellwall.config.egress_sections import EgressSection, PackagesSection
 from cellwall.config.fields import (
@@ -267,6 +268,7 @@ class Settings(Section):
     vault: VaultSection = VaultSection()
     guard: GuardSection = GuardSection()
     audit: AuditSection = AuditSection()
+    alerts: AlertsSection = AlertsSection()
     retention: RetentionSection = RetentionSection()
     storage: StorageSection = StorageSection()
     accounts: AccountsSection = AccountsSection()

@@ -42,6 +42,7 @@ class Endings:
         body: dict[str, Json] = {
             "status": status.value,
             "code": error.code,
+            "error_code": error.code,
             "message": error.message,
             "detail": error.detail,
         }

@@ -178,6 +178,7 @@ class UsageMeter:
         self._sandbox.halt(session_id)
         message = f"{refusal.message}; the programs of the sandbox were ended"
         body: dict[str, Json] = {"status": "denied", "code": refusal.code, "message": message}
+        body["error_code"] = refusal.code
         self._recorder.quietly(payer.action, body, EventKind.DENIAL)
 
 

@@ -17,6 +17,7 @@ from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.ports import AuditPort
 from cellwall.core.types import Action, Json, Principal, new_id
 from cellwall.secrets.session_keys import SessionKeys
+from cellwall.telemetry.names import OPERATIONS, OTHER
 
 _SHORT_CHARACTERS = 4096
 
@@ -55,6 +56,8 @@ class Recorder:
 
 def _event(action: Action, kind: EventKind, body: dict[str, Json]) -> Event:
     who = action.principal
+    if kind in (EventKind.OUTCOME, EventKind.DENIAL):  # for alerts, which read no sealed body
+        body = {"action_kind": OPERATIONS.get(type(action.operation), OTHER), **body}
     return Event(kind, action.id, who.name, who.interface, body, action.session_id or "")
 
 

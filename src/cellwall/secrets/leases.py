@@ -26,9 +26,9 @@ from cellwall.secrets.failures import bad_input
 
 SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_GRANTS = 64
-TOOLS = ("run", "code", "proxy", "sandbox", "account")
+TOOLS = ("run", "code", "proxy", "sandbox", "account", "alerts")
 """The tools that can hold a lease: a fetch carries no secret, and a host's own tool runs
-outside."""
+outside. `alerts` are messages to receivers that the administrator has configured."""
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9])?"
 _HOST = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*[a-z0-9](?:[a-z0-9-]{{0,61}}[a-z0-9])?")
 _MAX_HOST = 253

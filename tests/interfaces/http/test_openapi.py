@@ -21,12 +21,13 @@ _CHECKED = [
     checks.content_type_conformance,
     checks.response_schema_conformance,
 ]
-# These end the token with which the others are tested, or everybody's.
+# These end the token with which the others are tested, or everybody's, or refuse all runs.
 _ENDING = {
     "DELETE /v1/users/tokens",
     "DELETE /v1/users/{user_id}/tokens",
     "PATCH /v1/users/{user_id}",
     "POST /v1/auth/revoke",
+    "POST /v1/stop",
 }
 
 

@@ -72,6 +72,9 @@ NEEDS: dict[str, P | None] = {
     "DELETE /v1/connections/{name}": P.SECRETS_USE,
     "GET /v1/connections/{name}/events": None,
     "POST /v1/connections/{name}/events": None,
+    "GET /v1/alerts": P.AUDIT_READ,
+    "POST /v1/alerts/silences": P.POLICY_WRITE,
+    "DELETE /v1/alerts/silences/{silence_id}": P.POLICY_WRITE,
     "GET /v1/audit": None,
     "GET /v1/audit/verify": P.AUDIT_READ,
     "GET /v1/metrics": P.METRICS_READ,
@@ -131,6 +134,7 @@ BODIES: dict[str, Any] = {
     },
     "PUT /v1/connections/{name}": {"url": "http://no", "username": "a", "secret": "A"},
     "POST /v1/connections/{name}/events": {"summary": "x", "start": "x", "end": "y"},
+    "POST /v1/alerts/silences": {"rule": "no-such-rule", "for_s": 60, "reason": "x"},
     "POST /v1/scan": {"text": "x"},
     "POST /v1/policies/check": {"calls": [{"tool": "Bash", "input": {"command": "ls"}}]},
     "POST /v1/packages/verify": {"packages": ["requests"], "offline": True},
@@ -165,6 +169,7 @@ class Person:
             "kind": "user",
             "subject": new_id("usr"),
             "resource": "runs",
+            "silence_id": new_id("sil"),
             **changes,
         }
         body = BODIES.get(route)

@@ -456,3 +456,11 @@ def test_index_that_is_a_pipe_is_not_waited_for(folder):
         os.mkfifo(path)
     query = Query(principal="ann")
     assert sorted(seqs(search(str(folder), query))) == naive(folder, query)
+
+
+@pytest.mark.parametrize("more", [Query(), Query(verdict=Verdict.DENY), Query(text="number")])
+def test_a_search_goes_on_before_the_record_where_another_one_ended(built, more):
+    everything = [found.record["seq"] for found in search(str(built), more)]
+    for before in (1, 2, everything[-1], everything[len(everything) // 2], everything[0], 10_000):
+        found = [each.record["seq"] for each in search(str(built), replace(more, before=before))]
+        assert found == [seq for seq in everything if seq < before]

@@ -86,6 +86,7 @@ def test_weakened_names_each_switch_that_is_on_and_nothing_else() -> None:
         "egress.dangerously_allow_addresses",
         "packages.dangerously_build_sources",
         "guard.dangerously_only_annotate",
+        "alerts.dangerously_without_tls",
         "storage.dangerously_without_tls",
         "server.dangerously_without_tls",
         "observability.dangerously_without_tls",

@@ -391,7 +391,7 @@ def test_cancellation_gives_every_lease_back_and_is_recorded() -> None:
 
     assert anyio.run(cancelled)
     assert [s for s in stage.steps if s.startswith("release")] == RELEASED
-    assert stage.events[-1].body == {"status": "interrupted"}
+    assert stage.events[-1].body["status"] == "interrupted"
 
 
 def test_a_bug_leaves_as_itself_with_leases_given_back_and_recorded() -> None:
@@ -399,7 +399,7 @@ def test_a_bug_leaves_as_itself_with_leases_given_back_and_recorded() -> None:
     with pytest.raises(ZeroDivisionError):
         perform(stage)
     assert [s for s in stage.steps if s.startswith("release")] == RELEASED
-    assert stage.events[-1].body == {"status": "interrupted"}
+    assert stage.events[-1].body["status"] == "interrupted"
 
 
 @pytest.mark.parametrize(
@@ -673,7 +673,7 @@ def test_a_client_whose_proxy_is_cancelled_gives_its_leases_back() -> None:
 
     assert anyio.run(cancelled)
     assert stage.steps[-2:] == ["release egress", "write outcome"]
-    assert stage.events[-1].body == {"status": "interrupted"}
+    assert stage.events[-1].body["status"] == "interrupted"
 
 
 @pytest.mark.requirement("POL-8")

@@ -1,48 +1,27 @@
-"""OTLP logs over HTTP, with the standard library only.
-
-`http.client` and `ssl` suffice for one POST, and do only what is asked: no redirect is followed (it
-could send the token and the records to another host), no proxy is taken from the environment, no
-response is decompressed. The exporter of evidence should need no dependency besides the
-interpreter.
-"""
+"""OTLP logs over HTTP."""
 
 from __future__ import annotations
 
-import email.utils
-import errno
 import gzip
-import http.client
 import json
 import random
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 
 from cellwall import __version__
 from cellwall.audit.export.encodings import encode_request, escape_unprintable
+from cellwall.audit.export.http_post import HttpAnswer, NotHttp, post
 from cellwall.audit.export.sinks import NotDelivered, Receipt, client_context, network_failure
 from cellwall.audit.export.target import ExportTarget
 from cellwall.audit.search import FoundRecord
 
 _MAX_BYTES = 2 * 1024 * 1024
 """Bytes of log lines per request; well below the limits of collectors."""
-_MAX_ANSWER_BYTES = 64 * 1024
 _MAX_REPLY_CHARACTERS = 200
 _ATTEMPTS = 5
 _FIRST_WAIT_S = 1.0
 _MAX_WAIT_S = 60.0
 _TRY_AGAIN = {429, 502, 503, 504}
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    body: bytes
-    wait_s: float | None
 
 
 class OtlpHttpSink:
@@ -90,32 +69,20 @@ class OtlpHttpSink:
             wait_s *= 2
         raise AssertionError  # unreachable: the last attempt returns or raises
 
-    def _post(self, body: bytes) -> _Answer:
-        address, timeout_s = self._target.address, self._target.timeout_s
-        if self._context is not None:
-            link: http.client.HTTPConnection = http.client.HTTPSConnection(
-                address.host, address.port, timeout=timeout_s, context=self._context
-            )
-        else:
-            link = http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
+    def _post(self, body: bytes) -> HttpAnswer:
+        target = self._target
         try:
-            link.connect()
-            with _deadline(link.sock, timeout_s):
-                link.request("POST", address.path, body, self._headers)
-                answer = link.getresponse()
-                text = answer.read(_MAX_ANSWER_BYTES + 1)
-                if answer.length and len(text) <= _MAX_ANSWER_BYTES:
-                    raise ConnectionResetError(errno.ECONNRESET, "the answer was cut off")
-                return _Answer(answer.status, text, _retry_after(answer.getheader("Retry-After")))
-        except OSError:
-            # Certificate errors are also ValueErrors, lost connections also HTTPExceptions.
-            raise
-        except (http.client.HTTPException, ValueError):
+            return post(
+                target.address,
+                body,
+                self._headers,
+                timeout_s=target.timeout_s,
+                context=self._context,
+            )
+        except NotHttp:
             raise self._not_otlp() from None
-        finally:
-            link.close()
 
-    def _receipt(self, answer: _Answer, sent: int) -> Receipt:
+    def _receipt(self, answer: HttpAnswer, sent: int) -> Receipt:
         if 300 <= answer.status < 400:
             raise NotDelivered(
                 "the receiver redirects to another address; redirects are not followed",
@@ -161,37 +128,6 @@ class OtlpHttpSink:
         )
 
 
-@contextmanager
-def _deadline(link: socket.socket, timeout_s: float) -> Iterator[None]:
-    """Ends the exchange at the deadline; a receiver that sends a byte now and then would never
-    hit the socket's own timeout."""
-    is_over = threading.Event()
-
-    def end() -> None:
-        is_over.set()
-        try:
-            # Shut down the plain socket: SSLSocket.shutdown would drop the TLS state under the
-            # other thread.
-            socket.socket.shutdown(link, socket.SHUT_RDWR)
-        except OSError:
-            return
-
-    timer = threading.Timer(timeout_s, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except (OSError, http.client.HTTPException, ValueError):
-        if is_over.is_set():
-            raise TimeoutError from None
-        raise
-    finally:
-        timer.cancel()
-        timer.join()
-    if is_over.is_set():  # a truncated response may look complete
-        raise TimeoutError
-
-
 def _busy(status: int) -> NotDelivered:
     return NotDelivered(
         f"the receiver is busy (status {status})",
@@ -213,20 +149,6 @@ def _hint_of(status: int) -> str:
             return "Configure the receiver to accept JSON with gzip encoding."
         case _:
             return "Check the receiver's log."
-
-
-def _retry_after(text: str | None) -> float | None:
-    """Seconds, or a date (RFC 9110, 10.2.3)."""
-    if text is None:
-        return None
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        at = email.utils.parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return max(0.0, (at - datetime.now(UTC)).total_seconds())
 
 
 def _is_json(body: bytes) -> bool:

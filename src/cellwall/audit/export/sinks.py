@@ -163,13 +163,13 @@ class FileSink:
         try:
             self._end = self._check()
             if self._end == 0:
-                self._write(self._encoder.head)
+                self.append(self._encoder.head)
         except BaseException:
             self.close()
             raise
 
     def send(self, batch: Sequence[FoundRecord]) -> Receipt:
-        self._write(self._encoder.encode(batch))
+        self.append(self._encoder.encode(batch))
         return Receipt()
 
     def close(self) -> None:
@@ -193,7 +193,8 @@ class FileSink:
             )
         return status.st_size
 
-    def _write(self, data: bytes) -> None:
+    def append(self, data: bytes) -> None:
+        """Write whole lines durably, or none of them."""
         try:
             _write_all(self._file, data)
             os.fdatasync(self._file)

@@ -25,8 +25,9 @@ import socket
 import ssl
 import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from cellwall.audit.export.encodings import RecordFields, escape_unprintable
 from cellwall.audit.export.sinks import Receipt, client_context, network_failure
@@ -97,6 +98,8 @@ _SMALLER = (_UDP_BYTES, 8192, 2048, MIN_MESSAGE_BYTES)
 """Tried in turn where the system refuses a datagram of this size."""
 _CLOSE_TIMEOUT_S = 2.0
 _POLL_INTERVAL_S = 0.005
+MessageSource = Callable[[int | None], tuple[bytes, bool]]
+"""The message in at most so many bytes, and whether it was truncated."""
 UNCONFIRMED = "the receiver accepted the records but did not confirm that it has read them"
 
 
@@ -113,14 +116,21 @@ class SyslogSink:
         )
 
     def send(self, batch: Sequence[FoundRecord]) -> Receipt:
+        return self._send([partial(self._message, found) for found in batch])
+
+    def send_message(self, message: bytes) -> Receipt:
+        """Send a message that is no record; a datagram may cut its end."""
+        return self._send([partial(_cut, message)])
+
+    def _send(self, messages: Sequence[MessageSource]) -> Receipt:
         try:
             with self._connect() as link:
                 is_stream = link.type == socket.SOCK_STREAM
                 cut = sum(
-                    self._send_on_stream(link, found)
+                    self._send_on_stream(link, message)
                     if is_stream
-                    else self._send_datagram(link, found)
-                    for found in batch
+                    else self._send_datagram(link, message)
+                    for message in messages
                 )
                 notice = self._finish_stream(link) if is_stream else _raise_socket_error(link)
         except OSError as error:
@@ -155,16 +165,16 @@ class SyslogSink:
             max_bytes=min(limits, default=None),
         )
 
-    def _send_on_stream(self, link: socket.socket, found: FoundRecord) -> bool:
-        data, is_cut = self._message(found, None)
+    def _send_on_stream(self, link: socket.socket, message: MessageSource) -> bool:
+        data, is_cut = message(None)
         if self._target.framing is Framing.OCTET_COUNTING:
             link.sendall(b"%d %b" % (len(data), data))
         else:  # neither header nor line can contain a newline
             link.sendall(data + b"\n")
         return is_cut
 
-    def _send_datagram(self, link: socket.socket, found: FoundRecord) -> bool:
-        data, is_cut = self._message(found, _UDP_BYTES if link.family != socket.AF_UNIX else None)
+    def _send_datagram(self, link: socket.socket, message: MessageSource) -> bool:
+        data, is_cut = message(_UDP_BYTES if link.family != socket.AF_UNIX else None)
         for max_bytes in (*_SMALLER, None):
             try:
                 link.send(data)
@@ -172,7 +182,7 @@ class SyslogSink:
             except OSError as error:
                 if error.errno != errno.EMSGSIZE or max_bytes is None:
                     raise
-            data, is_cut = self._message(found, max_bytes)
+            data, is_cut = message(max_bytes)
         return is_cut
 
     def _finish_stream(self, link: socket.socket) -> str:
@@ -194,6 +204,11 @@ class SyslogSink:
                     return _wait_for_acknowledgement(link, deadline)
         except TimeoutError:
             return UNCONFIRMED
+
+
+def _cut(message: bytes, max_bytes: int | None) -> tuple[bytes, bool]:
+    is_cut = max_bytes is not None and len(message) > max_bytes
+    return (message[:max_bytes], True) if is_cut else (message, False)
 
 
 def _left_s(deadline: float) -> float:

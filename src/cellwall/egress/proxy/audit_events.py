@@ -172,7 +172,9 @@ class EgressAudit:
         self._refusal_count += 1
         body: dict[str, Json] = {
             "event": "refused",
+            "status": "refused",
             "code": error.code,
+            "error_code": error.code,
             "reason": error.message,
             "host": host,
             "port": port,
@@ -181,7 +183,7 @@ class EgressAudit:
         if error.detail:
             body["detail"] = error.detail
         if isinstance(error, LeakRefused):
-            body["event"] = "leak-refused"
+            body["event"] = body["status"] = "leak-refused"
             body["secret"] = error.hit.name
             body["kind"] = error.hit.kind
             body["encoding"] = error.hit.encoding
@@ -193,7 +195,12 @@ class EgressAudit:
         if self._suppressed:
             codes: dict[str, Json] = dict(self._suppressed)
             self.record_later(
-                {"event": "refused-more", "count": self._suppressed.total(), "codes": codes}
+                {
+                    "event": "refused-more",
+                    "status": "refused-more",
+                    "count": self._suppressed.total(),
+                    "codes": codes,
+                }
             )
             self._suppressed.clear()
 

@@ -97,7 +97,7 @@ def grant(
         place=place,
         name=field,
     )
-    until_s = None if duration is None else time.time() + _seconds(duration)
+    until_s = None if duration is None else time.time() + parse_duration(duration)
     name = secret_name(words)
     vault = access.open()
     if not _is_confirmed(vault, name, host, path):
@@ -166,7 +166,8 @@ def _place(header: str | None, query: str | None, basic: str | None) -> tuple[Pl
     return named[0] if named else ("header", "authorization")
 
 
-def _seconds(text: str) -> int:
+def parse_duration(text: str) -> int:
+    """Seconds of a text such as `8h`."""
     match = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
     if match is None:
         raise BadInput(

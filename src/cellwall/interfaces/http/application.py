@@ -19,6 +19,7 @@ from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.messages import SessionStore
 from cellwall.interfaces.http import (
     account_routes,
+    alert_routes,
     approval_routes,
     auth_routes,
     budget_routes,
@@ -81,6 +82,7 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, connection_routes.routes),
         (API, lookup_routes.routes),
         (API, policy_routes.routes),
+        (API, alert_routes.routes),
         (API, stop_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),

@@ -1,5 +1,6 @@
 """What a service does now and then, since it may run for months: delete what has expired, replace
-old keys, take renewed certificates into use, end the sandboxes of users who are gone."""
+old keys, take renewed certificates into use, end the sandboxes of users who are gone, evaluate
+alert rules."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ import anyio
 import anyio.to_thread
 
 from cellwall.admin.accounts import Accounts
+from cellwall.admin.alert_secrets import AlertSecrets
+from cellwall.admin.alerts import AlertAdmin
 from cellwall.admin.tls_files import TlsFiles
 from cellwall.core.account_ports import AccountsPort
 from cellwall.core.errors import CellwallError
@@ -81,6 +84,22 @@ class Housekeeping:
             is_new = await anyio.to_thread.run_sync(self.tls.reload_into, self.context)
             if is_new:
                 _log.info("the certificate was read again")
+
+
+async def watch_alerts(app: App) -> None:
+    """Evaluate the alert rules in a thread, until the service ends (OBS-2)."""
+    if app.settings.alerts.watch == "off":
+        return
+    home = app.store.home
+    secrets = AlertSecrets(home, app.settings, principal("cellwall"))
+    watcher = AlertAdmin(home, app.settings).watcher(secrets)
+    watcher.start()
+    try:
+        await anyio.sleep_forever()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(watcher.stop)
+            await anyio.to_thread.run_sync(secrets.close)
 
 
 async def _end_orphans(store: AccountsPort, sandboxes: OwnedSandboxes) -> None:

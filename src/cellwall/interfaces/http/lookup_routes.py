@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -37,7 +38,9 @@ from cellwall.runtime.guarding import LazyGuard
 
 routes = APIRouter(route_class=CheckedRoute, responses=ERRORS)
 _MAX_SEEN = 100_000
-"""Records that one request looks at; a rare record needs narrower conditions."""
+_WITHIN_S = 2.0
+"""Records that one request looks at, and for how long. A page may so have few records or none, and
+`next` all the same: the search goes on there."""
 
 
 @routes.get("/audit", tags=["audit"])
@@ -74,25 +77,27 @@ async def read_audit(
         text=text,
         kind=kind,
         verdict=None if verdict is None else Verdict[verdict.upper()],
+        before=before,
     )
     paths = service.paths
 
     def read() -> AuditPage:
         found: list[dict[str, Any]] = []
-        seen = audit_queries.newest(query, home=service.app.store.home, keys=service.app.keys)
-        for count, each in enumerate(seen):
-            if before is not None and each["seq"] >= before:
-                continue
+        following: int | None = None
+        deadline = time.monotonic() + _WITHIN_S
+        app = service.app
+        seen = audit_queries.newest_with_progress(query, home=app.store.home, keys=app.keys)
+        for count, (seq, each) in enumerate(seen):
             # A user of this machine may have the name of an account.
-            if sees_all or each["interface"] in REMOTE_INTERFACES:
+            if each is not None and (sees_all or each["interface"] in REMOTE_INTERFACES):
+                if len(found) == limit:
+                    following = found[-1]["seq"]
+                    break
                 found.append(each)
-            if len(found) > limit or count >= _MAX_SEEN:
+            if count >= _MAX_SEEN or time.monotonic() > deadline:
+                following = seq
                 break
-        page = found[:limit]
-        return AuditPage(
-            records=[paths.hide(each) for each in page],
-            next=page[-1]["seq"] if len(found) > limit else None,
-        )
+        return AuditPage(records=[paths.hide(each) for each in found], next=following)
 
     if not sees_all and principal not in {None, name}:
         return AuditPage(records=[], next=None)  # as for a name that has no records

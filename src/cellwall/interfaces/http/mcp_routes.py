@@ -31,7 +31,7 @@ def mcp_endpoint(
         ProtectedResource(
             url=settings.mcp_url,
             issuer=settings.public_url,
-            with_gateway=app.settings.mcp.gateway,
+            with_gateway=app.settings.mcp.gateway == "offer",
         ),
         records_of=lambda owner: StoredSandboxes(store, owner, settings.max_sessions_per_user),
     )

@@ -187,6 +187,7 @@ async def record_denial(request: Request, error: CellwallError) -> str:
         "method": request.method,
         "route": getattr(route, "path", ""),
         "code": error.code,
+        "error_code": error.code,
         "message": error.message,
     }
     event = Event(EventKind.DENIAL, "", caller.principal.name, "http", dict(body))

@@ -112,7 +112,7 @@ class HttpClients:
 
     def _others(self, sandboxes: ClientSandboxes, identity: Identity) -> OtherServers | None:
         """The servers of the gateway, as far as the operator offers them to users."""
-        if not self._bounds.gateway:
+        if self._bounds.gateway == "off":
             return None
         who = identity.principal(INTERFACE)
         return OtherServers(

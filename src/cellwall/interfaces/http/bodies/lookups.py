@@ -107,7 +107,10 @@ class AuditPage(BaseModel):
     """Records, the newest first."""
 
     records: list[dict[str, Any]]
-    next: int | None = Field(description="`before` of the next page; null on the last")
+    next: int | None = Field(
+        description="`before` of the next page, also where a long search ended before it found "
+        "anything; null on the last"
+    )
 
 
 class AuditReport(BaseModel):

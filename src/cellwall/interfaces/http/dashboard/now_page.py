@@ -8,6 +8,7 @@ browser nor the service more than a quiet hour.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ async def now_page(request: Request, browser: CurrentBrowser) -> Response:
     """Live sandboxes, rates, latencies, limits, and decisions as they happen."""
     service = browser.service
     await anyio.to_thread.run_sync(service.live.touch, limiter=service.readers)
-    snapshot = _snapshot(browser)
+    snapshot = await _snapshot(browser)
     return render(
         request,
         "now.html",
@@ -98,15 +99,22 @@ def _may_stop(browser: BrowserSession) -> bool:
     return browser.may(Permission.SANDBOX_STOP)
 
 
-def _snapshot(browser: BrowserSession) -> LiveSnapshot:
-    return browser.service.live.snapshot(None if browser.sees_all else browser.name)
+async def _snapshot(browser: BrowserSession) -> LiveSnapshot:
+    service = browser.service
+    if browser.sees_all:
+        return service.live.snapshot(None)
+    user = await service.store.find_user(browser.caller.id)
+    created_s = time.time() if user is None else user.created_s
+    return service.live.snapshot(browser.name, since_s=created_s)
 
 
 async def _events(browser: BrowserSession) -> AsyncIterator[bytes]:
     service = browser.service
+    # Its start reads thousands of records: not on the event loop.
+    await anyio.to_thread.run_sync(service.live.touch, limiter=service.readers)
     with service.live.watched():
         yield b"retry: 1000\n\n"
-        last = _snapshot(browser)
+        last = await _snapshot(browser)
         shown_seq, revision, waiting, asked = _newest_seq(last), -1, -1, ""
         while not service.live.is_draining:
             found = await service.accounts.revision()
@@ -116,7 +124,7 @@ async def _events(browser: BrowserSession) -> AsyncIterator[bytes]:
                     return
                 browser, revision = _renewed(browser, who), found
             service.usages.sample()
-            snapshot = _snapshot(browser)
+            snapshot = await _snapshot(browser)
             questions = shown_questions(service, browser.caller)
             names = " ".join(each.id for each in questions)
             message: dict[str, Any] = {

@@ -1,0 +1,1 @@
+"""Alerts from the audit log: rules over sliding windows, states, and messages to receivers."""
