@@ -5,7 +5,7 @@ $CELLWALL_HOME/packages/trees/KEY    a line of JSON, then the archive of the tre
 A tree is what uv made of a request in an empty environment: of the requirements, of Python, and of
 the answers that the registry proxy gave. The entry has these answers. So a tree is that of the next
 installation too exactly if the proxy would give the same answers now, under the rules, the feed and
-the index of now; whoever uses an entry asks the proxy first (`runtime/registries.py`).
+the index of now; the user of an entry asks the proxy first (`runtime/registries.py`).
 
 The archive comes from a cell. It is compared with its hash, and neither parsed nor unpacked here.
 """

@@ -201,7 +201,7 @@ class RegistryHost:
         the index of now, and none of its packages is refused. Only then the artifacts among the
         answers are recorded as those of the action, as if a cell had got them.
 
-        Nobody is asked: where a person would be, the answer is another one.
+        No person is asked: where one would be, the answer is another one.
         """
         session = self._sessions.session_of(context, self._site.registry.ecosystem, self._judge)
         if session is None:

@@ -122,7 +122,7 @@ class RegistrySession(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SilentSession:
-    """Implements `RegistrySession`: nobody is asked."""
+    """Implements `RegistrySession`: no person is asked."""
 
     judge: PackageJudge
 
