@@ -70,6 +70,15 @@ class Feed:
         self._folder = folder
         self._path = os.path.join(folder, _DATABASE)
 
+    @property
+    def revision(self) -> tuple[int, int] | None:
+        """Another one after each import: the store is replaced, never changed in place."""
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
     def sources(self) -> tuple[FeedSource, ...]:
         """All sources that were imported, by name."""
         with self._reading() as database:

@@ -72,6 +72,11 @@ class PackageJudge:
         """The same judge with these rules about names, and with other settings if given."""
         return PackageJudge(self._feed, rules or self.rules, decide=decide, clock=self._clock)
 
+    @property
+    def feed_revision(self) -> tuple[int, int] | None:
+        """Verdicts of another revision of the feed may be outdated."""
+        return self._feed.revision
+
     def rules_about(self, ecosystem: Ecosystem, name: str) -> NameRules:
         """The rules about a canonical name, as they are now."""
         return self._decide(ecosystem, name)

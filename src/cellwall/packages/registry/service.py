@@ -130,7 +130,7 @@ class SilentSession:
         del verdict
 
 
-_IndexKey = tuple[Ecosystem, str, NameRules, PackageRules, int]
+_IndexKey = tuple[Ecosystem, str, NameRules, PackageRules, tuple[int, int] | None, int]
 """The name, and all that decides about it: an answer of one session is not that of another."""
 MAX_QUESTIONS = 2
 """About one package: the missing feed, then the package."""
@@ -227,7 +227,14 @@ class RegistryService:
         # (2), (3)
         judge = requester.session.judge
         rules = judge.rules_about(registry.ecosystem, canonical_name(registry.ecosystem, name))
-        key = registry.ecosystem, name, rules, judge.rules, registry.revision
+        key = (
+            registry.ecosystem,
+            name,
+            rules,
+            judge.rules,
+            judge.feed_revision,  # an import of advisories counts at once
+            registry.revision,
+        )
         # With the rules of the key: an answer that comes meanwhile belongs to another key.
         fixed = judge.under(lambda _ecosystem, _name: rules)
 

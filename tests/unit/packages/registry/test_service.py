@@ -17,6 +17,8 @@ from cellwall.core.verdict import Verdict
 from cellwall.packages.evidence import PackageRules, PackageVerdict, Reason, Step
 from cellwall.packages.feed import Feed
 from cellwall.packages.judge import PackageJudge
+from cellwall.packages.names import Ecosystem
+from cellwall.packages.osv import Advisory, Affected
 from cellwall.packages.registry.artifacts import ArtifactStore
 from cellwall.packages.registry.downloads import Document
 from cellwall.packages.registry.judged_index import Refusal
@@ -25,7 +27,7 @@ from cellwall.packages.registry.npm_registry import NpmRegistry
 from cellwall.packages.registry.pypi import JSON_TYPE
 from cellwall.packages.registry.pypi_registry import PypiRegistry
 from cellwall.packages.registry.service import Failure, RegistryService
-from cellwall.packages.registry.shared_work import SessionBounds, SizedCache
+from cellwall.packages.registry.shared_work import SessionBounds
 
 OLD = "2020-01-01T00:00:00.000000Z"
 WHEEL = b"wheel bytes"
@@ -553,8 +555,21 @@ def test_a_feed_that_is_deleted_or_damaged_in_between_allows_nothing(registry, t
     assert "feed of malicious packages is missing" in registry.refusals[0]
     (tmp_path / "feed").mkdir()
     (tmp_path / "feed" / "feed.sqlite").write_bytes(b"not a database" * 100)
-    registry.service._indexes = SizedCache(1, 60.0)
     assert registry.ask("/simple/zebra-atlas/")[0] == 502
+
+
+@pytest.mark.requirement("PKG-1")
+def test_an_advisory_counts_for_an_index_that_was_just_served(registry, tmp_path):
+    feed = Feed(str(tmp_path / "feed"))
+    registry.service._judge = PackageJudge(feed, PackageRules(without_feed=Verdict.ALLOW))
+    assert registry.ask("/simple/zebra-atlas/")[0] == 200
+    pypi = Ecosystem.PYPI
+    other = Affected(pypi, "okapi-atlas", frozenset(), ())
+    named = Affected(pypi, "zebra-atlas", frozenset(), ())
+    feed.add([Advisory("MAL-2026-1", "2026-11-01T00:00:00Z", "", False, (other,))], source="pypi")
+    assert registry.ask("/simple/zebra-atlas/")[0] == 200  # the control: about another package
+    feed.add([Advisory("MAL-2026-2", "2026-11-02T00:00:00Z", "", False, (named,))], source="pypi")
+    assert registry.ask("/simple/zebra-atlas/")[0] == 404
 
 
 def test_a_withheld_newest_version_is_reported_with_the_one_to_use(registry):
