@@ -60,9 +60,9 @@ class CarriedProcess:
         return self._result()
 
     async def receive(self) -> bytes:
+        # Attack: a flood without a pause would keep the event loop from all other tasks.
+        await anyio.lowlevel.checkpoint()
         while True:
-            # Attack: a flood without a pause would keep the event loop from all other tasks.
-            await anyio.lowlevel.checkpoint()
             with suppress(BlockingIOError):
                 return os.read(self._task.channels.stdout, _CHUNK_BYTES)
             if self._task.is_ended:
