@@ -92,6 +92,8 @@ class _Client:
 
     async def _chunk(self) -> bytes:
         with anyio.CancelScope() as self._waiting:
+            if self._is_gone:  # noticed while a message was handled
+                return b""
             try:
                 await anyio.wait_readable(self._source)
             except PermissionError:  # a regular file, which is always readable
