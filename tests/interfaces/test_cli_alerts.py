@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
 import os
 import signal
@@ -12,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+import cellwall
 from conftest import audit_records
 from interfaces.test_cli_process import error_code, in_process
+from unit.audit.export_receivers import Collector, make_certificates
 
 pytestmark = pytest.mark.requirement("OBS-2")
 
@@ -131,20 +136,58 @@ def test_receivers_are_tried_and_a_failure_says_why(received, tmp_path, monkeypa
     assert error_code(in_process("alerts", "test", "nobody")) == "CW-ALERT-RECEIVER"
 
 
-def test_a_watch_evaluates_until_it_is_ended(received):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_watch_evaluates_until_it_is_ended_and_nothing_is_told_twice(received, number):
     words = [sys.executable, "-m", "cellwall.interfaces.entry", "alerts", "watch"]
     watch = subprocess.Popen(words, env=dict(os.environ), stderr=subprocess.DEVNULL)
+    report: dict = {}
     try:
         for _ in range(2):
             in_process("run", "--", "false")
         for _ in range(900):
-            if lines(received):
+            report = json.loads(in_process("alerts", "check", "--json").stdout)
+            if report["is_watched"] and report["receivers"][0]["delivered"]:
                 break
             threading.Event().wait(0.1)
-        report = json.loads(in_process("alerts", "check", "--json").stdout)
-        assert report["is_watched"]
     finally:
-        watch.send_signal(signal.SIGINT)
+        watch.send_signal(number)
         watch.wait(60)
     assert [each["event"] for each in lines(received)] == ["firing"]
-    assert not json.loads(in_process("alerts", "list", "--json").stdout)["is_watched"]
+    after = json.loads(in_process("alerts", "check", "--json").stdout)
+    assert (after["is_watched"], [each["state"] for each in after["alerts"]]) == (False, ["firing"])
+    assert [each["event"] for each in lines(received)] == ["firing"]
+
+
+def test_a_webhook_is_signed_with_the_secret_that_the_vault_grants_to_its_host(
+    received, tmp_path: Path
+):
+    key = b"a-signing-key-of-the-vault"
+    certificates = make_certificates(tmp_path, host="localhost")
+    with Collector(context=certificates.server()).running() as hook:
+        config = Path(os.environ["CELLWALL_CONFIG"])
+        more = f'[alerts.receivers.hook]\nkind = "webhook"\nto = "https://localhost:{hook.port}/"\n'
+        more += f'secret = "ALERT_KEY"\nca_file = "{certificates.ca_file}"\n'
+        config.write_text(config.read_text() + more)
+        assert in_process("vault", "init", "--key", "file").returncode == 0
+        assert in_process("vault", "set", "ALERT_KEY", stdin=key).returncode == 0
+
+        def tried() -> str | None:
+            done = in_process("alerts", "test", "hook", "--json")
+            return json.loads(done.stdout)["hook"]["code"]
+
+        vault = cellwall.Vault.open()
+        assert tried() == "CW-VAULT-NOT-GRANTED"
+        vault.grant("ALERT_KEY", host="hooks.example.com", tools=("alerts",))
+        assert tried() == "CW-VAULT-NOT-GRANTED"  # for another host
+        vault.grant("ALERT_KEY", host="localhost", ports=(hook.port,), tools=("run",))
+        assert tried() == "CW-VAULT-NOT-GRANTED"  # for another tool
+        assert hook.requests == []
+        vault.grant("ALERT_KEY", host="localhost", ports=(hook.port,), tools=("alerts",))
+        assert tried() is None
+    ((_, headers, body),) = hook.requests
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    digest = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
+    assert headers["webhook-signature"] == f"v1,{digest}"
+    leases = [each["body"] for each in audit_records() if each["body"].get("change") == "lease"]
+    assert {each["tool"] for each in leases} == {"alerts"}
+    assert key not in json.dumps([leases, json.loads(body)]).encode()

@@ -175,7 +175,11 @@ def _write_member(file: int, name: str, data: bytes, *, at: int) -> None:
 
 
 def _header(name: str, size: int) -> bytes:
-    return _info(name, size).tobuf(format=tarfile.USTAR_FORMAT)
+    """The one header for this name and size, so that a changed byte of it is noticed: the time is
+    in the note."""
+    info = _info(name, size)
+    info.mtime = 0
+    return info.tobuf(format=tarfile.USTAR_FORMAT)
 
 
 def _rounded(size: int) -> int:
@@ -239,6 +243,8 @@ def open_bundle(path: str) -> Iterator[OpenedBundle]:
         note_name, note_size = _read_header(file, at, total)
         if note_name != NOTE or note_size > MAX_NOTE_BYTES:
             raise BadBundle("it has no signed note")
+        if os.pread(file, at - _BLOCK - size, _BLOCK + size).strip(b"\0"):
+            raise BadBundle("something is between its payload and its note")
         note = os.pread(file, note_size, at + _BLOCK)
         rest = os.pread(file, 64 * 1024, at + _BLOCK + note_size)
         if rest.strip(b"\0") or at + _BLOCK + note_size + len(rest) < total:
@@ -252,8 +258,10 @@ def _read_header(file: int, at: int, total: int) -> tuple[str, int]:
         info = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
     except (tarfile.HeaderError, UnicodeDecodeError, OSError):
         raise BadBundle("it is no incident bundle") from None
-    if not info.isreg() or not 0 <= info.size <= total - at - _BLOCK:
+    if not info.isreg() or not 0 <= info.size <= min(total - at - _BLOCK, _MAX_PAYLOAD_BYTES):
         raise BadBundle("it is cut short")
+    if info.name in (PLAIN, SEALED, NOTE) and block != _header(info.name, info.size):
+        raise BadBundle("one of its headers was changed")
     return info.name, info.size
 
 

@@ -20,7 +20,7 @@ class CallExplanation:
 
     decision: Decision
     touches: tuple[tuple[str, str], ...]
-    """Pairs such as `("Reads", "/workspace/.env")`."""
+    """Pairs such as `("Writes", "/workspace/notes.txt")`."""
 
 
 def explain_call(policy: Policy, call: ToolCall) -> CallExplanation:

@@ -28,6 +28,7 @@ from cellwall.sandbox.linux.cell_ending import (
     freeze_cells,
     highest_priority,
     is_frozen,
+    is_held,
     thaw_cells,
 )
 from cellwall.sandbox.linux.cell_search import FoundCell, find_cells
@@ -148,10 +149,10 @@ class EmergencyStop:
         """New runs are accepted again; whether a stop was in effect. Recorded first: what lowers a
         protection has no effect without a record (AUD-1)."""
         self._require_person("the end of an emergency stop")
-        found = self._flag.read()
+        seen, found = self._flag.mark(), self._flag.read()
         if found is None:
             return False
-        if any(map(is_frozen, self._search())):
+        if any(map(is_held, self._search())):
             # Nothing is cleaned up around frozen cells as long as the flag is set, and only then.
             raise Denied(
                 "sandboxes are suspended, so the stop is not lifted",
@@ -159,7 +160,7 @@ class EmergencyStop:
                 code="CW-STOP-FROZEN",
             )
         self._write({"change": "lift", "reason": _check_reason(reason), "stopped": found})
-        return self._flag.lift()
+        return self._flag.lift(seen=seen)
 
     def status(self) -> StopStatus:
         found, cells = self._flag.read(), self._search(is_detailed=True)

@@ -9,7 +9,8 @@ from dataclasses import replace
 import anyio
 
 from cellwall.admin.audit_forwarding import forward_report
-from cellwall.admin.service_check import gather_service, judge_service
+from cellwall.admin.production_check import gather_production, judge_production
+from cellwall.admin.service_check import NO_DATABASE, gather_service, judge_service
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings, weakened
 from cellwall.core.errors import CellwallError
@@ -26,6 +27,17 @@ def examine_service(*, config: str | None, profile: str | None, address: str | N
     """Inspect what a service needs; `address` is that of a running one."""
     settings = load_settings(file=config, profile=profile, environ=os.environ)
     return HostReport(judge_service(gather_service(settings, service=address)))
+
+
+def examine_production(
+    *, config: str | None, profile: str | None, address: str | None
+) -> HostReport:
+    """Inspect what `examine_service` does, more strictly, and the rest of the production list."""
+    settings = load_settings(file=config, profile=profile, environ=os.environ)
+    service = gather_service(settings, service=address)
+    facts = gather_production(settings, has_database=NO_DATABASE not in service.database_problems)
+    checks = (*judge_service(service, is_production=True), *judge_production(facts))
+    return HostReport(checks)
 
 
 def examine_host(*, config: str | None, profile: str | None, interface: str) -> HostReport:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from cellwall.config.models import Settings
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Permission, Principal
@@ -82,10 +83,10 @@ class FeedState:
     without_feed: str
 
 
-def feed_state(app: App, ecosystem: Ecosystem) -> FeedState:
-    """The state of the feed about one registry."""
-    updated, now = _feed(app).updated(ecosystem), datetime.now(UTC)
-    rules = package_rules(app.settings)
+def feed_state(settings: Settings, home: str, ecosystem: Ecosystem) -> FeedState:
+    """The state of the feed about one registry in a state folder."""
+    updated, now = Feed(packages_folder(home)).updated(ecosystem), datetime.now(UTC)
+    rules = package_rules(settings)
     return FeedState(
         updated,
         None if updated is None else (now - updated).total_seconds(),

@@ -23,6 +23,7 @@ from cellwall.sandbox.linux.cgroups import NEEDED
 from cellwall.sandbox.linux.layers import HostLayers
 from cellwall.storage import inspection
 
+NO_DATABASE = "there is no database yet"
 _EXPIRY_DAYS = 14
 _LINGER = "/var/lib/systemd/linger"
 _PUBLIC = 0o077
@@ -79,24 +80,27 @@ def gather_service(settings: Settings, *, service: str | None) -> ServiceFacts:
     )
 
 
-def judge_service(facts: ServiceFacts) -> tuple[HostCheck, ...]:
-    """Decide for each need of the service."""
+def judge_service(facts: ServiceFacts, *, is_production: bool = False) -> tuple[HostCheck, ...]:
+    """Decide for each need of the service. In production, root and an unencrypted network are
+    errors, although a `dangerously_` option allows them."""
     return (
-        _account(facts),
+        _account(facts, is_production=is_production),
         _delegation(facts),
         *_linger(facts),
         _home(facts),
         _database(facts),
-        _tls(facts),
+        _tls(facts, is_production=is_production),
         _port(facts),
     )
 
 
-def _account(facts: ServiceFacts) -> HostCheck:
+def _account(facts: ServiceFacts, *, is_production: bool) -> HostCheck:
     why = "a hole in a service that runs as root is one in the whole machine"
     if facts.euid != 0:
         return HostCheck("service account", "ok", facts.user, why)
     hint = "Run the service as an ordinary user; see docs/guides/serve.md."
+    if is_production:
+        return HostCheck("service account", "missing", "root", why, hint)
     return HostCheck("service account", "weak", "root", why, hint, required=False)
 
 
@@ -142,13 +146,13 @@ def _database(facts: ServiceFacts) -> HostCheck:
     if not facts.database_problems:
         return HostCheck("database", "ok", "intact", why)
     found = "; ".join(facts.database_problems)
-    if found == "there is no database yet":
+    if found == NO_DATABASE:
         return HostCheck("database", "info", "created by the first start", why, required=False)
     hint = "Run `cellwall db check`; make a backup before `cellwall db migrate`."
     return HostCheck("database", "missing", found, why, hint)
 
 
-def _tls(facts: ServiceFacts) -> HostCheck:
+def _tls(facts: ServiceFacts, *, is_production: bool) -> HostCheck:
     name, why = "TLS", "passwords and tokens must not cross a network readable"
     if facts.tls_problem is not None:
         return HostCheck(name, "missing", facts.tls_problem[0], why, facts.tls_problem[1])
@@ -158,7 +162,7 @@ def _tls(facts: ServiceFacts) -> HostCheck:
             return HostCheck(name, "ok", "not needed on loopback", why)
         hint = "Set tls_certificate and tls_key in [server], or host to 127.0.0.1."
         found = "no certificate, beyond loopback"
-        if facts.allows_no_tls:
+        if facts.allows_no_tls and not is_production:
             return HostCheck(name, "weak", found, why, hint, required=False)
         return HostCheck(name, "missing", found, why, hint)
     if days <= 0:

@@ -29,7 +29,11 @@ class _NotingRuleBook(RuleBook):
 
 
 def touched(call: ToolCall, rules: Iterable[Rule], *, links: Targets) -> list[tuple[str, str]]:
-    """Pairs such as `("Reads", "/workspace/.env")`, each once; empty for a malformed call."""
+    """Pairs such as `("Writes", "/workspace/notes.txt")`, each once; empty for a malformed call.
+
+    Files that a command reads are not listed: any of its words may name one, and the rules only
+    look whether one of them is forbidden.
+    """
     book = _NotingRuleBook(rules)
     try:
         judge_call(book, call, links)

@@ -280,6 +280,11 @@ def _is_unknown(operation: FileOperation) -> bool:
     return is_unread or operation.sink is not None
 
 
+def is_text_whole(question: Question) -> bool:
+    """Whether nothing was left out of the text of a question."""
+    return len(question.text) <= _MAX_TEXT
+
+
 def _shorten(text: str) -> str:
     if len(text) <= _MAX_TEXT:
         return text

@@ -28,6 +28,8 @@ _LIFT_WITHIN_S = 10.0
 _LOOK_EVERY_S = 0.01
 _PLAIN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
+FlagMark = tuple[int, int]
+
 
 class StopFlag:
     """The flag of one state folder."""
@@ -82,12 +84,23 @@ class StopFlag:
                 return found
         return {}
 
+    def mark(self) -> FlagMark | None:
+        """Another value after every `set`; None if the flag is not set."""
+        try:
+            status = os.lstat(self._path)
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
     def set(self, content: Mapping[str, Json]) -> None:
         """Set the flag; the content of a flag that is set already stays."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN
         try:
             descriptor = os.open(self._path, flags, 0o600)
         except FileExistsError:
+            with suppress(OSError):  # a lift that is under way sees that there is another stop
+                now_ns = time.time_ns()
+                os.utime(self._path, ns=(now_ns, now_ns), follow_symlinks=False)
             return
         except OSError as error:
             raise SandboxFailed(
@@ -124,14 +137,25 @@ class StopFlag:
             _try_lock(lock, fcntl.LOCK_SH, within_s=_STOP_WITHIN_S)
             yield
 
-    def lift(self) -> bool:
-        """Remove the flag, after every stop that is under way; whether it was set."""
+    def lift(self, *, seen: FlagMark | None = None) -> bool:
+        """Remove the flag, after every stop that is under way; whether it was set.
+
+        `seen` is the mark of the stop that a person has decided to lift. A stop that came since is
+        another one, which no person has looked at: it stays.
+        """
+        seen = seen or self.mark()
         try:
             with closing_fd(self._open_lock()) as lock:
                 if not _try_lock(lock, fcntl.LOCK_EX, within_s=_LIFT_WITHIN_S):
                     raise Busy(
                         "a stop is still under way, so it is not lifted",
                         hint="Try again when `cellwall stop --all` has ended.",
+                        code="CW-STOP-BUSY",
+                    )
+                if self.mark() not in (seen, None):
+                    raise Busy(
+                        "somebody has stopped everything again, so that stop is not lifted",
+                        hint="Look at it with `cellwall stop --status`, then lift again.",
                         code="CW-STOP-BUSY",
                     )
                 os.unlink(self._path)

@@ -8,6 +8,7 @@ import re
 import time
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 
 import pytest
@@ -207,11 +208,13 @@ def _shown_error(text: str) -> str:
 @pytest.mark.parametrize(
     "text",
     ["https://evil.example/", "//evil.example", "/\\evil.example", "/ui/../v1/x\r\n", "/ui//evil",
+     "/ui/../v1/auth/oidc/start", "/ui/..", "/ui/a/../../v1/stop",
      "javascript:alert(1)", "/v1/audit", ""],
 )  # fmt: skip
 def test_only_own_pages_follow_a_sign_in(text: str) -> None:
     assert own_page(text) == "/"
-    assert own_page("/ui/audit?text=a%20b&verdict=deny") == "/ui/audit?text=a%20b&verdict=deny"
+    for page in ("/ui/audit?text=a%20b&verdict=deny", "/ui/audit?text=..", "/ui/audit/evt_1"):
+        assert own_page(page) == page
 
 
 @pytest.mark.requirement("SRV-5")
@@ -282,6 +285,68 @@ def test_a_stream_ends_with_its_sign_in(service: RunningService) -> None:
         deadline = time.monotonic() + 30
         for _ in lines:
             assert time.monotonic() < deadline
+
+
+@pytest.mark.requirement("POL-8")
+def test_the_list_of_questions_allows_no_call_that_it_does_not_show_whole(
+    service: RunningService, ann: PageClient
+) -> None:
+    """Attack: harm in the middle of a long command, where the list leaves text out."""
+    command = f"touch {'a' * 150} && touch harm && touch {'b' * 150}"
+    with service.client("bob") as bob, ThreadPoolExecutor(1) as threads:
+        address = f"/v1/sessions/{new_session(bob)}/commands"
+        for whole in (False, True):
+            asked = command if not whole else "touch short"
+            running = threads.submit(bob.post, address, json={"command": asked})
+            found = _question(service)
+            page = ann.open("/ui/approvals").text
+            assert (f"once {found['id']}" in page) is whole
+            assert f"deny {found['id']}" in page
+            one = f"once {found['id']} {found['shown_sha256']}"
+            answer = ann.send("/ui/approvals", one=one)
+            assert answer.status_code == (200 if whole else 412)
+            if not whole:
+                assert "CW-PRECONDITION" in answer.text
+                chosen = {"all": "once", "question": one.partition(" ")[2]}
+                assert ann.send("/ui/approvals", **chosen).status_code == 412
+                assert not running.done()
+                page = ann.open(f"/ui/approvals/{found['id']}").text
+                assert "touch harm" in page
+                ann.send(f"/ui/approvals/{found['id']}", answer="once", shown=found["shown_sha256"])
+            assert running.result(60).json()["exit_code"] == 0
+
+
+def _question(service: RunningService) -> dict[str, str]:
+    with service.client("ann") as client:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if found := client.get("/v1/approvals").json()["approvals"]:
+                return dict(found[0])
+    raise AssertionError("nobody asks")
+
+
+@pytest.mark.requirement("RBAC-3")
+def test_the_next_holder_of_a_name_sees_nothing_live_of_the_former_one(
+    service: RunningService, ann: PageClient
+) -> None:
+    ann.open("/")  # from here on the log is followed
+    add_person(service, "eve", "user")
+    with service.client("eve") as client:
+        session = new_session(client)
+        client.post(f"/v1/sessions/{session}/commands", json={"command": "echo of-the-former"})
+        client.delete(f"/v1/sessions/{session}")
+    deadline = time.monotonic() + 60
+    while "of-the-former" not in ann.open("/").text:
+        assert time.monotonic() < deadline
+    with page_client(service, "eve") as former:
+        assert "of-the-former" in former.open("/").text  # the control
+    service.call(service.accounts.directory.remove_user(service.ids["eve"], by=ROOT))
+    add_person(service, "eve", "user")
+    with page_client(service, "eve") as following:
+        page = following.open("/").text
+        assert "your own actions" in page
+        assert "of-the-former" not in page
+        assert session[:12] not in page
 
 
 @pytest.mark.requirement("SRV-5", "POL-5")

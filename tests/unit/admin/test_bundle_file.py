@@ -58,22 +58,35 @@ def test_every_changed_byte_is_noticed(tmp_path: Path, key: SigningKey) -> None:
     whole = path.read_bytes()
     with pytest.raises(BadBundle, match="audit log"):
         check_bundle(str(path), [str(key.public)], None)
-    for at in [*range(0, 512, 24), *range(512, len(whole) - 1024, 97)]:
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        with pytest.raises(BadBundle) as found:
+    headers, note = _headers(whole)
+    padding = range(note - 100, note)
+    for at in [*headers, *padding, *range(512, len(whole), 97)]:
+        changed = bytearray(whole)
+        changed[at] ^= 1
+        if at in headers:
+            _make_valid(changed, at // 512 * 512)
+        path.write_bytes(changed)
+        with pytest.raises(BadBundle, match=r"^(?!.*audit log)"):
             check_bundle(str(path), [str(key.public)], None)
-        # Permissions and time of the outer archive are no part of the evidence.
-        assert "audit log" not in str(found.value) or _is_unsigned(whole, at)
     for cut in (whole[:-1300], whole[:2000], b"", whole + b"x", whole + whole):
         path.write_bytes(cut)
         with pytest.raises(BadBundle, match=r"^(?!.*audit log)"):
             check_bundle(str(path), [str(key.public)], None)
 
 
-def _is_unsigned(whole: bytes, at: int) -> bool:
+def _headers(whole: bytes) -> tuple[list[int], int]:
+    """Every third byte of both headers of the archive, and where the second one begins."""
     payload_size = int(whole[124:135], 8)
     note = 512 + -(-payload_size // 512) * 512
-    return at < 512 or note <= at < note + 512 or 512 + payload_size <= at < note
+    fields = [at for at in range(0, 512, 3) if not 148 <= at < 156]  # the checksum is made again
+    return [*fields, *(note + at for at in fields)], note
+
+
+def _make_valid(archive: bytearray, at: int) -> None:
+    """Compute the checksum of a header again, as who changes it would."""
+    header = archive[at : at + 512]
+    header[148:156] = b" " * 8
+    archive[at + 148 : at + 156] = b"%06o\0 " % sum(header)
 
 
 def test_a_bundle_of_another_key_is_refused(tmp_path: Path, key: SigningKey) -> None:
@@ -186,6 +199,6 @@ def test_other_files_are_no_bundles(tmp_path: Path, key: SigningKey, data: bytes
     with tarfile.open(fileobj=plain, mode="w") as archive:
         archive.addfile(tarfile.TarInfo("payload.tar"))
     path.write_bytes(plain.getvalue())
-    with pytest.raises(BadBundle, match=r"note|cut short|no incident"):
+    with pytest.raises(BadBundle, match=r"note|cut short|no incident|header"):
         check_bundle(str(path), [str(key.public)], None)
     assert bundle_check.FORMAT == FORMAT

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 
 from cellwall.audit.alerts.events import AlertEvent
@@ -49,13 +49,17 @@ class LogReader:
         """Until the log cannot be read; then one finding, and the end."""
         yield from self._check_origin()  # (1)
         try:
-            yield from self._check_bookmark()
+            # From the bookmark's own record on: it is compared, and the log is read once.
+            after = max(0, self._position.seq - 1)
+            with closing(follow(self._directory, Query(), after_seq=after)) as found:
+                first = next(found, None)
+                if first is not None or self._position.seq == 0:
+                    yield from self._check_bookmark(first)
+                    yield from self._take_all(found)
+                    return
+            yield from self._go_to_end()
             with closing(follow(self._directory, Query(), after_seq=self._position.seq)) as found:
-                for each in found:
-                    if each is None:
-                        yield None
-                    else:
-                        yield from self._take(each)
+                yield from self._take_all(found)
         except AuditFailed as error:  # (3)
             now_s, position = self._clock(), self._position
             if not 0 <= now_s - position.trouble_s < _TROUBLE_EVERY_S:
@@ -70,25 +74,32 @@ class LogReader:
             position.seq, position.leaf = 0, NO_LEAF
         position.origin = origin
 
-    def _check_bookmark(self) -> Iterator[AlertEvent]:
+    def _check_bookmark(self, first: FoundRecord | None) -> Iterator[AlertEvent | None]:
         position = self._position
-        if position.seq == 0:
-            return
-        found = None
-        with closing(follow(self._directory, Query(), after_seq=position.seq - 1)) as records:
-            found = next(records, None)
-        if found is None:  # the log ends before the bookmark
-            newest = next(search(self._directory, Query(), is_indexed=False), None)
-            end = 0 if newest is None else newest.record["seq"]
-            yield self._finding(
-                f"the audit log ends at record {end}, and record {position.seq} was there before; "
-                "only a power cut explains that otherwise"
-            )
-            position.seq = end
-            position.leaf = NO_LEAF if newest is None else leaf_hash(newest.line).hex()
-        elif found.record["seq"] == position.seq and leaf_hash(found.line).hex() != position.leaf:
+        if first is None or first.record["seq"] != position.seq:
+            yield from self._take_all([first])  # a new log, or older files were deleted
+        elif leaf_hash(first.line).hex() != position.leaf:
             yield self._finding(f"record {position.seq} of the audit log was replaced")
-            position.leaf = leaf_hash(found.line).hex()
+            position.leaf = leaf_hash(first.line).hex()
+
+    def _go_to_end(self) -> Iterator[AlertEvent]:
+        """The log ends before the bookmark."""
+        position = self._position
+        newest = next(search(self._directory, Query(), is_indexed=False), None)
+        end = 0 if newest is None else newest.record["seq"]
+        yield self._finding(
+            f"the audit log ends at record {end}, and record {position.seq} was there before; "
+            "only a power cut explains that otherwise"
+        )
+        position.seq = end
+        position.leaf = NO_LEAF if newest is None else leaf_hash(newest.line).hex()
+
+    def _take_all(self, found: Iterable[FoundRecord | None]) -> Iterator[AlertEvent | None]:
+        for each in found:
+            if each is None:
+                yield None
+            else:
+                yield from self._take(each)
 
     def _take(self, found: FoundRecord) -> Iterator[AlertEvent]:
         record, position = found.record, self._position

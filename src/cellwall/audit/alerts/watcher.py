@@ -44,6 +44,7 @@ _log = logging.getLogger("cellwall.alerts")
 _MAX_BATCH = 1000
 _TICK_S = 1.0
 _TURN_S = 2.0
+_SAVE_IDLE_S = 60.0
 _FIRST_LOOK_S = 86_400.0
 """The first evaluation of an old log looks back this far."""
 
@@ -75,6 +76,7 @@ class AlertWatcher:
         """As saved: position, counts and alerts change in it together, under the lock."""
         self._position = LogPosition()
         self._engine = AlertEngine(section.rules)
+        self._shown: list[tuple[str, AlertState]] = []
         self._is_open = self._is_leaving = False
 
     # --- one pass, for a timer
@@ -93,6 +95,7 @@ class AlertWatcher:
                     batch = []
             self._verify_when_due(batch)
             self._evaluate(batch, folder)
+            self._save(folder)
             threads = self._start_delivery(self._deliver_waiting, folder)
             self._end_delivery(threads, within_s=deliver_within_s)
 
@@ -195,9 +198,16 @@ class AlertWatcher:
         now_s = self._clock()
         self._engine.tick(now_s)
         with self._work:
+            sent = self._state.sent
             self._announce(now_s)  # (3)
-            self._save(folder)  # (4)
-            self._work.notify_all()
+            shown = [(alert.id, alert.state) for _, alert in self._engine.active()]
+            is_changed = bool(batch) or self._position != self._state.position
+            is_changed = is_changed or sent != self._state.sent or shown != self._shown
+            # While nothing happens, only time passes: no flush of the disk every second.
+            if is_changed or not 0 <= now_s - self._state.saved_s < _SAVE_IDLE_S:
+                self._shown = shown
+                self._save(folder)  # (4)
+                self._work.notify_all()
 
     def _announce(self, now_s: float) -> None:
         silences = self._read_silences()

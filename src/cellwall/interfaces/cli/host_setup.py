@@ -1,11 +1,10 @@
-"""`cellwall doctor | config | completion | template`: prepare the host, its configuration and its
+"""`cellwall config | completion | template`: prepare the host, its configuration and its
 Python environments."""
 
 # ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -28,7 +27,6 @@ from cellwall.interfaces.cli.options import (
 )
 from cellwall.interfaces.cli.output import Progress, print_json, print_result, print_text
 from cellwall.interfaces.cli.package_locks import read_lock, read_named_file
-from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.templates import Environment
@@ -104,60 +102,6 @@ def schema() -> int:
 
     print_text(audit_queries.schema_text())
     return 0
-
-
-_WORDS = {"ok": "ok", "missing": "MISSING", "weak": "weak", "info": "info"}
-
-
-@click.command(
-    epilog="""\b
-Examples:
-  cellwall doctor
-  cellwall doctor --profile paranoid
-  cellwall doctor --service
-  cellwall doctor --json | jq '.checks[] | select(.status != "ok")'
-
-\b
-Exit codes:
-  0  sandboxes run here with this profile; with --service, the service does as well
-  1  they do not: a required layer is missing, and a hint is printed
-"""
-)
-@place_options
-@click.option(
-    "--service",
-    "is_for_service",
-    is_flag=True,
-    help="Check as well what `cellwall serve` needs: cgroup delegation, lingering, state folder, "
-    "database, TLS files, port.",
-)
-@json_option("Print one JSON object with all checks.")
-def doctor(configured: ConfigOptions, *, is_for_service: bool, as_json: bool) -> int:
-    """Show which isolation layers work on this host, which do not, why, and how to fix them."""
-    from cellwall.admin.host_check import examine_host, examine_service
-
-    report = examine_host(**configured, interface="cli")
-    if is_for_service:
-        from cellwall.interfaces.supervisor.ownership import ask_supervisor
-
-        status = ask_supervisor({"do": "status"}) or {}
-        found = examine_service(**configured, address=status.get("service"))
-        report = replace(report, checks=(*report.checks, *found.checks))
-    if as_json:
-        print_json(report.to_json())
-        return 0 if report.usable else 1
-    lines = []
-    for check in report.checks:
-        lines.append(f"{_WORDS[check.status]:8}{one_line(check.name)}: {one_line(check.found)}")
-        if check.status in {"missing", "weak"}:
-            lines.append(f"{'':8}  why:  {one_line(check.why)}")
-            lines.append(f"{'':8}  hint: {one_line(check.hint)}" if check.hint else "")
-    what = "The service and its sandboxes run here" if is_for_service else "Sandboxes run here"
-    verdict = f"{what}." if report.usable else "Something required is missing; see above."
-    if not report.usable and not is_for_service:
-        verdict = "Sandboxes do not run here."
-    print_text("\n".join([line for line in lines if line] + ["", verdict, ""]))
-    return 0 if report.usable else 1
 
 
 _SETUP = {

@@ -52,7 +52,7 @@ COMMANDS = {
     "erase": ("session_data", "erase", "Erase all data of a sandbox or a run."),
     "supervisor": ("supervisor", "supervisor", "Start, stop and inspect the supervisor."),
     "approvals": ("approvals", "approvals", "Answer approval questions of waiting runs."),
-    "doctor": ("host_setup", "doctor", "Check which layers work on this host."),
+    "doctor": ("doctor", "doctor", "Check which layers work on this host."),
     "policy": ("policy", "policy", "Check, explain and write rules for agents."),
     "audit": ("audit", "audit", "Read and verify the audit log."),
     "alerts": ("alerts", "alerts", "Show, test and silence alerts from the audit log."),

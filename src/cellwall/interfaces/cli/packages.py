@@ -177,7 +177,10 @@ def status(configured: ConfigOptions, *, as_json: bool) -> int:
     app = open_configured(configured)
     sources = administration.feed_sources(app)
     names = {each: administration.popular_names(each) for each in administration.Ecosystem}
-    states = {each: administration.feed_state(app, each) for each in administration.Ecosystem}
+    states = {
+        each: administration.feed_state(app.settings, app.store.home, each)
+        for each in administration.Ecosystem
+    }
     loaded = ((each, administration.malicious_snapshot(each)) for each in administration.Ecosystem)
     snapshots = {each: found for each, found in loaded if found is not None}
     if as_json:

@@ -49,9 +49,12 @@ _name_to_handle = _prototype(
     "name_to_handle_at", _INT, _TEXT, _POINTER, _POINTER, _INT, result=_INT
 )
 _prctl = _prototype("prctl", _INT, _ULONG, _ULONG, _ULONG, _ULONG, result=_INT)
+_adjtimex = _prototype("adjtimex", _POINTER, result=_INT)
 _AT_EMPTY_PATH = 0x1000
 _MAX_HANDLE_BYTES = 128
 _PR_SET_DUMPABLE = 4
+_TIMEX_BYTES = 512  # more than `struct timex` has
+_TIME_ERROR = 5
 
 
 class _OpenHow(ctypes.Structure):
@@ -147,6 +150,11 @@ def set_not_dumpable() -> None:
     """No core file of this process, and no other process of this user can trace it or read its
     memory; both last until the next exec."""
     _raise_errno(int(_prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)))
+
+
+def is_clock_synchronised() -> bool:
+    """Whether the kernel's clock is synchronised: adjtimex(2) with no mode, which sets nothing."""
+    return _raise_errno(int(_adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)))) != _TIME_ERROR
 
 
 def _raise_errno(result: int) -> int:

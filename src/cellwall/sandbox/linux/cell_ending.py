@@ -19,7 +19,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from cellwall.sandbox.linux.cell_search import FIRST, CellProcess, FoundCell, start_time
+from cellwall.sandbox.linux.cell_search import (
+    FIRST,
+    CellProcess,
+    FoundCell,
+    continues_itself,
+    start_time,
+)
 from cellwall.sandbox.linux.run_cgroup import read_text, write_control
 
 _PAUSE_S = 0.005
@@ -64,7 +70,8 @@ def freeze_cells(
 ) -> StoppedCells:
     """Suspend every process of every cell, the shim as well: the supervisor's time limit would end
     the cell through it. On a host without cgroup v2, a process that is not suspended yet may
-    continue others of its cell, so the search is repeated until all are suspended."""
+    continue others of its cell, so the search is repeated until all are suspended. One that has
+    arranged to be continued by the kernel cannot be suspended there, and is ended."""
     return _until_none(
         search,
         lambda cell: not is_frozen(cell),
@@ -81,6 +88,9 @@ def _freeze(cell: FoundCell, *, is_first: bool) -> list[int]:  # noqa: ARG001  #
         with suppress(OSError):
             write_control(f"{group}/cgroup.freeze", "1")
     if not cell.unified_groups:
+        # Once it is suspended: until then it can still make such a timer.
+        restless = (each for each in cell.processes if each.is_stopped and _is_restless(each))
+        _close_all(_signal_all(restless, signal.SIGKILL))
         running = (each for each in cell.processes if not each.is_stopped)
         _close_all(_signal_all(running, signal.SIGSTOP))
     return []
@@ -92,12 +102,24 @@ def is_frozen(cell: FoundCell) -> bool:
         "frozen 1" in read_text(f"{group}/cgroup.events") for group in cell.unified_groups
     )
     is_shim_frozen = cell.shim is None or cell.shim.is_stopped or (by_group and cell.is_shim_inside)
-    return is_shim_frozen and (by_group or all(each.is_stopped for each in cell.processes))
+    return is_shim_frozen and (
+        by_group or all(each.is_stopped and not _is_restless(each) for each in cell.processes)
+    )
+
+
+def is_held(cell: FoundCell) -> bool:
+    """Whether the cell was frozen, also where a process of it has got away since: the shim, which
+    nothing inside can signal, is suspended."""
+    return is_frozen(cell) or (cell.shim is not None and cell.shim.is_stopped)
+
+
+def _is_restless(process: CellProcess) -> bool:
+    return continues_itself(process.pid)
 
 
 def thaw_cells(search: Search) -> tuple[str, ...]:
     """Continue frozen cells; returns their ids."""
-    thawed = [cell for cell in search() if is_frozen(cell)]
+    thawed = [cell for cell in search() if is_held(cell)]
     for cell in thawed:
         for group in cell.unified_groups:
             with suppress(OSError):

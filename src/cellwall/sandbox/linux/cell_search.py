@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -83,6 +84,13 @@ def is_suspended(pid: int) -> bool:
     """Whether a process of ours was suspended, as the shims of frozen cells are."""
     found = _read_process(pid)
     return found is not None and found.is_stopped
+
+
+def continues_itself(pid: int) -> bool:
+    """Whether the kernel will continue a suspended process for it: by a POSIX timer that sends
+    SIGCONT. A program has no other use for such a timer."""
+    numbers = re.findall(r"^signal: (\d+)/", read_text(f"/proc/{pid}/timers"), re.MULTILINE)
+    return any(int(number) == signal.SIGCONT for number in numbers)
 
 
 def find_cells(ledger: str, tag: str, *, is_detailed: bool = False) -> tuple[FoundCell, ...]:
@@ -167,7 +175,7 @@ def _assemble(
         yield make(noted, table[pid], below)
     orphans: dict[str, list[int]] = {}
     for pid, member in members.items():
-        if pid not in seen:
+        if pid not in seen and _is_of_us(pid):
             orphans.setdefault(member.cell, []).append(pid)
     for name, pids in orphans.items():
         yield make(name, None, pids)
@@ -233,6 +241,16 @@ def _noted_shims(ledger: str) -> Iterator[tuple[str, tuple[int, int]]]:
             match notes:
                 case {"shim": [int(pid), int(started)]} if pid > 1:
                     yield name, (pid, started)
+
+
+def _is_of_us(pid: int) -> bool:
+    """Attack: another user makes a cgroup with our tag, which stands on command lines, and
+    suspends a process in it. A stop could not end that process, so no lift would be accepted.
+
+    Not by the owner of the folder in /proc: root owns that of a process that is not dumpable.
+    """
+    found = re.search(r"^Uid:\t(\d+)", read_text(f"/proc/{pid}/status"), re.MULTILINE)
+    return os.geteuid() == 0 or (found is not None and int(found[1]) == os.geteuid())
 
 
 def _mounts() -> tuple[cgroups.CgroupMount, ...]:

@@ -16,12 +16,14 @@ from cellwall.audit.alerts.watch_state import WatchedElsewhere, WatchState, read
 from cellwall.audit.alerts.watcher import AlertWatcher
 from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
+from cellwall.audit.retention import maintain_segments
+from cellwall.audit.signers import parse_keys
 from cellwall.audit.verify import verify
 from cellwall.config.alerts_section import AlertsSection
 from cellwall.core.errors import VaultError
 from cellwall.core.outcomes import Event, EventKind
 from unit.audit.alerts.alert_events import write_outcomes
-from unit.audit.audit_logs import lines_of, put_lines, relinked
+from unit.audit.audit_logs import aged, lines_of, put_lines, relinked
 
 pytestmark = pytest.mark.requirement("OBS-2")
 
@@ -59,7 +61,8 @@ class Host:
         )
 
     def verify(self) -> str:
-        report = verify(str(self.audit), [])
+        keys = parse_keys((self.audit / "trusted-keys").read_text())
+        report = verify(str(self.audit), keys)
         return "" if report.ok else str(report.reason)
 
     def check(self) -> list[tuple[str, str]]:
@@ -266,7 +269,44 @@ def test_a_service_evaluates_as_records_are_written(host, log):
             if host.received():
                 break
             deadline.wait(0.05)
+        seen = host.state().saved_s
+        for _ in range(40):  # ticks without a record write nothing
+            deadline.wait(0.02)
+        assert host.state().saved_s == seen
     finally:
         watcher.stop()
     assert [each["alert"]["rule"] for each in host.received()] == ["leaks"]
     assert host.check() == []
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_files_that_retention_deleted_are_no_tampering_and_others_are(
+    host: Host, monkeypatch: pytest.MonkeyPatch, is_recorded: bool
+):
+    settings = LogSettings(keep_days=7)
+    with AuditLog.open(str(host.audit), settings=settings) as log:
+        write_outcomes(log, "ok")
+        assert host.check() == []
+        write_outcomes(log, "ok")
+        log.seal()
+        write_outcomes(log, "ok")
+        audit = str(host.audit)
+        maintain_segments(audit, settings, log.write, log.notary)
+        if is_recorded:
+            aged(monkeypatch, host.audit, 30, 1)
+            assert maintain_segments(audit, settings, log.write, log.notary) == [1]
+    if not is_recorded:
+        for path in host.audit.glob("0000000000000001.*"):
+            path.unlink()
+    assert host.check() == ([] if is_recorded else [("firing", "tampering")])
+
+
+def test_silences_that_cannot_be_read_hide_nothing(host, log):
+    def broken() -> list[Silence]:
+        raise VaultError("the list of silences is broken")
+
+    write_outcomes(log, *["failed"] * 20)
+    watcher = host.watcher()
+    watcher._silences = broken
+    watcher.check(deliver_within_s=30)
+    assert [each["event"] for each in host.received()] == ["firing"]

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from cellwall.sandbox.linux.cell_search import FoundCell, find_cells, start_time
 from cellwall.sandbox.linux.programs import cell_program
 from cellwall.sandbox.linux.run_cgroup import write_control
 from cellwall.sandbox.run_ledger import home_tag
-from conftest import need
+from conftest import need, ordinary_user
 
 pytestmark = pytest.mark.requirement("OBS-3")
 
@@ -122,3 +123,17 @@ def test_cells_without_a_shim_are_found_by_their_cgroup(
         assert inside.wait(30) == -signal.SIGKILL
     assert program.poll() is None  # in no group of ours
     shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+def test_a_cgroup_of_another_user_with_our_tag_is_no_cell_of_ours(
+    tmp_path: Path, group: Path, program: subprocess.Popen[bytes]
+) -> None:
+    write_control(str(group / "cgroup.procs"), str(program.pid))
+    search = (
+        "import sys; from cellwall.sandbox.linux.cell_search import find_cells;"
+        "print([cell.id for cell in find_cells('/nonexistent', sys.argv[1])])"
+    )
+    words = [sys.executable, "-c", search, home_tag(str(tmp_path))]
+    found = subprocess.check_output(words, cwd="/", text=True)
+    assert found == "['act_unit']\n"  # the control: root may end it
+    assert subprocess.check_output(words, cwd="/", text=True, **ordinary_user()) == "[]\n"

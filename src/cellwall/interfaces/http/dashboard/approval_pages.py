@@ -40,12 +40,15 @@ from cellwall.interfaces.http.dashboard.pages import PageRoute, render
 from cellwall.interfaces.http.dashboard.templating import with_query
 from cellwall.interfaces.http.policy_routes import service_policy
 from cellwall.runtime.policies import Policy
+from cellwall.runtime.questions import is_text_whole
 
 routes = APIRouter(route_class=PageRoute)
 _LIST = "/ui/approvals"
 _ONE = _LIST + "/{approval_id}"
 _BEFORE = 8
 _MAX_BATCH = 100
+_MAX_LISTED = 200
+"""Characters of a call in the list."""
 _FILE_TOOLS = frozenset({"Read", "Write"})
 
 
@@ -72,6 +75,8 @@ async def approvals_page(
             **approval_body(each).model_dump(),
             "text": browser.hide(each.text),
             "reason": browser.hide(each.reason),
+            "details": browser.hide("; ".join(each.details)),
+            "is_whole": _is_whole_in_list(each),
             "left_s": max(0.0, each.deadline_s - now),
         }
         for each in shown_questions(browser.service, browser.caller)
@@ -85,6 +90,7 @@ async def approvals_page(
         ended=ended,
         next=following,
         may_answer=browser.may(Permission.APPROVALS_ANSWER),
+        max_text=_MAX_LISTED,
     )
 
 
@@ -94,7 +100,7 @@ async def answer_several(browser: CurrentBrowser, form: CurrentForm) -> Response
     another person has answered meanwhile does not stop the others."""
     one = form.text("one").split(" ")
     if len(one) == 3:
-        await _answer(browser, one[1], _plain_answer(_kind(one[0]), one[2]))
+        await _answer_in_list(browser, one[1], _plain_answer(_kind(one[0]), one[2]))
         return RedirectResponse(_LIST, status_code=303)
     kind, chosen = _kind(form.text("all")), form.all("question")[:_MAX_BATCH]
     if not chosen:
@@ -103,7 +109,7 @@ async def answer_several(browser: CurrentBrowser, form: CurrentForm) -> Response
     for each in chosen:
         name, _, shown = each.partition(" ")
         try:
-            await _answer(browser, name, _plain_answer(kind, shown))
+            await _answer_in_list(browser, name, _plain_answer(kind, shown))
         except CellwallError as error:
             failures.append(error)
     if failures:
@@ -183,11 +189,31 @@ async def _answer(browser: BrowserSession, approval_id: str, body: AnswerRequest
     await answer_approval(browser.service, browser.caller, approval_id, body)
 
 
+async def _answer_in_list(browser: BrowserSession, approval_id: str, body: AnswerRequest) -> None:
+    """Attack: harm in the middle of a command, which the list leaves out of a long one."""
+    question = await find_question(browser.service, browser.caller, approval_id)
+    if body.answer != "deny" and not _is_whole_in_list(question):
+        raise BadInput(
+            "the list does not show the whole call",
+            hint="Open the question, read it, then allow it there.",
+            code="CW-PRECONDITION",
+        )
+    await _answer(browser, approval_id, body)
+
+
+def _is_whole_in_list(question: Question) -> bool:
+    return max(len(question.text), len("; ".join(question.details))) <= _MAX_LISTED
+
+
 def _explain(policy: Policy, question: Question) -> CallExplanation | None:
     """None where the text of the question does not spell the call."""
     text = question.text
-    if question.tool in _FILE_TOOLS:  # `write notes.txt`, `move a -> b`
-        text = text.partition(" ")[2].partition(" -> ")[0]
+    if not is_text_whole(question):
+        return None
+    if question.tool in _FILE_TOOLS:  # `write notes.txt`
+        text = text.partition(" ")[2]
+        if " -> " in text:  # `move a -> b`: of two paths, or of one that looks like two
+            return None
     call = call_in_sandbox(question.tool, text)
     return None if call is None else explain_call(policy, call)
 

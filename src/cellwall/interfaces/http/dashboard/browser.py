@@ -163,7 +163,9 @@ def own_page(text: str) -> str:
 
     Attack: a sign-in link of another site that names the page to go to afterwards.
     """
-    return text if _OWN_PAGE.fullmatch(text) and "//" not in text else "/"
+    is_own = _OWN_PAGE.fullmatch(text) and "//" not in text
+    # A browser resolves `..` before it asks: `/ui/../v1` is no page.
+    return text if is_own and ".." not in text.partition("?")[0] else "/"
 
 
 def page_of(request: Request) -> str:

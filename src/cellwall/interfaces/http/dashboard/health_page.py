@@ -20,11 +20,12 @@ async def health_page(request: Request, browser: CurrentBrowser) -> Response:
     service = browser.service
     ready = await service.readiness.check()
 
+    settings, home = service.app.settings, service.app.store.home
+
     def read() -> dict[str, FeedState]:
-        return {each.value: feed_state(service.app, each) for each in Ecosystem}
+        return {each.value: feed_state(settings, home, each) for each in Ecosystem}
 
     feeds = await anyio.to_thread.run_sync(read, limiter=service.readers)
-    settings = service.app.settings
     return render(
         request,
         "health.html",

@@ -110,6 +110,8 @@ async def _snapshot(browser: BrowserSession) -> LiveSnapshot:
 
 async def _events(browser: BrowserSession) -> AsyncIterator[bytes]:
     service = browser.service
+    # Its start reads thousands of records: not on the event loop.
+    await anyio.to_thread.run_sync(service.live.touch, limiter=service.readers)
     with service.live.watched():
         yield b"retry: 1000\n\n"
         last = await _snapshot(browser)

@@ -35,15 +35,15 @@ def shown(value: object, most: int = _MAX_LINE) -> str:
     return escaped(text)
 
 
-def shown_block(value: object) -> str:
+def shown_block(value: object, most_lines: int = _MAX_LINES) -> str:
     """Several lines, each as by `shown`."""
     text = str(value)
     if len(text) > _MAX_BLOCK:
         half = _MAX_BLOCK // 2
         text = f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
     lines = text.split("\n")
-    if len(lines) > _MAX_LINES:
-        half = _MAX_LINES // 2
+    if len(lines) > most_lines:
+        half = most_lines // 2
         note = f"… {len(lines) - 2 * half} lines left out …"
         lines = [*lines[:half], note, *lines[-half:]]
     return "\n".join(escaped(line.replace("\t", "    ")) for line in lines)

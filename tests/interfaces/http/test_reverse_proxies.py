@@ -1,0 +1,154 @@
+"""The reverse-proxy examples in deploy/, loaded by the real programs, in front of a real service."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+import trustme
+
+from conftest import need
+from interfaces.http.running_service import (
+    DEADLINE_S,
+    RunningService,
+    new_session,
+    read_events,
+    running_service,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("SRV-1")]
+DEPLOY = Path(__file__).parents[3] / "deploy"
+NAME = "cellwall.example.com"
+
+
+def program(name: str) -> str:
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin")
+    need(found, f"{name} (Debian package {name})")
+    assert found is not None
+    return found
+
+
+def changed(text: str, changes: dict[str, str]) -> str:
+    for old, new in changes.items():
+        assert old in text, f"the example no longer has {old!r}"
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with running_service(tmp_path_factory.mktemp("home"), hosts=(NAME, "127.0.0.1")) as started:
+        yield started
+
+
+@contextmanager
+def running(words: list[str], port: int) -> Iterator[None]:
+    """The proxy, from the moment that it accepts connections."""
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        try:
+            deadline = time.monotonic() + DEADLINE_S
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S).close()
+                    break
+                except ConnectionRefusedError:
+                    assert process.poll() is None, process.communicate()[0]
+                    assert time.monotonic() < deadline
+            yield
+        finally:
+            process.terminate()
+            process.communicate(timeout=DEADLINE_S)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def check_requests(service: RunningService, url: str, verify: ssl.SSLContext | bool) -> None:
+    """A request, and a stream of events, both with the name that clients use."""
+    headers = {"Host": NAME, "Authorization": f"Bearer {service.tokens['user']}"}
+    with httpx.Client(
+        base_url=url, headers=headers, verify=verify, timeout=DEADLINE_S, trust_env=False
+    ) as client:
+        answered = client.get("/healthz")
+        assert answered.status_code == 200
+        other = client.get("/healthz", headers={"Host": "other.example"})
+        # Names are checked behind nginx as well; Caddy itself answers, with an empty text.
+        assert other.content != answered.content
+        session = new_session(client)
+        with client.stream(
+            "POST",
+            f"/v1/sessions/{session}/commands",
+            json={"command": "echo streamed"},
+            headers={"Accept": "text/event-stream"},
+        ) as response:
+            assert response.status_code == 200
+            events = read_events(response)
+        assert any("streamed" in str(each.data) for each in events)
+        client.delete(f"/v1/sessions/{session}").raise_for_status()
+
+
+def test_nginx_takes_the_example_and_passes_requests_and_streams_on(
+    service: RunningService, tmp_path: Path
+):
+    nginx, authority, port = program("nginx"), trustme.CA(), free_port()
+    made = authority.issue_cert(NAME, "127.0.0.1")
+    made.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "both.pem"))
+    example = changed(
+        (DEPLOY / "nginx" / "cellwall.conf").read_text(),
+        {
+            "127.0.0.1:8750": f"127.0.0.1:{service.port}",
+            "/etc/cellwall/tls/cert.pem": str(tmp_path / "both.pem"),
+            "/etc/cellwall/tls/key.pem": str(tmp_path / "both.pem"),
+            "listen 443 ": f"listen 127.0.0.1:{port} ",
+            "listen 80;": f"listen 127.0.0.1:{free_port()};",
+        },
+    )
+    temporary = "".join(
+        f"{each}_temp_path {tmp_path}/{each};\n"
+        for each in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (tmp_path / "nginx.conf").write_text(
+        f"daemon off;\nmaster_process off;\npid {tmp_path}/pid;\nerror_log stderr;\n"
+        f"events {{}}\nhttp {{\naccess_log off;\n{temporary}{example}}}\n"
+    )
+    words = [nginx, "-p", str(tmp_path), "-e", "stderr", "-c", str(tmp_path / "nginx.conf")]
+    tested = subprocess.run([*words, "-t"], capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stderr
+    assert "[warn]" not in tested.stderr
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    with running(words, port):
+        check_requests(service, f"https://127.0.0.1:{port}", trusting)
+
+
+def test_caddy_takes_the_example_and_passes_requests_and_streams_on(
+    service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    caddy, port = program("caddy"), free_port()
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    example = DEPLOY / "caddy" / "Caddyfile"
+    words = ["--adapter", "caddyfile", "--config"]
+    tested = subprocess.run(
+        [caddy, "validate", *words, str(example)], capture_output=True, text=True, check=False
+    )
+    assert tested.returncode == 0, tested.stderr
+    # Without TLS: a certificate for the name would come from an authority on the internet.
+    changes = {
+        f"{NAME} {{": f"http://{NAME}:{port} {{",
+        "127.0.0.1:8750": f"127.0.0.1:{service.port}",
+    }
+    file = tmp_path / "Caddyfile"
+    file.write_text("{\n\tadmin off\n}\n" + changed(example.read_text(), changes))
+    with running([caddy, "run", *words, str(file)], port):
+        check_requests(service, f"http://127.0.0.1:{port}", verify=True)
