@@ -102,7 +102,7 @@ class _Client:
 
 
 def _write_now(sink: int, data: bytes) -> int:
-    """Write a short line if that blocks nobody; returns how much was written."""
+    """Write a short line if that does not block; returns how many bytes were written."""
     if len(data) > _PIPE_BYTES or not select.select([], [sink], [], 0)[1]:
         return 0
     try:
