@@ -3,7 +3,8 @@
 Three ways into a new sandbox, each with a judgement of each package: uv inside, through the
 registry proxy, without packages in its cache (and then once more, with them); a sandbox that is
 created with the packages, which shares the tree of the sandbox before; and an installation by
-Cellwall in a live sandbox. uv outside: asks the registry about each entry of its warm cache, takes
+Cellwall in a live sandbox, which copies the tree of the installation before.
+uv outside: asks the registry about each entry of its warm cache, takes
 the cache as it is (offline), or has none (cold). The registry has TLS, as the public ones do: the
 start of TLS in uv takes 50 ms.
 """

@@ -17,7 +17,7 @@ from interfaces.test_cli_process import PROGRAM, cellwall
 
 COMMANDS = [
     *("run", "shell", "code", "fetch", "proxy", "scan", "redact", "changes", "diff", "apply"),
-    *("discard", "quarantine", "create", "exec", "cp", "ps", "logs", "kill", "stop"),
+    *("discard", "quarantine", "create", "exec", "cp", "ps", "top", "logs", "kill", "stop"),
     *("incident", "erase"),
     *("supervisor", "approvals", "doctor", "policy", "audit", "alerts", "template", "packages"),
     *(

@@ -11,12 +11,12 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -201,6 +201,14 @@ class EgressService:
             request, secrets, allowlist, self._within_limits(action), _context(action)
         )
         return await _wait_for(egress_loop.call(work))
+
+    async def ask_service(
+        self, action: Action, ask: Callable[[EgressContext], Coroutine[Any, Any, _T]]
+    ) -> _T:
+        """Ask a service of this process, on the loop on which the service runs."""
+        with self._locked():
+            egress_loop = self._running_loop()
+        return await _wait_for(egress_loop.call(ask(_context(action))))
 
     def _within_limits(self, action: Action) -> EgressSettings:
         return replace(

@@ -10,12 +10,13 @@ import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cellwall.audit.log import AuditLog
 from cellwall.config.egress_sections import read_server
 from cellwall.config.models import Settings
-from cellwall.core.errors import BadInput, ConfigError
+from cellwall.core.errors import BadInput, CellwallError, ConfigError
 from cellwall.core.network import (
     CellNetwork,
     ContentCheck,
@@ -26,7 +27,7 @@ from cellwall.core.network import (
     ServiceRequest,
     ServiceResponse,
 )
-from cellwall.core.outcomes import Event, EventKind, PackageUse, RunResult
+from cellwall.core.outcomes import Event, EventKind, Finding, PackageUse, RunResult
 from cellwall.core.ports import ApproverPort, EgressPort, PackagesPort, VaultPort
 from cellwall.core.types import (
     Action,
@@ -46,8 +47,10 @@ if TYPE_CHECKING:
     from cellwall.egress.destinations.header_rules import HeaderRule
     from cellwall.egress.limits import EgressSettings
     from cellwall.egress.service import EgressService
+    from cellwall.packages.kept_trees import RegistryAnswer
     from cellwall.runtime.package_record import PackageRecord
     from cellwall.runtime.package_sessions import PackageSessions
+    from cellwall.runtime.registries import RegistryHost
 
 _REACHING = (RunCommand, RunCode, FetchUrl, SetDomains, ServeClient)
 """Operations that reach the network themselves."""
@@ -156,6 +159,7 @@ class ConfiguredEgress:
         self._package_record = package_record
         self._lock = threading.Lock()
         self._service: EgressService | None = None
+        self._registries: Mapping[str, RegistryHost] = {}
 
     def session(
         self, action: Action, secrets: Sequence[SecretUse]
@@ -191,6 +195,21 @@ class ConfiguredEgress:
     def take_packages(self, action_id: str) -> tuple[PackageUse, ...]:
         return self._package_record.take(action_id)
 
+    async def repeats(
+        self, action: Action, answers: Sequence[RegistryAnswer]
+    ) -> tuple[Finding, ...] | None:
+        """What the registry of PyPI would report to a cell of the action that makes these requests,
+        if each got the same answer now; else None. The packages are then those of the action."""
+        findings: dict[str, Finding] = {}
+
+        def report(error: CellwallError) -> None:
+            text = f"{error.message} {error.hint}".rstrip()
+            findings.setdefault(text, Finding("packages", "medium", text, rule=error.code))
+
+        service = self._open_service()
+        ask = partial(self._registries["pypi"].repeats, answers, report=report)
+        return tuple(findings.values()) if await service.ask_service(action, ask) else None
+
     def close(self) -> None:
         if self._service is not None:
             self._service.close()
@@ -204,16 +223,11 @@ class ConfiguredEgress:
                 bounds = replace(
                     _bounds(self._settings), header_rules=self._header_rules, checks=self._checks
                 )
+                self._registries = registry_services(
+                    self._settings, self._home, self._packages, self._package_record
+                )
                 self._service = EgressService(
-                    bounds,
-                    record=self._record,
-                    known=self._known,
-                    services=registry_services(
-                        self._settings,
-                        self._home,
-                        self._packages,
-                        self._package_record,
-                    ),
+                    bounds, record=self._record, known=self._known, services=self._registries
                 )
             return self._service
 

@@ -5,7 +5,8 @@ environment. The proxy judges registry facts, versions and artifacts, and report
 it served. Sources without a wheel are built where policy allows (`runtime/source_builds.py`), and
 the package manager runs again. A second cell without network exchanges the copy with the
 environment, after the hashes were compared with the lock file and the new lock file was written
-(PKG-5).
+(PKG-5). Where there is no environment yet, and the proxy answers as at an earlier installation of
+the same request, one cell without network unpacks the tree of that one (`package_trees.py`).
 """
 
 # ruff: noqa: PLC0415  # late imports: few actions install packages; the ranked names load slowly
@@ -30,7 +31,9 @@ from cellwall.core.ports import InstallCells, WorkspacePort
 from cellwall.core.types import Action, Json, RunCommand, WorkspaceMode, WorkspaceRequest
 from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.runtime.outcomes import PACKAGES_RULE
+from cellwall.runtime.package_trees import PackageTrees
 from cellwall.runtime.python_query import PythonQuery, bare_action
+from cellwall.sandbox.inside import install as inside
 from cellwall.sandbox.languages import python_inside
 from cellwall.sandbox.linux.jobs import user_base
 from cellwall.sandbox.templates import uv_program
@@ -58,6 +61,7 @@ class PackageInstaller:
     workspaces: WorkspacePort
     open_builder: Callable[[], SourceBuilder]
     query: PythonQuery
+    trees: PackageTrees
     _lock_turn: threading.Lock = field(default_factory=threading.Lock)
     """Two installations that read the lock file before either writes would lose one's hashes."""
 
@@ -121,11 +125,18 @@ class PackageInstaller:
             await anyio.to_thread.run_sync(self._check_npm_locks, action)
         base = user_base(home=cells.mount.home)
         step = partial(_cell_action, action, operation, base)
+        key = await anyio.to_thread.run_sync(self.trees.new_key, action, operation, base)
+        if key:
+            filled = await self._fill(action, operation, cells, step)
+            if filled is not None:
+                return filled
 
         async def stage() -> RunResult:
+            self.record.take_answers(action.id)  # of an attempt that failed
             staged = replace(step("stage"), registries=(operation.ecosystem,))
             if operation.ecosystem == "pypi":
                 staged = replace(staged, env=uv_program.ENVIRONMENT, template=uv_program.TEMPLATE)
+                staged = replace(staged, stdin=key)
             return await cells.run(staged)
 
         staged = await self._with_builds(action, operation, cells, stage)
@@ -139,6 +150,10 @@ class PackageInstaller:
             except CellwallError:
                 await cells.run(step("discard"))
                 raise
+        if key:
+            answers = self.record.take_answers(action.id)
+            keep = partial(self.trees.keep, key=key, answers=answers)
+            await anyio.to_thread.run_sync(keep, action, operation, _source())
         committed = await cells.run(step("commit"))
         return replace(
             staged,
@@ -147,6 +162,28 @@ class PackageInstaller:
             stderr=staged.stderr + committed.stderr,
             findings=(*staged.findings, *notes),
             value=_report(operation, served if _is_done(committed) else ()),
+        )
+
+    async def _fill(
+        self,
+        action: Action,
+        operation: InstallPackages,
+        cells: InstallCells,
+        step: Callable[[str], Action],
+    ) -> RunResult | None:
+        """From the tree of an earlier installation; None: the package manager has to run."""
+        tree = await self.trees.find(action, operation, _source())
+        if tree is None:
+            return None
+        served = self.record.served(action.id)
+        notes = await anyio.to_thread.run_sync(self._lock, action, served)
+        filled = await cells.run(replace(step("fill"), stdin=tree.archive))
+        if filled.exit_code == inside.NOT_EMPTY:
+            return None
+        return replace(
+            filled,
+            findings=(*filled.findings, *tree.findings, *notes),
+            value=_report(operation, served if _is_done(filled) else ()),
         )
 
     async def _probe(

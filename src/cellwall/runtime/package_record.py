@@ -21,6 +21,7 @@ from cellwall.core.types import Json
 if TYPE_CHECKING:
     from cellwall.packages.evidence import PackageVerdict
     from cellwall.packages.inventory import InstalledPackage
+    from cellwall.packages.kept_trees import RegistryAnswer
 
 SERVED = "package-served"
 REFUSED = "package-refused"
@@ -30,6 +31,8 @@ MAX_REFUSALS = 200
 """Of one action; later ones are counted by the records of its connections alone."""
 MAX_LISTED = 2000
 """Packages in one outcome; the audit log has all."""
+MAX_ANSWERS = 4000
+"""Of the registry to one installation whose tree is kept."""
 MAX_ACTIONS = 1024
 """Whose packages are held, apart from installs that are under way."""
 
@@ -54,6 +57,8 @@ class _ActionPackages:
     refused: set[tuple[str, str | None, str]] = field(default_factory=set)
     buildable: dict[str, None] = field(default_factory=dict)
     """Projects that the action asked for, with sources that may be built."""
+    answers: dict[RegistryAnswer, None] = field(default_factory=dict)
+    """What the registry answered in the current attempt of an installation."""
 
 
 class PackageRecord:
@@ -94,6 +99,27 @@ class PackageRecord:
         finally:
             with self._lock:
                 self._kept.discard(action_id)
+
+    def keeps(self, action_id: str) -> bool:
+        """Whether the action is within `keeping`."""
+        with self._lock:
+            return action_id in self._kept
+
+    def note_answer(self, answer: RegistryAnswer, who: EgressContext) -> None:
+        """An answer of the registry to an installation: the tree is made of these."""
+        with self._lock:
+            found = self._of(who.action_id).answers
+            if len(found) < MAX_ANSWERS:
+                found[answer] = None
+
+    def take_answers(self, action_id: str) -> tuple[RegistryAnswer, ...]:
+        """The answers since the last call; none where there were too many."""
+        with self._lock:
+            found = self._actions.get(action_id)
+            if found is None:
+                return ()
+            answers, found.answers = tuple(found.answers), {}
+        return answers if len(answers) < MAX_ANSWERS else ()
 
     def served(self, action_id: str) -> tuple[InstalledPackage, ...]:
         """The packages that the action got so far, each once."""

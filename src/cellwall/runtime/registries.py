@@ -7,14 +7,15 @@ import os
 import re
 import socket
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import IO
 from urllib.parse import urlsplit
 
 from cellwall.config.models import Settings
 from cellwall.core.errors import Denied
-from cellwall.core.network import EgressContext, HostService, ReportRefusal, Scheme
+from cellwall.core.network import EgressContext, ReportRefusal, Scheme
 from cellwall.core.verdict import Verdict
 from cellwall.packages.evidence import PackageVerdict
 from cellwall.packages.inspection.artifact import inspect_artifact
@@ -22,6 +23,7 @@ from cellwall.packages.inspection.edition import inspection_edition
 from cellwall.packages.inspection.findings import NOT_INSPECTED
 from cellwall.packages.inventory import InstalledPackage
 from cellwall.packages.judge import PackageJudge
+from cellwall.packages.kept_trees import RegistryAnswer
 from cellwall.packages.locks.model import LockedFile
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.popular import popular_rank, popular_spelling
@@ -40,6 +42,7 @@ from cellwall.packages.registry.service import (
     Registry,
     RegistryService,
     Served,
+    SilentSession,
 )
 from cellwall.packages.registry.shared_work import SessionBounds
 from cellwall.packages.registry.upstream import HttpUpstream
@@ -56,14 +59,14 @@ _ADDRESS = re.compile(r"[\d.]*|.*:.*")
 
 def registry_services(
     settings: Settings, home: str, sessions: PackageSessions, record: PackageRecord
-) -> Mapping[str, HostService]:
+) -> Mapping[str, RegistryHost]:
     """The service of each registry, by the name that actions use."""
     judge = open_judge(settings, home)
     store, sites = artifact_store(home), registry_sites(settings, home)
     passed = PassedInspections(os.path.join(packages_folder(home), "inspected"), inspection_edition)
     most, answers = settings.egress.max_download_bytes, UvAnswers(home)
     return {
-        name: _RegistryHost(site, judge, store, passed, sessions, record, answers, most)
+        name: RegistryHost(site, judge, store, passed, sessions, record, answers, most)
         for name, site in sites.items()
     }
 
@@ -108,7 +111,7 @@ class RegistrySite:
         return self.registry.hosts | {host for host in own if not _ADDRESS.fullmatch(host)}
 
 
-class _RegistryHost:
+class RegistryHost:
     """Implements `HostService`. One upstream connection pool for each event loop."""
 
     def __init__(
@@ -158,29 +161,80 @@ class _RegistryHost:
         if session is None:  # without its rules nothing is served
             connection.close()
             return
-
-        def pass_on(event: Refusal | Served | Failure | Buildable) -> None:
-            if isinstance(event, Failure):
-                report(event.error)
-                return
-            if isinstance(event, Buildable):
-                self._record.note_buildable(event.name, context)
-                return
-            if event.verdict is not None and event.verdict.is_ruled:
-                self._record.note_verdict(event.verdict, context)
-            if isinstance(event, Served):
-                found = event.ecosystem, event.name, event.artifact, event.size
-                self._record.note_install(installed_package(*found, context.action_id), context)
-                return
-            self._record.note_refusal(event.verdict, context)
-            code = NOT_BUILT_CODE if event.is_unbuilt else "CW-PACKAGE-REFUSED"
-            report(Denied(event.text, code=code))
+        pass_on = partial(self._pass_on, context, report)
 
         async def respond(request: RegistryRequest) -> RegistryReply:
             asked = replace(request, scheme=scheme)
-            return await service.respond(asked, pass_on, session, bounds=bounds)
+            reply = await service.respond(asked, pass_on, session, bounds=bounds)
+            if self._record.keeps(context.action_id):
+                self._record.note_answer(RegistryAnswer.of(asked, reply), context)
+            return reply
 
         await serve_connection(connection, respond)
+
+    def _pass_on(
+        self,
+        context: EgressContext,
+        report: ReportRefusal,
+        event: Refusal | Served | Failure | Buildable,
+    ) -> None:
+        if isinstance(event, Failure):
+            report(event.error)
+            return
+        if isinstance(event, Buildable):
+            self._record.note_buildable(event.name, context)
+            return
+        if event.verdict is not None and event.verdict.is_ruled:
+            self._record.note_verdict(event.verdict, context)
+        if isinstance(event, Served):
+            found = event.ecosystem, event.name, event.artifact, event.size
+            self._record.note_install(installed_package(*found, context.action_id), context)
+            return
+        self._record.note_refusal(event.verdict, context)
+        code = NOT_BUILT_CODE if event.is_unbuilt else "CW-PACKAGE-REFUSED"
+        report(Denied(event.text, code=code))
+
+    async def repeats(
+        self, answers: Sequence[RegistryAnswer], context: EgressContext, report: ReportRefusal
+    ) -> bool:
+        """Whether each of these requests gets the same answer now, under the rules, the feed and
+        the index of now, and none of its packages is refused. Only then the artifacts among the
+        answers are recorded as those of the action, as if a cell had got them.
+
+        No person is asked: where one would be, the answer is another one.
+        """
+        session = self._sessions.session_of(context, self._site.registry.ecosystem, self._judge)
+        if session is None:
+            return False
+        service, bounds = self._service(), self._session_bounds(context)
+        silent, events = (
+            SilentSession(session.judge),
+            list[Refusal | Served | Failure | Buildable](),
+        )
+
+        async def is_same(answer: RegistryAnswer) -> bool:
+            request = answer.request
+            reply = await service.respond(request, events.append, silent, bounds=bounds)
+            if reply.stream is not None:
+                reply.stream.close()
+            return RegistryAnswer.of(request, reply) == answer
+
+        if not all(await asyncio.gather(*map(is_same, answers))):
+            return False
+
+        def record() -> bool:
+            # An index is up to a minute old, and the feed may be newer.
+            for event in events:
+                if isinstance(event, Served):
+                    version = event.artifact.version
+                    found = silent.judge.judge_installed(event.ecosystem, event.name, version)
+                    if found.verdict is Verdict.DENY:
+                        return False
+            for event in events:
+                self._pass_on(context, report, event)
+            return True
+
+        return await asyncio.to_thread(record)
 
     def _session_bounds(self, context: EgressContext) -> SessionBounds:
         """One for the whole life of a live sandbox."""

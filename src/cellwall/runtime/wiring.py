@@ -43,6 +43,7 @@ from cellwall.runtime.observing import gauge_runtime, open_telemetry, redact_log
 from cellwall.runtime.package_installs import PackageInstaller
 from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
+from cellwall.runtime.package_trees import PackageTrees, kept_trees
 from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.policy_places import user_policy
 from cellwall.runtime.python_query import PythonQuery
@@ -308,6 +309,9 @@ def open_app(
             workspaces,
             functools.partial(builder_of, settings, home, open_judge, record, packages),
             PythonQuery(UvAnswers(home)),
+            PackageTrees(
+                functools.partial(kept_trees, home), egress.repeats, workspaces, UvAnswers(home)
+            ),
         ),
         domains=domains,
         registries=settings.packages.registries,

@@ -67,6 +67,13 @@ class Sessions:
         yield {}
 
 
+class NoTrees:
+    """The workspace has an environment."""
+
+    def new_key(self, action, operation, base):
+        return b""
+
+
 class Answered:
     """uv was asked before."""
 
@@ -74,7 +81,7 @@ class Answered:
         pass
 
 
-def installer(tmp_path, files=None, *, without_feed=Verdict.ALLOW, builds=()):
+def installer(tmp_path, files=None, *, without_feed=Verdict.ALLOW, builds=(), trees=None):
     rules = PackageRules(without_feed=without_feed)
     judge = PackageJudge(Feed(str(tmp_path)), rules)
     builder = Builder(*builds)
@@ -85,6 +92,7 @@ def installer(tmp_path, files=None, *, without_feed=Verdict.ALLOW, builds=()):
         files or Files(),
         lambda: builder,
         Answered(),
+        trees or NoTrees(),
     )
 
 

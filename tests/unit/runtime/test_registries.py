@@ -36,7 +36,7 @@ def inspect(tmp_path, monkeypatch):
             writer.write(data)
         passed = PassedInspections(str(tmp_path / "inspected"), lambda: edition)
         site = registries.RegistrySite(registries.PypiRegistry(), ())
-        host = registries._RegistryHost(site, None, store, passed, None, None, None, 0)
+        host = registries.RegistryHost(site, None, store, passed, None, None, None, 0)
         fields = {"url": "", "filename": FILE, "version": "1.0"} | changes
         artifact = Artifact(algorithm="sha256", digest=digest, **fields)
         read.clear()

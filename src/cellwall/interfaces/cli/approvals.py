@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cellwall.core.approvals import AnswerKind, Question
+from cellwall.core.approvals import Answer, AnswerKind, Question
 from cellwall.core.errors import BadInput
 from cellwall.core.showing import block, one_line
 from cellwall.core.types import Json
@@ -113,11 +113,21 @@ def allow(
     chosen = "" if rule is None else chosen_rule(question, rule)
     kind = AnswerKind.SESSION if session else AnswerKind.ONCE
     kind = kind if rule is None else AnswerKind.RULE
-    answering.check(question, kind, rule=chosen)
-    if not _is_confirmed(question, kind, chosen):
+    answer = allow_question(answering, question, kind, rule=chosen)
+    if answer is None:
         say("not answered; the question still waits")
         return 1
-    return _answer(answering, question, kind, rule=chosen, as_json=as_json)
+    return _tell(question, answer, as_json=as_json)
+
+
+def allow_question(
+    answering: ApprovalInbox, question: Question, kind: AnswerKind, *, rule: str = ""
+) -> Answer | None:
+    """Allow what the person at the terminal confirms; None: the question still waits."""
+    answering.check(question, kind, rule=rule)
+    if not _is_confirmed(question, kind, rule):
+        return None
+    return answering.answer(question, kind, rule=rule, ask=_ask_passphrase)
 
 
 @approvals.command(
@@ -132,7 +142,8 @@ Examples:
 def deny(question_id: str, configured: ConfigOptions, *, as_json: bool) -> int:
     """Deny the call."""
     answering = _answering(configured)
-    return _answer(answering, answering.read(question_id), AnswerKind.DENY, as_json=as_json)
+    question = answering.read(question_id)
+    return _tell(question, answering.answer(question, AnswerKind.DENY), as_json=as_json)
 
 
 @approvals.command(
@@ -178,19 +189,13 @@ def _fit(text: str) -> str:
     return fit_to_stream(text, stream=1)
 
 
-def _answer(
-    answering: ApprovalInbox,
-    question: Question,
-    kind: AnswerKind,
-    *,
-    rule: str = "",
-    as_json: bool,
-) -> int:
+def _ask_passphrase() -> bytearray:
     from cellwall.interfaces.cli.terminal_input import ask
 
-    answer = answering.answer(
-        question, kind, rule=rule, ask=lambda: ask("Passphrase of the approver: ")
-    )
+    return ask("Passphrase of the approver: ")
+
+
+def _tell(question: Question, answer: Answer, *, as_json: bool) -> int:
     if as_json:
         print_json({"id": question.id, "shown_sha256": question.shown_sha256, **answer.to_json()})
     else:

@@ -45,6 +45,7 @@ COMMANDS = {
     "exec": ("live", "execute", "Run a command in a live sandbox."),
     "cp": ("live", "cp", "Copy a file into or out of a live sandbox."),
     "ps": ("supervisor", "ps", "List live sandboxes."),
+    "top": ("top", "top", "Watch sandboxes and decisions, and answer questions."),
     "logs": ("supervisor", "logs", "Print the last output of a live sandbox."),
     "kill": ("supervisor", "kill", "End a live sandbox."),
     "stop": ("stop", "stop", "End every sandbox at once, and refuse new ones."),

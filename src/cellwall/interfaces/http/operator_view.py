@@ -17,6 +17,7 @@ import anyio
 
 from cellwall.core.account_ports import UsersPort
 from cellwall.core.outcomes import Event, EventKind
+from cellwall.core.ports import LiveUsage
 from cellwall.core.types import Json
 from cellwall.runtime.wiring import App, principal
 
@@ -67,6 +68,12 @@ class OperatorView:
         for owner_id in {each.owner_id for each in found}:
             user = None if self._users is None else await self._users.find_user(owner_id)
             names[owner_id] = owner_id if user is None else user.name
+        usages = {
+            each.id: LiveUsage()
+            if self._app is None
+            else self._app.runtime.sandbox.live_usage(each.id)
+            for each in found
+        }
         return [
             {
                 "id": each.id,
@@ -75,6 +82,8 @@ class OperatorView:
                 "ends_in_s": round(each.ends_in_s, 1),
                 "is_busy": each.is_busy,
                 "calls": each.calls,
+                "cpu_s": round(usages[each.id].cpu_s, 3),
+                "memory_bytes": usages[each.id].memory_bytes,
                 "owner": names[each.owner_id],
             }
             for each in found

@@ -56,6 +56,10 @@ class LiveSandboxes:
 
     def describe(self) -> list[Json]:
         now = time.monotonic()
+        usages = {
+            name: live.app.runtime.sandbox.live_usage(name)
+            for name, live in self._sandboxes.items()
+        }
         return [
             {
                 "id": name,
@@ -64,6 +68,8 @@ class LiveSandboxes:
                 "ends_in_s": round(live.keep_alive_s - (now - live.used_at), 1),
                 "is_busy": live.busy > 0,
                 "calls": live.calls,
+                "cpu_s": round(usages[name].cpu_s, 3),
+                "memory_bytes": usages[name].memory_bytes,
             }
             for name, live in self._sandboxes.items()
         ]

@@ -121,8 +121,8 @@ class RegistrySession(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _SilentSession:
-    """Implements `RegistrySession`."""
+class SilentSession:
+    """Implements `RegistrySession`: no person is asked."""
 
     judge: PackageJudge
 
@@ -189,7 +189,7 @@ class RegistryService:
         if registry is None or request.method not in {"GET", "HEAD"}:
             return _refuse(405, "this registry can only be read")
         requester = _Requester(
-            session or _SilentSession(self._judge), bounds or SessionBounds(), report
+            session or SilentSession(self._judge), bounds or SessionBounds(), report
         )
         try:
             if (name := registry.index_name(request)) is not None:

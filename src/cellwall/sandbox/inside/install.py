@@ -4,12 +4,18 @@
 without network, exchanges the copy with the environment in one system call: a process that is
 killed at any moment leaves the old environment or the new one. `discard` removes the copy.
 
+Where there is no environment yet, `stage` installs in the /tmp of its cell, which processes of the
+sandbox cannot reach, and leaves an archive of the tree beside the copy, with a MAC under a key from
+its input: the caller recognizes an archive that was changed meanwhile. `fill` makes the environment
+from such an archive, in one cell without network.
+
 Processes of the sandbox can change every file of the workspace at any moment. So that `stage` does
 not run their code with the registry, it executes no file of the workspace (PKG-3).
 
     /workspace/.cellwall-install/ID/         the copy: a user base of Python, or a package of npm
     /workspace/.cellwall-install/ID.base     the environment that was copied
     /workspace/.cellwall-install/ID.cache/   the cache of uv, where /tmp is too small for it
+    /workspace/.cellwall-install/ID.tree     the MAC and the archive of a new environment
 """
 
 from __future__ import annotations
@@ -29,6 +35,7 @@ _AT_FDCWD = -100
 # Beside the copy, where no wheel has data files.
 _STAMP = ".base"
 _CACHE = ".cache"
+_TREE = ".tree"
 _UV = "/opt/packages/uv"
 _INSTALL = ("pip", "install", "--no-config", "--no-progress", "--only-binary=:all:")
 # The registry proxy is the only peer of this cell. With TLS uv takes twice the time.
@@ -42,6 +49,10 @@ NPM_WITHOUT_GIT = {"npm_config_git": "/nonexistent", "npm_config_allow_git": "no
 with `--ignore-scripts`. Variables overrule that file; npm before 11.10 knows only the first."""
 _PROGRAMS = "/tmp/.cellwall-install"
 """/tmp belongs to this cell alone."""
+_NEW_TREE = "/tmp/.cellwall-tree"
+_MAX_TREE_BYTES = 60 << 20
+NOT_EMPTY = 75
+"""The exit code of `fill` where an environment exists by now."""
 _NPM_FILES = ("package.json", "package-lock.json", "npm-shrinkwrap.json")
 
 
@@ -57,12 +68,14 @@ def main(
     copy = f"{place}/node_modules" if ecosystem == "npm" else _site_packages(place)
     if step == "commit":
         return _commit(place, copy, target, base)
+    if step == "fill":
+        return _fill(place, copy, target, base)
     _prepare(place, copy, target)
     os.environ["PATH"] = _system_path(os.environ["PATH"])
     if ecosystem == "npm":
         code = _run_npm(place, requirements)
     else:
-        code = _run_uv(place, requirements, int(memory_bytes))
+        code = _run_uv(place, requirements, int(memory_bytes), sys.stdin.buffer.read())
     if code != 0:
         _remove(place)
     return code
@@ -113,19 +126,29 @@ def _stamp(target: str) -> str:
     return f"{found.st_ino} {found.st_mtime_ns}"
 
 
-def _run_uv(place: str, requirements: tuple[str, ...], memory_bytes: int) -> int:
+def _run_uv(place: str, requirements: tuple[str, ...], memory_bytes: int, key: bytes) -> int:
+    """`key`: for the MAC of the archive of a new environment; empty where there is one."""
     os.chdir("/")  # where no file of the workspace is read for a requirement
-    words = (_UV, *_INSTALL, *_INDEX, "--prefix", place)
+    words: tuple[str, ...] = (_UV, *_INSTALL, *_INDEX)
     if _has_small_tmp(memory_bytes):
-        # The files of the cache are written to memory, and removed with the cell.
+        # The files of the cache are written to memory, and removed with the cell. A new tree in
+        # memory as well consists of links to them.
+        place_words = ("--prefix", place, "--link-mode=copy")
+        if key:
+            os.mkdir(_NEW_TREE)
+            place_words = ("--prefix", _NEW_TREE, "--link-mode=hardlink")
         code, said = _spawn_and_read(
-            *words, "--python", sys.executable, "--cache-dir", _MEMORY_CACHE, "--link-mode=copy",
+            *words, *place_words, "--python", sys.executable, "--cache-dir", _MEMORY_CACHE,
             "--", *requirements,
         )  # fmt: skip
+        if code == 0 and key:
+            _take_new_tree(place, key)
         if code == 0 or _NO_SPACE not in said:
             sys.stderr.buffer.write(said)
             return code
         _remove_tree(_MEMORY_CACHE)
+        _remove_tree(_NEW_TREE)
+    words += ("--prefix", place)
     # Beside the environment, so that uv links its files: /tmp is on another file system.
     cache = f"{place}{_CACHE}"
     try:
@@ -133,6 +156,81 @@ def _run_uv(place: str, requirements: tuple[str, ...], memory_bytes: int) -> int
         return _spawn(*words, "--python", python, "--cache-dir", cache, "--", *requirements)
     finally:
         _remove_tree(cache)
+
+
+def _take_new_tree(place: str, key: bytes) -> None:
+    """Copy the tree from memory into the workspace, and leave its archive for the caller."""
+    files = _files_below(_NEW_TREE)
+    for path, mode, _ in files:
+        with open(f"{_NEW_TREE}/{path}", "rb") as file:
+            _write_file(f"{place}/{path}", mode, file.read())
+    head = "".join(f"{mode:o} {size} {path}\n" for path, mode, size in files)
+    total = sum(size for _, _, size in files)
+    if total > _MAX_TREE_BYTES or head.count("\n") != len(files):
+        return
+    import hmac
+
+    mac = hmac.new(key, digestmod="sha256")
+    with open(f"{place}{_TREE}", "xb") as archive:
+
+        def add(data: bytes) -> None:
+            mac.update(data)
+            archive.write(data)
+
+        add(os.fsencode(f"{head}\n"))
+        for path, _, _ in files:
+            with open(f"{_NEW_TREE}/{path}", "rb") as file:
+                add(file.read())
+        archive.write(mac.digest())
+
+
+def _files_below(tree: str) -> list[tuple[str, int, int]]:
+    """Path, mode and size of each file; wheels have no links."""
+    found = []
+    for folder, _, names in os.walk(tree):
+        for name in names:
+            path = os.path.join(folder, name)
+            if path != f"{tree}/.lock":  # of uv
+                info = os.lstat(path)
+                found.append((os.path.relpath(path, tree), info.st_mode & 0o777, info.st_size))
+    return found
+
+
+def _write_file(path: str, mode: int, content: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        file = os.open(path, flags, mode)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        file = os.open(path, flags, mode)
+    with open(file, "wb", buffering=0) as written:
+        if written.write(content) != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _fill(place: str, copy: str, target: str, base: str) -> int:
+    """Make the environment from the archive of the input, in the steps of an installation."""
+    if os.path.lexists(target):
+        return NOT_EMPTY
+    _prepare(place, copy, target)
+    archive = sys.stdin.buffer
+    try:
+        listed = []
+        while (line := archive.readline().rstrip(b"\n")) != b"":
+            listed.append(os.fsdecode(line).split(" ", 2))
+        for mode, size, path in listed:
+            content = archive.read(int(size))
+            if len(content) != int(size):
+                raise OSError("the archive ended early")
+            _write_file(f"{place}/{path}", int(mode, 8), content)
+    except BaseException:
+        _remove(place)
+        raise
+    code = _commit(place, copy, target, base)
+    if code == 0:
+        count = sum(path.endswith(".dist-info/METADATA") for _, _, path in listed)
+        print(f"Installed {count} package" + "s" * (count != 1), file=sys.stderr)  # as uv does
+    return code
 
 
 def _has_small_tmp(memory_bytes: int) -> bool:
@@ -258,7 +356,7 @@ def _exchange(copy: str, target: str) -> None:
 def _remove(place: str) -> None:
     _remove_tree(place)
     _remove_tree(f"{place}{_CACHE}")
-    for path in (place, f"{place}{_CACHE}", f"{place}{_STAMP}"):
+    for path in (place, f"{place}{_CACHE}", f"{place}{_TREE}", f"{place}{_STAMP}"):
         try:
             os.unlink(path)
         except OSError:

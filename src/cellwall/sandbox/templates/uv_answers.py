@@ -57,7 +57,7 @@ class UvAnswers:
         """
         if not self._read:
             with suppress(OSError, ValueError, CellwallError):
-                path = os.path.join(self._home, "programs", self._name())
+                path = os.path.join(self._home, "programs", self.name)
                 self._read = _parse(_read_private(path))
         return self._read
 
@@ -66,7 +66,7 @@ class UvAnswers:
         folder = os.path.join(self._home, "programs")
         with suppress(OSError, ValueError, CellwallError):  # the next process asks again
             _parse(printed)
-            name = self._name()
+            name = self.name
             os.makedirs(folder, mode=0o700, exist_ok=True)
             for each in os.listdir(folder):  # of another version, or of a killed writer
                 if each.startswith((_PREFIX, f".{_PREFIX}")):
@@ -77,7 +77,9 @@ class UvAnswers:
                 file.write(printed)
             os.rename(draft, os.path.join(folder, name))
 
-    def _name(self) -> str:
+    @property
+    def name(self) -> str:
+        """Of the file: another one for each uv, Python and kernel."""
         outside = os.stat(python_outside())
         times = outside.st_ino, outside.st_size, outside.st_mtime_ns, outside.st_ctime_ns
         parts = uv_program.folder(self._home), self.pythons, times, os.uname()

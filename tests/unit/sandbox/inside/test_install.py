@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hmac
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,18 +16,41 @@ import pytest
 from cellwall.core.host_programs import wheel_program
 from cellwall.sandbox.inside import install
 
+MEMORY_BYTES = str(1 << 30)
+
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.setattr(install, "WORKSPACE", str(tmp_path))
     monkeypatch.setattr(install, "STAGING", f"{tmp_path}/.cellwall-install")
+    given(monkeypatch, b"")
     return tmp_path
+
+
+def given(monkeypatch, data):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def packed(place, monkeypatch):
+    """The archive of a tree that a package manager made in /tmp, with its MAC."""
+    tree = place.parent / "tree"
+    monkeypatch.setattr(install, "_NEW_TREE", str(tree))
+    made = {f"{install._site_packages('.')}/zebra.py": "1", "bin/zebra run": "#!", ".lock": ""}
+    for name, text in made.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    (tree / "bin/zebra run").chmod(0o755)
+    os.makedirs(place / "copy")
+    install._take_new_tree(str(place / "copy"), b"key")
+    archive = (place / "copy.tree").read_bytes()
+    assert {str(each.relative_to(place / "copy")) for each in (place / "copy").rglob("*.py")}
+    return archive[:-32], archive[-32:]
 
 
 def managed(monkeypatch, files, code=0):
     """A package manager that writes these files into the copy."""
 
-    def write(folder, _requirements):
+    def write(folder, *_):
         for name, text in files.items():
             path = os.path.join(install._site_packages(folder), name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -38,7 +64,7 @@ def managed(monkeypatch, files, code=0):
 
 
 def run(place, step, name="one"):
-    return install.main(step, "pypi", name, f"{place}/.cellwall-packages", "zebra")
+    return install.main(step, "pypi", name, f"{place}/.cellwall-packages", MEMORY_BYTES, "zebra")
 
 
 def environment(place):
@@ -133,3 +159,50 @@ def test_the_interpreter_that_uv_gets_runs_no_script(tmp_path, monkeypatch):
 def test_programs_of_the_workspace_are_not_on_the_path():
     path = "/usr/bin:/bin:/workspace/.local/bin"
     assert install._system_path(path) == "/usr/bin:/bin"
+
+
+@pytest.mark.requirement("PKG-5")
+def test_an_archive_becomes_the_environment_in_one_step(place, monkeypatch):
+    archive, mac = packed(place, monkeypatch)
+    assert mac == hmac.digest(b"key", archive, "sha256")
+    given(monkeypatch, archive)
+    assert run(place, "fill") == 0
+    assert environment(place) == {"zebra.py": "1"}
+    program = place / ".cellwall-packages/bin/zebra run"
+    assert (program.read_text(), program.stat().st_mode & 0o777) == ("#!", 0o755)
+    assert not (place / ".cellwall-packages/.lock").exists()
+    # A second one finds an environment, and changes nothing.
+    given(monkeypatch, archive.replace(b"#!", b"??"))
+    assert run(place, "fill", "two") == install.NOT_EMPTY
+    assert program.read_text() == "#!"
+    assert not (place / ".cellwall-install").exists()
+
+
+@pytest.mark.requirement("PKG-5")
+def test_a_fill_that_is_killed_leaves_no_environment(place, monkeypatch):
+    archive, _ = packed(place, monkeypatch)
+    changes = f"import sys; from cellwall.sandbox.inside import install; install.WORKSPACE = {str(place)!r}; "
+    changes += "install.STAGING = install.WORKSPACE + '/.cellwall-install'; "
+    words = "fill", "pypi", "one", f"{place}/.cellwall-packages", MEMORY_BYTES
+    code = f"{changes} print('ready', flush=True); sys.exit(install.main(*{words!r}))"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.stdin.write(archive[:-1])  # it waits for the last byte
+        process.stdin.flush()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert environment(place) is None
+    # The control: the same process with the whole archive makes the environment.
+    given(monkeypatch, archive)
+    assert run(place, "fill", "two") == 0
+    assert environment(place) == {"zebra.py": "1"}
+
+
+def test_an_archive_that_ends_early_leaves_nothing(place, monkeypatch):
+    archive, _ = packed(place, monkeypatch)
+    given(monkeypatch, archive[:-1])
+    with pytest.raises(OSError, match="ended"):
+        run(place, "fill")
+    assert environment(place) is None
+    assert not (place / ".cellwall-install").exists()

@@ -1,0 +1,122 @@
+"""`cellwall top`: one snapshot for programs, the live view, and questions answered by key."""
+
+# ruff: noqa: F811  # parameters are the imported fixtures
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+
+import pytest
+
+import cellwall as sdk
+from cellwall.core.errors import CellwallError
+from cellwall.interfaces.cli.now_screen import NowScreen
+from cellwall.interfaces.cli.now_view import NowReader, spark
+from cellwall.interfaces.cli.top import watch
+from interfaces.test_cli_approvals import asking, outcome_of, policy, settings  # noqa: F401  # fixtures
+from interfaces.test_cli_process import cellwall, error_code
+from terminals import Screen, cellwall_on_terminal
+
+HOSTILE = "[bold red]x[/] \x1b[2J \u202egnp"
+
+
+def snapshot() -> dict:
+    done = cellwall("top", "--once", "--json")
+    assert (done.returncode, done.stderr) == (0, b"")
+    return json.loads(done.stdout)
+
+
+def texts_of(screen: NowScreen) -> str:
+    names = ("tiles", "sandboxes-text", "questions-text", "events-text")
+    return "\n".join(str(screen.query_one(f"#{name}").render()) for name in names)
+
+
+def test_without_a_terminal_the_error_names_the_option():
+    done = cellwall("top")
+    assert (done.returncode, error_code(done)) == (125, "CW-NO-TERMINAL")
+    assert b"cellwall top --once" in done.stderr
+    done = cellwall("top", "--json")
+    assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (125, "CW-USAGE")
+
+
+def test_a_snapshot_has_sandboxes_with_usage_and_decisions_with_reasons(policy):
+    with sdk.Sandbox.create(keep_alive=60) as sandbox:
+        sandbox.run_code("x = bytearray(10_000_000)")
+        assert cellwall("run", "--policy", policy, "--", "rm", "x").returncode == 125
+        found = snapshot()
+        live = {each["id"]: each for each in found["sandboxes"]}[sandbox.id]
+        assert live["cpu_s"] > 0
+        assert found["runs"] >= 1
+        denied = [each for each in found["events"] if each["verdict"] == "deny"]
+        assert denied[0]["reason"]
+        assert found["denied"] >= 1
+        shown = cellwall("top", "--once").stdout.decode()
+        assert sandbox.id in shown
+
+
+def test_without_textual_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "textual.app", None)
+    monkeypatch.delitem(sys.modules, "cellwall.interfaces.cli.now_screen")
+    with NowReader.opened(config=None, profile=None) as reader:
+        with pytest.raises(CellwallError) as caught:
+            watch(reader)
+        assert caught.value.code == "CW-TOP-MISSING"
+        assert "cellwall[top]" in caught.value.hint
+
+
+def test_bars_grow_with_the_value():
+    assert spark([0.0, 0.5, 1.0]) == "▁▅█"
+    assert spark([]) == ""
+
+
+@pytest.mark.requirement("POL-13")
+def test_hostile_text_is_escaped_and_an_agents_shell_cannot_allow(
+    policy,
+    settings,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def look() -> tuple[str, list[str]]:
+        with NowReader.opened(config=str(settings), profile=None) as reader:
+            screen = NowScreen(reader)
+            async with screen.run_test(size=(160, 50)) as pilot:
+                await screen.poll()
+                await pilot.press("j", "k", "a")
+                await pilot.pause()
+                shown = texts_of(screen)
+                return shown, [each.message for each in screen._notifications]
+
+    monkeypatch.setenv("CLAUDECODE", "1")
+    with asking(policy, settings, "echo", HOSTILE) as (process, name):
+        shown, notices = asyncio.run(look())
+        assert name in shown
+        assert "[bold red]x[/]" in shown
+        assert not {"\x1b", "\u202e"} & set(shown)
+        assert r"\x1b[2J \u202egnp" in shown
+        assert any("an agent's shell" in each for each in notices), notices
+        assert process.poll() is None  # the question still waits
+
+
+@pytest.mark.requirement("POL-8")
+@pytest.mark.parametrize(("key", "status"), [("a", "ok"), ("d", "denied")])
+def test_a_person_at_a_terminal_answers_by_key(key, status, policy, settings):
+    with asking(policy, settings) as (process, name):
+        environ = {**os.environ, "TERM": "xterm-256color"}
+        with cellwall_on_terminal(
+            ["top"], Screen, columns=160, env=environ, on_terminal=True
+        ) as screen:
+            screen.until(name)
+            screen.until(r"\| echo hi")
+            screen.type(key)
+            if key == "a":
+                word = re.search(r"Type (\w+) to do so", screen.until(r"Type \w+ to do so"))
+                assert word is not None
+                screen.type(f"{word[1]}\n")
+            outcome = outcome_of(process)
+            screen.type("q")
+            screen.look_to_the_end(within_s=60)
+            assert screen.process.wait(60) == 0
+    assert outcome["status"] == status
