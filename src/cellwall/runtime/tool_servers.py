@@ -85,7 +85,9 @@ class ToolServers:
     async def offered_now(self) -> Offer:
         """`offered`; definitions that a person has just accepted are scanned in a thread."""
         known = self._offers.current_if_known()
-        return known or await anyio.to_thread.run_sync(self._offers.current)
+        if known is not None:
+            return known
+        return await anyio.to_thread.run_sync(self._offers.current)
 
     def names(self) -> frozenset[str]:
         """The servers that are configured."""
