@@ -77,6 +77,9 @@ class ServerPipe(Protocol):
     async def send(self, data: bytes) -> None:
         """Write all of it; raises `BrokenPipeError` once the program reads no more."""
 
+    def send_now(self, data: bytes) -> int:
+        """Write what the pipe accepts without waiting; returns how much. Raises as `send` does."""
+
     def errors(self) -> bytes:
         """The end of its standard error so far."""
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+import anyio.lowlevel
 from mcp.client.session import ClientRequestContext, ClientSession
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
@@ -50,7 +51,8 @@ from cellwall.mcp_servers.definitions import (
     tool_set,
 )
 from cellwall.mcp_servers.results import error_result, result_of
-from cellwall.parsing.jsonrpc import Lines, encode_message, parse_message
+from cellwall.parsing.jsonrpc import Lines, parse_message
+from cellwall.parsing.message_streams import MessageReader, Messages, MessageWriter
 
 MAX_LINE_BYTES = 8 * 1024 * 1024
 _MAX_VALUES = 100_000
@@ -95,13 +97,12 @@ class ServerConnection:
 
     async def serve(self, pipe: ServerPipe, work: Callable[[], Awaitable[None]]) -> None:
         """Speak over the pipe until `work` returns. Any exception is that of `work`."""
-        into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        outgoing, out_of = anyio.create_memory_object_stream[SessionMessage](0)
+        outgoing = MessageWriter(pipe.send_now, partial(_send, pipe), self._note_silence)
         problem: Exception | None = None
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._read, pipe, into)
-                tasks.start_soon(self._write, pipe, out_of)
+                tasks.start_soon(outgoing.run)
+                incoming = MessageReader(self._messages(pipe))
                 async with self._open_session(incoming, outgoing) as session:
                     self._session = session
                     try:
@@ -111,16 +112,11 @@ class ServerConnection:
                 tasks.cancel_scope.cancel()
         finally:
             self.ended.set()
-            for stream in (into, incoming, outgoing, out_of):
-                stream.close()
+            outgoing.close()
         if problem is not None:
             raise problem
 
-    def _open_session(
-        self,
-        incoming: MemoryObjectReceiveStream[SessionMessage | Exception],
-        outgoing: MemoryObjectSendStream[SessionMessage],
-    ) -> ClientSession:
+    def _open_session(self, incoming: MessageReader, outgoing: MessageWriter) -> ClientSession:
         return ClientSession(
             incoming,
             outgoing,
@@ -202,57 +198,31 @@ class ServerConnection:
 
     # --- what the server sends
 
-    async def _read(
-        self, pipe: ServerPipe, into: MemoryObjectSendStream[SessionMessage | Exception]
-    ) -> None:
+    async def _messages(self, pipe: ServerPipe) -> Messages:
+        """Until the server ends, closes its output or breaks a bound."""
         lines, meter = Lines(MAX_LINE_BYTES), _Meter()
         try:
-            async with into:
-                while chunk := await pipe.receive():
-                    found = lines.feed(chunk)
-                    if not meter.has_room(len(chunk), len(found)):
-                        self._failure = self._broken("floods its output", code="CW-MCP-FLOOD")
-                        return
-                    for line in found:
-                        await self._receive(line, into)
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # the session has ended
+            while chunk := await pipe.receive():
+                found = lines.feed(chunk)
+                if not meter.has_room(len(chunk), len(found)):
+                    self._failure = self._broken("floods its output", code="CW-MCP-FLOOD")
+                    return
+                for number, line in enumerate(found):
+                    if number:
+                        # Attack: many messages at once would keep the event loop from other tasks.
+                        await anyio.lowlevel.checkpoint()
+                    if (message := _message_of(line)) is not None:
+                        yield message
         except OSError:
-            pass  # the pipe has: as at its end
+            pass  # the pipe has ended
         finally:
             self.ended.set()
 
-    async def _receive(
-        self,
-        line: bytes | JSONRPCError,
-        into: MemoryObjectSendStream[SessionMessage | Exception],
-    ) -> None:
-        message = line
-        if isinstance(line, bytes):
-            parsed = parse_message(line, max_values=_MAX_VALUES)
-            if parsed is None or isinstance(parsed, SessionMessage):
-                if parsed is not None:
-                    await into.send(parsed)
-                return
-            message = parsed
-        # Not a message. Servers print banners, so that is no reason to end one; but where it
-        # would have been an answer, the call that waits for it fails now.
-        if isinstance(message, JSONRPCError) and message.id is not None:
-            await into.send(SessionMessage(message))
-
-    async def _write(
-        self, pipe: ServerPipe, out_of: MemoryObjectReceiveStream[SessionMessage]
-    ) -> None:
-        try:
-            async with out_of:
-                async for message in out_of:
-                    with anyio.fail_after(_WRITE_WITHIN_S):
-                        await pipe.send(encode_message(message))
-        except TimeoutError:
+    def _note_silence(self, error: OSError) -> None:
+        """The server can be told nothing more."""
+        if isinstance(error, TimeoutError):
             self._failure = self._broken("does not read its input", code="CW-MCP-TIMEOUT")
-            self.ended.set()
-        except OSError:
-            self.ended.set()
+        self.ended.set()
 
     async def _notice(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -327,6 +297,20 @@ class _Asker:
 
     elicit: Elicit
     questions: int = 0
+
+
+async def _send(pipe: ServerPipe, data: bytes) -> None:
+    with anyio.fail_after(_WRITE_WITHIN_S):
+        await pipe.send(data)
+
+
+def _message_of(line: bytes | JSONRPCError) -> SessionMessage | None:
+    """None for what is not a message. Servers print banners, so that is no reason to end one; but
+    where it would have been an answer, the call that waits for it fails now."""
+    found = parse_message(line, max_values=_MAX_VALUES) if isinstance(line, bytes) else line
+    if isinstance(found, JSONRPCError):
+        return None if found.id is None else SessionMessage(found)
+    return found
 
 
 class _Meter:

@@ -29,7 +29,7 @@ class LiveServer:
     settings: ServerSettings
     session: AbstractContextManager[str]
     session_id: str
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    lock: anyio.Lock = field(default_factory=partial(anyio.Lock, fast_acquire=True))
     connection: ServerConnection | None = None
     stop: anyio.Event = field(default_factory=anyio.Event)
     finished: anyio.Event = field(default_factory=anyio.Event)

@@ -140,18 +140,37 @@ class OfferedServers:
     def current(self) -> Offer:
         """The offer as of now; computed again after a change of the catalog."""
         with self._lock:
-            entries: dict[str, ServerEntry] = {}
-            for name in self.catalog.names():
-                with suppress(CellwallError):  # a damaged entry offers nothing, and hides no other
-                    entries[name] = self.catalog.read(name)
-            # Attack: other tools each second, to have all definitions scanned again and again.
-            is_same = entries.keys() == self._entries.keys() and all(
-                entry.pins == self._entries[name].pins for name, entry in entries.items()
-            )
-            if not is_same:
+            entries = self._read()
+            if not self._has_same_pins(entries):
                 self._offer = offer(list(entries.values()), self._scanner())
             self._entries = entries
             return self._offer
+
+    def current_if_known(self) -> Offer | None:
+        """`current` without a scan: None if the offer must be computed, or is being computed."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            entries = self._read()
+            if not self._has_same_pins(entries):
+                return None
+            self._entries = entries
+            return self._offer
+        finally:
+            self._lock.release()
+
+    def _read(self) -> dict[str, ServerEntry]:
+        entries: dict[str, ServerEntry] = {}
+        for name in self.catalog.names():
+            with suppress(CellwallError):  # a damaged entry offers nothing, and hides no other
+                entries[name] = self.catalog.read(name)
+        return entries
+
+    def _has_same_pins(self, entries: dict[str, ServerEntry]) -> bool:
+        """Attack: other tools each second, to have all definitions scanned again and again."""
+        return entries.keys() == self._entries.keys() and all(
+            entry.pins == self._entries[name].pins for name, entry in entries.items()
+        )
 
     def for_server(self, name: str) -> Offer:
         """The offer, if the entry of this server is as it was then; raises for an unknown one."""

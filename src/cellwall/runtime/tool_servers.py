@@ -73,7 +73,7 @@ class ToolServers:
         self.listeners: set[Callable[[], None]] = set()
         """Called when other tools are offered."""
         self._live: dict[str, LiveServer] = {}
-        self._opening = anyio.Lock()
+        self._opening = anyio.Lock(fast_acquire=True)
         self._is_making = False
 
     # --- (1)
@@ -81,6 +81,13 @@ class ToolServers:
     def offered(self) -> Offer:
         """The tools that are offered now."""
         return self._offers.current()
+
+    async def offered_now(self) -> Offer:
+        """`offered`; definitions that a person has just accepted are scanned in a thread."""
+        known = self._offers.current_if_known()
+        if known is not None:
+            return known
+        return await anyio.to_thread.run_sync(self._offers.current)
 
     def names(self) -> frozenset[str]:
         """The servers that are configured."""

@@ -134,7 +134,7 @@ class ClientSession:
     async def _call(
         self, ctx: ServerRequestContext[Any], params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
-        is_of_others = self._others is not None and self._others.has(params.name)
+        is_of_others = self._others is not None and await self._others.has(params.name)
         if params.name not in TOOLS and not is_of_others:
             raise MCPError(INVALID_PARAMS, f"unknown tool: {one_line(params.name)}")
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
 from mcp_types import CallToolResult, ElicitRequestFormParams, ElicitResult, Tool
 
 from cellwall.core.errors import BadInput
@@ -65,14 +64,14 @@ class GatewayTools:
         gone = self._servers.withheld_now()
         return [_shown(tool) for key, tool in sorted(offered.items()) if key not in gone]
 
-    def find(self, name: str) -> tuple[str, str] | None:
+    async def find(self, name: str) -> tuple[str, str] | None:
         """Server and tool of a name; None for a name that cannot be one of these.
 
         A tool that is not offered is found as well: its call is judged, refused and recorded.
         """
         if not self._may_call:  # guesses must not tell which servers there are
             return None
-        for offered in self._servers.offered().tools.values():
+        for offered in (await self._servers.offered_now()).tools.values():
             if offered.name == name:
                 return offered.server, offered.tool
         server, hyphen, tool = name.partition("-")
@@ -91,14 +90,12 @@ class GatewayTools:
         put: Put | None,
     ) -> CallToolResult:
         """One call, as an action."""
-        found = self.find(name)
+        found = await self.find(name)
         if found is None:
             raise BadInput("there is no such tool", code="CW-BAD-ARGUMENT")
         server, tool = found
         elicit = None if put is None else _Questions(server, put)
         operation = CallServerTool(server, tool, _checked(arguments), elicit)
-        # In a thread: definitions that a person has just accepted are scanned.
-        await anyio.to_thread.run_sync(self._servers.offered)
         # A call that will be refused makes no sandbox.
         is_open = self._servers.judge(operation).verdict is Verdict.ALLOW
         action = Action(

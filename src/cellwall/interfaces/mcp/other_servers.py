@@ -84,9 +84,9 @@ class OtherServers:
         if self._servers is not None:
             self._servers.act_as(who)
 
-    def has(self, tool: str) -> bool:
+    async def has(self, tool: str) -> bool:
         """Whether a server has this tool now, accepted by a person."""
-        return self._gateway is not None and self._gateway.find(tool) is not None
+        return self._gateway is not None and await self._gateway.find(tool) is not None
 
     async def tools(self, lister: ServerSession | None) -> list[Tool]:
         """The tools of all servers; `lister` is told when they change."""

@@ -9,20 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import select
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeAlias
+from functools import partial
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+import anyio.lowlevel
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError
 
-from cellwall.parsing.jsonrpc import Lines, encode_message, parse_message
-
-Incoming: TypeAlias = "MemoryObjectReceiveStream[SessionMessage | Exception]"
-Outgoing: TypeAlias = "MemoryObjectSendStream[SessionMessage]"
-Tell: TypeAlias = "Callable[[JSONRPCError], Awaitable[None]]"
+from cellwall.parsing.jsonrpc import Lines, parse_message
+from cellwall.parsing.message_streams import MessageReader, Messages, MessageWriter
 
 _CHUNK_BYTES = 1 << 16
 _PIPE_BYTES = 4096
@@ -30,47 +27,21 @@ _PIPE_BYTES = 4096
 
 
 @asynccontextmanager
-async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[MessageReader, MessageWriter]]:
     """The streams of this process; while open, nothing else reads or writes the descriptors.
 
     The incoming stream ends at the end of input, or when the client closes the output.
     """
-    into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing, out_of = anyio.create_memory_object_stream[SessionMessage](0)
     source, sink = _claim_descriptors()
-    turn = anyio.Lock()
-
-    async def put(line: bytes) -> None:
-        async with turn:  # lines must not interleave
-            await _write(sink, line)
-
-    async def refuse(error: JSONRPCError) -> None:
-        await put(encode_message(SessionMessage(error)))
-
-    async def read() -> None:
-        async with into:
-            await _read(source, into, refuse, max_line_bytes)
-
-    async def write() -> None:
-        async with out_of:
-            async for message in out_of:
-                await put(encode_message(message))
-
-    async def until_gone(work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await work()
-        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            into.close()  # the client has disconnected: as at the end of input
-
+    client = _Client(source, max_line_bytes)
+    outgoing = MessageWriter(partial(_write_now, sink), partial(_write, sink), client.leave)
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(until_gone, read)
-            tasks.start_soon(until_gone, write)
-            yield incoming, outgoing
+            tasks.start_soon(outgoing.run)
+            yield MessageReader(client.messages(outgoing)), outgoing
             tasks.cancel_scope.cancel()
     finally:
-        for stream in (into, incoming, outgoing, out_of):
-            stream.close()
+        outgoing.close()
         _restore_descriptors(source, sink)
 
 
@@ -91,28 +62,53 @@ def _restore_descriptors(source: int, sink: int) -> None:
         os.close(descriptor)
 
 
-async def _read(
-    source: int,
-    into: MemoryObjectSendStream[SessionMessage | Exception],
-    refuse: Tell,
-    max_line_bytes: int,
-) -> None:
-    lines = Lines(max_line_bytes)
-    while chunk := await _chunk(source):
-        for line in lines.feed(chunk):
-            message = line if isinstance(line, JSONRPCError) else parse_message(line)
-            if isinstance(message, JSONRPCError):
-                await refuse(message)
-            elif message is not None:
-                await into.send(message)
+class _Client:
+    """The lines of the client."""
+
+    def __init__(self, source: int, max_line_bytes: int) -> None:
+        self._source = source
+        self._lines = Lines(max_line_bytes)
+        self._waiting: anyio.CancelScope | None = None
+        self._is_gone = False
+
+    async def messages(self, outgoing: MessageWriter) -> Messages:
+        """Until the client has disconnected; a line that is no message is answered."""
+        try:
+            while chunk := await self._chunk():
+                for line in self._lines.feed(chunk):
+                    message = line if isinstance(line, JSONRPCError) else parse_message(line)
+                    if isinstance(message, JSONRPCError):
+                        await outgoing.send(SessionMessage(message))
+                    elif message is not None:
+                        yield message
+        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return
+
+    def leave(self, _: OSError) -> None:
+        """The client reads no more: as at the end of input."""
+        self._is_gone = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def _chunk(self) -> bytes:
+        with anyio.CancelScope() as self._waiting:
+            if self._is_gone:  # noticed while a message was handled
+                return b""
+            try:
+                await anyio.wait_readable(self._source)
+            except PermissionError:  # a regular file, which is always readable
+                await anyio.lowlevel.checkpoint()
+        return b"" if self._is_gone else os.read(self._source, _CHUNK_BYTES)
 
 
-async def _chunk(source: int) -> bytes:
+def _write_now(sink: int, data: bytes) -> int:
+    """Write a short line if that does not block; returns how many bytes were written."""
+    if len(data) > _PIPE_BYTES or not select.select([], [sink], [], 0)[1]:
+        return 0
     try:
-        await anyio.wait_readable(source)
-    except PermissionError:  # a regular file, which is always readable
-        await anyio.lowlevel.checkpoint()
-    return os.read(source, _CHUNK_BYTES)
+        return os.write(sink, data)
+    except (BlockingIOError, InterruptedError):
+        return 0
 
 
 async def _write(sink: int, data: bytes) -> None:

@@ -60,9 +60,9 @@ class CarriedProcess:
         return self._result()
 
     async def receive(self) -> bytes:
+        # Attack: a flood without a pause would keep the event loop from all other tasks.
+        await anyio.lowlevel.checkpoint()
         while True:
-            # Attack: a flood without a pause would keep the event loop from all other tasks.
-            await anyio.lowlevel.checkpoint()
             with suppress(BlockingIOError):
                 return os.read(self._task.channels.stdout, _CHUNK_BYTES)
             if self._task.is_ended:
@@ -73,13 +73,23 @@ class CarriedProcess:
     async def send(self, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
-            stdin = self._task.channels.stdin
-            if stdin is None or self._task.is_ended:
-                raise BrokenPipeError
+            stdin = self._open_stdin()
             try:
                 rest = rest[write_pipe(stdin, rest) :]
             except BlockingIOError:
                 await self._wait(anyio.wait_writable, stdin)
+
+    def send_now(self, data: bytes) -> int:
+        try:
+            return write_pipe(self._open_stdin(), data)
+        except BlockingIOError:
+            return 0
+
+    def _open_stdin(self) -> int:
+        stdin = self._task.channels.stdin
+        if stdin is None or self._task.is_ended:
+            raise BrokenPipeError
+        return stdin
 
     def errors(self) -> bytes:
         return bytes(self._errors)
