@@ -220,9 +220,9 @@ def test_the_command_line_erases_and_shows_what_is_erased(state_home):
     bodies = [record["body"] for record in json.loads(shown.stdout)["records"]]
     assert bodies == [
         {"sealed": "erased", "verdict": "allow"},
-        {"sealed": "erased", "status": "ok"},
+        {"sealed": "erased", "action_kind": "run-command", "status": "ok"},
     ]
-    assert b"[erased] ok" in in_process("audit", "tail").stdout
+    assert b"[erased] run-command ok" in in_process("audit", "tail").stdout
     assert in_process("audit", "verify").returncode == 0
     assert in_process("erase", "--yes", "sbx_" + "0" * 26).returncode == 125
 
