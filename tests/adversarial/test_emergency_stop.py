@@ -316,7 +316,9 @@ def test_no_run_that_starts_during_a_stop_survives(
         report = switch.stop(reason="test")
         go_on.set()
         outcome = running.result(DEADLINE_S).outcome
-    assert report.cells  # and, where an earlier test of this process left one, its template
+    # A shim of a deleted state folder whose inode number this one got again has the same tag, and
+    # no entry in the ledger. The run itself is there once, by its id.
+    assert len([each for each in report.cells if each.startswith("act_")]) == 1
     assert (outcome.status, outcome.error.code) == ("denied", "CW-STOPPED")
     assert cells(state_home) == ()
 
