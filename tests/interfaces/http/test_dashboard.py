@@ -243,7 +243,7 @@ def test_files_of_others_are_those_of_their_packages_and_are_licensed() -> None:
     for name, known in listed.items():
         assert hashlib.sha256(assets()[name].content).hexdigest() == known["sha256"]
         assert folder.joinpath(known["licence_file"]).read_text()
-    own = {"cellwall.css", "cellwall.js", "now.js", "terminal.js", "mark.svg"}
+    own = {"cellwall.css", "cellwall.js", "now.js", "screen.js", "terminal.js", "mark.svg"}
     assert set(assets()) == own | set(listed)
 
 

@@ -26,6 +26,7 @@ from cellwall.interfaces.http import (
     connection_routes,
     file_routes,
     health_routes,
+    host_routes,
     lookup_routes,
     message_routes,
     metrics_routes,
@@ -42,6 +43,7 @@ from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.dashboard.page_list import dashboard_routers
 from cellwall.interfaces.http.forwarded import ForwardedClients
 from cellwall.interfaces.http.gate import Gate
+from cellwall.interfaces.http.host_examination import HostExaminer
 from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
 from cellwall.interfaces.http.presence import ServicePresence
 from cellwall.interfaces.http.problems import install_handlers
@@ -84,6 +86,7 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, policy_routes.routes),
         (API, alert_routes.routes),
         (API, stop_routes.routes),
+        (API, host_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),
         (API, metrics_routes.routes),
@@ -130,6 +133,7 @@ def make_application(
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
                 live=LiveView(app.store.home, app.keys),
                 usages=SandboxUsages(app, sandboxes),
+                examiner=HostExaminer(app, settings.public_url),
             )
             tasks.start_soon(sandboxes.watch)
             tasks.start_soon(approvals.run)

@@ -16,6 +16,7 @@ from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.messages import SessionStore
 from cellwall.interfaces.http.approval_records import ApprovalRecords
+from cellwall.interfaces.http.host_examination import HostExaminer
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandbox_usages import SandboxUsages
@@ -79,6 +80,7 @@ class Service:
     spools: Spools
     live: LiveView
     usages: SandboxUsages
+    examiner: HostExaminer
     readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
     """Threads for reading the record and for scans; more would starve the runs."""
 
