@@ -88,7 +88,7 @@ class WatchedBrowser:
             if name is not None:
                 sign_in(service, context, name)
             yield page
-            assert not self.problems, self.problems
+            assert not self.problems, "; ".join(self.problems)
         finally:
             self.problems.clear()
             context.close()

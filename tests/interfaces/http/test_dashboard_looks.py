@@ -88,7 +88,7 @@ class asked:  # a context manager, used as a function
 
     def _ask(self, commands: str, body: dict[str, str]) -> None:
         with self._service.client("ann") as client:
-            client.post(commands, json=body)
+            client.post(commands, json=body, timeout=600)
 
     def __enter__(self) -> str:
         self._asking.start()
