@@ -84,7 +84,7 @@ class WatchedBrowser:
         context.set_default_timeout(20_000)
         try:
             page = context.new_page()
-            self._watch(page)
+            self.watch(page)
             if name is not None:
                 sign_in(service, context, name)
             yield page
@@ -93,7 +93,8 @@ class WatchedBrowser:
             self.problems.clear()
             context.close()
 
-    def _watch(self, page: Page) -> None:
+    def watch(self, page: Page) -> None:
+        """Keep what this page complains about."""
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on(
             "console",

@@ -17,6 +17,7 @@ from interfaces.http.dashboard_looks import (
     differences,
     look_at,
     read_looks,
+    settle,
     write_looks,
 )
 from interfaces.http.running_service import RunningService, new_session, running_service
@@ -24,14 +25,15 @@ from interfaces.http.test_dashboard_browser import LOOKS, PAGES, board, config_i
 from interfaces.test_cli_process import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
-RECORDS = "RECORD_LOOKS" in os.environ
+# Without scripts the page stands still; it is complete without them.
+OPTIONS = {**LOOKS["light"], "java_script_enabled": False, "reduced_motion": "reduce"}
 # Each breaks a page in a way that people have broken pages.
 BROKEN = {
     "no grid": ".frame { display: block; }",
     "no panels": ".panel { background: none; border: 0; padding: 40px; }",
     "no columns": ".columns { grid-template-columns: 1fr; }",
     "hidden text": "main * { color: transparent !important; background: none !important; }",
-    "other theme": "html { --bg: #777; --surface: #777; }",
+    "other theme": "html[data-theme] { --bg: #101214 !important; --surface: #171a1d !important; }",
     "wide content": "main { padding-left: 120px; }",
     "large text": "body { font-size: 24px; }",
 }
@@ -102,58 +104,58 @@ class asked:  # a context manager, used as a function
 
 
 @pytest.mark.requirement("SRV-5")
-@pytest.mark.parametrize("look", LOOKS)
 def test_every_page_looks_as_before(
-    service: RunningService,
-    browser: WatchedBrowser,
-    paths: dict[str, str],
-    look: str,
-    tmp_path: Path,
+    service: RunningService, browser: WatchedBrowser, paths: dict[str, str], tmp_path: Path
 ) -> None:
-    kept, seen = read_looks(look), dict[str, PageLook]()
-    failures: list[str] = []
-    options = {**LOOKS[look], "java_script_enabled": False, "reduced_motion": "reduce"}
-    canvas = browser.chromium.new_page()
-    with browser.at(service, "ann", **options) as page:
+    folder = Path(os.environ.get("RECORD_LOOKS", tmp_path))
+    kept = {look: read_looks(look) for look in LOOKS}
+    seen: dict[str, dict[str, PageLook]] = {look: {} for look in LOOKS}
+    with browser.at(service, "ann", **OPTIONS) as page:
         for name, path in paths.items():
             page.goto(path)
             browser.problems.clear()  # the console tells of the status 404
-            file = tmp_path / f"{look}{name.replace('/', '-').replace('?', '-')}.png"
-            seen[name] = look_at(page, canvas, keep=file)
-            if name not in kept:
-                failures.append(f"{name}: not recorded")
-            else:
-                failures += [f"{name}: {each}" for each in differences(kept[name], seen[name])]
-    canvas.close()
-    if RECORDS:
-        write_looks(look, seen)
-        print(f"screenshots: {tmp_path}")  # for the person who records
+            settle(page)
+            for look, options in LOOKS.items():
+                page.set_viewport_size(options["viewport"])
+                page.emulate_media(color_scheme=options["color_scheme"], reduced_motion="reduce")
+                file = folder / f"{name.replace('/', '-').replace('?', '-')}.{look}.png"
+                seen[look][name] = look_at(page, keep=file)
+    if "RECORD_LOOKS" in os.environ:
+        for look, found in seen.items():
+            write_looks(look, found)
         return
-    help_text = f"screenshots are in {tmp_path}; RECORD_LOOKS=1 records what is wanted"
-    assert not failures, "\n".join([*failures, help_text])
-    assert set(kept) == set(seen)
+    failures = [
+        f"{name}, {look}: {each}"
+        for look in LOOKS
+        for name in seen[look]
+        for each in (
+            differences(kept[look][name], seen[look][name])
+            if name in kept[look]
+            else ["not recorded"]
+        )
+    ]
+    hint = f"Screenshots are in {folder}; RECORD_LOOKS=FOLDER records what is wanted."
+    assert not failures, "\n".join([*failures, hint])
 
 
 @pytest.mark.requirement("SRV-5")
 def test_a_broken_layout_is_noticed_and_other_fonts_are_not(
     service: RunningService, browser: WatchedBrowser, paths: dict[str, str]
 ) -> None:
-    options = {**LOOKS["light"], "java_script_enabled": False, "reduced_motion": "reduce"}
-    canvas = browser.chromium.new_page()
-    with browser.at(service, "ann", **options) as page:
+    with browser.at(service, "ann", **OPTIONS) as page:
         found: dict[str, list[str]] = {}
         for path in ("/ui/health", "/ui/policy"):
             page.goto(paths[path])
-            whole = look_at(page, canvas)
-            assert differences(whole, styled(page, canvas, FONTS)) == []
+            settle(page)
+            whole = look_at(page)
+            assert differences(whole, styled(page, FONTS)) == []
             for name, style in BROKEN.items():
-                found.setdefault(name, []).extend(differences(whole, styled(page, canvas, style)))
-    canvas.close()
+                found.setdefault(name, []).extend(differences(whole, styled(page, style)))
     assert [name for name, noticed in found.items() if not noticed] == []
 
 
-def styled(page: Page, canvas: Page, style: str) -> PageLook:
+def styled(page: Page, style: str) -> PageLook:
     page.evaluate(APPLY, style)
-    found = look_at(page, canvas)
+    found = look_at(page)
     page.evaluate(APPLY, "")
     return found

@@ -3,6 +3,7 @@
 (() => {
   const open = document.getElementById("terminal-open"), place = document.getElementById("terminal");
   if (!open) return;
+  open.hidden = false;
   const form = document.getElementById("terminal-form"), line = document.getElementById("terminal-line");
   const full = document.getElementById("terminal-full"), panel = document.getElementById("terminal-panel"), state = document.getElementById("terminal-state");
   const encoder = new TextEncoder();
