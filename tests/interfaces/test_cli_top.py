@@ -127,7 +127,7 @@ def test_hostile_text_is_escaped_and_an_agents_shell_cannot_allow(
     monkeypatch.setenv("CLAUDECODE", "1")
     with asking(policy, settings, "echo", HOSTILE) as (process, name):
         shown, notices = asyncio.run(look())
-        assert name in shown
+        assert name[:12] in shown
         assert "[bold red]x[/]" in shown
         assert not {"\x1b", "\u202e"} & set(shown)
         assert r"\x1b[2J \u202egnp" in shown

@@ -120,7 +120,11 @@ class NowView:
         lines = []
         for each in self.questions:
             left_s = max(0.0, each.deadline_s - time.time())
-            head = f"{each.id}  {left_s:4.0f} s left  " if is_wide else f"{left_s:4.0f} s  "
+            head = (
+                f"{each.id}  {left_s:4.0f} s left  "
+                if is_wide
+                else f"{each.id[:12]} {left_s:4.0f} s  "
+            )
             who = f"{one_line(each.principal.name, most=20)}  " if is_wide else ""
             head += f"{who}{one_line(each.tool, most=20)}: "
             lines.append(head + one_line(each.text, most=max(20, columns - len(head))))
