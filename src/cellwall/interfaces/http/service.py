@@ -16,6 +16,7 @@ from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.messages import SessionStore
 from cellwall.interfaces.http.approval_records import ApprovalRecords
+from cellwall.interfaces.http.audit_verification import AuditVerification
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandbox_usages import SandboxUsages
@@ -83,6 +84,7 @@ class Service:
     """Threads for reading the record and for scans; more would starve the runs."""
 
     waiting: WaitingRequests = field(default_factory=WaitingRequests)
+    verification: AuditVerification = field(default_factory=AuditVerification)
 
     @property
     def board(self) -> ApprovalBoard:
