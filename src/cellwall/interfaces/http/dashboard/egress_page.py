@@ -24,7 +24,7 @@ from cellwall.interfaces.http.bodies.policies import CheckRequest
 from cellwall.interfaces.http.dashboard.audit_pages import moment
 from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBrowser, CurrentForm
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
-from cellwall.interfaces.http.dashboard.templating import with_query
+from cellwall.interfaces.http.dashboard.templating import shown, with_query
 from cellwall.interfaces.http.egress_routes import add_domains, get_host_access, write_host_rule
 from cellwall.interfaces.http.lookup_routes import read_audit
 from cellwall.interfaces.http.policy_routes import check_calls
@@ -119,7 +119,8 @@ async def _rows(browser: BrowserSession, hosts: list[HostUse]) -> list[HostRow]:
     rows = []
     for use in hosts:
         mine = [each for each in use.sessions.values() if _is_offered(browser, each)]
-        rows.append(HostRow(use, mine[0] if len(mine) == 1 else None))
+        is_offered = len(mine) == 1 and _is_plain(use.host)
+        rows.append(HostRow(use, mine[0] if is_offered else None))
     offered = [row for row in rows if row.session is not None]
     if offered:
         urls = [f"https://{row.use.host}/" for row in offered]
@@ -143,15 +144,23 @@ async def host_page(
     """One host: which session asked for it, what the rules say, and what would allow it."""
     records, older = await _asked(browser, since=since, text=name, before=before)
     use = next((each for each in use_by_host(records) if each.host == name), HostUse(name))
-    access, trouble = await _access(browser, name)
+    is_plain = _is_plain(name)
+    access, trouble = None, "this is not a name of a host"
+    if is_plain:
+        access, trouble = await _access(browser, name)
     return render(
         request,
         "egress_host.html",
         browser=browser,
         host=name,
+        is_plain=is_plain,
         use=use,
         sessions=[
-            {"asked": each, "is_offered": _is_offered(browser, each), "domains": each.domains(name)}
+            {
+                "asked": each,
+                "is_offered": is_plain and _is_offered(browser, each),
+                "domains": each.domains(name),
+            }
             for each in list(use.sessions.values())[:_MAX_SESSIONS]
         ],
         since=since,
@@ -183,6 +192,12 @@ def _back(host: str, done: str) -> Response:
     return RedirectResponse(with_query(_HOST, name=host[:253], done=done), status_code=303)
 
 
+def _is_plain(host: str) -> bool:
+    """Whether the page can show the name as it is. Any other is no name of a host, and its text is
+    put into no form."""
+    return shown(host, 253) == host
+
+
 async def _access(browser: BrowserSession, host: str) -> tuple[HostAccessBody | None, str]:
     try:
         return await get_host_access(browser.service, browser.caller, host), ""
@@ -191,7 +206,7 @@ async def _access(browser: BrowserSession, host: str) -> tuple[HostAccessBody | 
 
 
 def _is_offered(browser: BrowserSession, asked: AskedBySession) -> bool:
-    """Whether this person can give the sandbox the host: it is live, and the person's or of the
+    """Whether this person can give the sandbox a host: it is live, and the person's or of the
     person's team."""
     needed = (Permission.NETWORK_USE, Permission.SANDBOX_EXECUTE)
     if not asked.is_liftable or not all(map(browser.may, needed)):

@@ -83,7 +83,7 @@ async def server_page(
         review=review,
         trouble=trouble,
         rows=rows,
-        waiting=[row for row in rows if row["waits"]],
+        undecided=[row for row in rows if row["waits"]],
         blocked=_blocked(rows),
         done=done,
     )

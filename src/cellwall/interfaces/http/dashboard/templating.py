@@ -60,6 +60,11 @@ def clock(at_s: float | None) -> Markup:
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(machine, text)
 
 
+def recorded(text: str) -> Markup:
+    """The time of a record, by `clock`."""
+    return clock(datetime.fromisoformat(text).timestamp())
+
+
 def ago(at_s: float | None) -> str:
     """How long ago, in one unit."""
     return NOTHING if at_s is None else f"{span(max(0.0, time.time() - at_s))} ago"
@@ -142,6 +147,7 @@ def environment() -> jinja2.Environment:
         "shown": shown,
         "block": shown_block,
         "clock": clock,
+        "recorded": recorded,
         "ago": ago,
         "span": span,
         "size": size,
