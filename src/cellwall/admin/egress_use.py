@@ -62,6 +62,11 @@ class HostUse:
         return sum(each.refused + each.denied for each in self.sessions.values())
 
     @property
+    def is_liftable(self) -> bool:
+        """Whether a rule or a domain of a sandbox lifts a refusal."""
+        return any(each.is_liftable or each.denied for each in self.sessions.values())
+
+    @property
     def who(self) -> list[str]:
         return sorted({each.who for each in self.sessions.values()})
 

@@ -15,10 +15,9 @@ import pytest
 
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json
-from cellwall.mcp_servers.definitions import tool_set
-from cellwall.runtime.server_catalog import ServerCatalog, ServerSettings
 from interfaces.http.browser import PageClient, add_person, page_client
 from interfaces.http.running_service import ROOT, RunningService, new_session, running_service
+from interfaces.http.said_tools import accepted, say
 from interfaces.test_cli_process import until
 
 pytestmark = pytest.mark.slow
@@ -211,23 +210,6 @@ def test_a_sandbox_without_egress_and_a_bad_domain_are_refused_with_a_hint(
 
 
 SERVER = "/ui/servers/notes"
-
-
-def say(service: RunningService, *tools: tuple[str, str], instructions: str = "Notes.") -> None:
-    """The server is looked at, and says this."""
-    identity: dict[str, Json] = {"name": "notes", "version": "1", "instructions": instructions}
-    schema: Json = {"type": "object", "properties": {}}
-    listed: list[dict[str, Json]] = [
-        {"name": name, "description": text, "inputSchema": schema} for name, text in tools
-    ]
-    catalog = ServerCatalog(service.app.store.home)
-    if "notes" not in catalog.names():
-        catalog.add(ServerSettings(name="notes", argv=("notes-server",)))
-    catalog.note_seen("notes", tool_set(identity, listed))
-
-
-def accepted(service: RunningService) -> set[str]:
-    return set(ServerCatalog(service.app.store.home).read("notes").pins.tools)
 
 
 @pytest.mark.requirement("SRV-5", "SRV-7")
