@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import ssl
 import sysconfig
@@ -183,8 +182,11 @@ def test_tool_that_changes_while_it_runs_is_withdrawn(agent: Agent) -> None:
 
 
 @pytest.mark.requirement("OBS-3", "SRV-7")
-def test_an_emergency_stop_ends_the_servers_and_a_lift_starts_them_again(agent: Agent) -> None:
-    home = os.environ["CELLWALL_HOME"]
+def test_an_emergency_stop_ends_the_servers_and_a_lift_starts_them_again(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = str(agent.home)
+    monkeypatch.setenv("CELLWALL_HOME", home)
     switch = EmergencyStop.configured(principal("cli"))
     moment = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     assert agent.told("time-convert_time", **moment)["status"] == "ok"
