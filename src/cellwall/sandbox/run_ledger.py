@@ -61,9 +61,11 @@ def _unwritable(error: OSError) -> SandboxFailed:
 
 
 def cell_tag(directory: str) -> str:
-    """Marks the processes and cgroups of the cells of one ledger. A path would be readable for other
-    users on a command line. An inode number alone is used again once its file is deleted, and a
-    random number alone is the same in a copy of the folder."""
+    """Marks the processes and cgroups of the cells of one ledger.
+
+    A path could be read by other users on a command line. An inode number alone is used again once
+    its file is deleted, and a random number alone is the same in a copy of the folder.
+    """
     with closing_fd(_open_lock_file(directory)) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # one process chooses the number
         number = os.pread(descriptor, _NUMBER_BYTES, 0)

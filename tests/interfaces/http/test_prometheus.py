@@ -72,11 +72,14 @@ def test_a_real_prometheus_scrapes_a_service_and_a_stolen_token_fires(tmp_path: 
         place.done("user", "password", "ann", stdin=PASSWORD.encode())
         words = ("token", "create", "--user", "ann", "--scope", "metrics:read")
         token = place.done(*words).decode().strip()
-        with place.serving() as service, service.client() as client:
-            with a_prometheus(tmp_path, url=service.url, token=token) as prometheus:
-                until_firing(prometheus, set())  # the control: scraped, and nothing fires
-                use_a_replaced_token(client)
-                until_firing(prometheus, {"CellwallStolenToken"})
+        with (
+            place.serving() as service,
+            service.client() as client,
+            a_prometheus(tmp_path, url=service.url, token=token) as prometheus,
+        ):
+            until_firing(prometheus, set())  # the control: scraped, and nothing fires
+            use_a_replaced_token(client)
+            until_firing(prometheus, {"CellwallStolenToken"})
 
 
 def use_a_replaced_token(client: httpx.Client) -> None:
