@@ -45,7 +45,7 @@ class StoredWorkspace:
     identity: tuple[int, int] | None = None
     """Device and inode of the user's directory, so that another one is not taken for it."""
     keeper: str = ""
-    """Who keeps this private workspace after its session; empty where nobody does."""
+    """The owner who keeps this private workspace after its session; empty if it is not kept."""
     kept_ns: int = 0
 
     @property
@@ -198,7 +198,7 @@ class WorkspaceStore:
             return files.usage(max_entries=_MAX_ENTRIES_TO_REMOVE)
 
     def kept(self) -> list[tuple[StoredWorkspace, int]]:
-        """The private workspaces that somebody keeps, with the sizes of their archives in bytes."""
+        """The kept private workspaces, with the sizes of their archives in bytes."""
         return [found for each in self.sessions() if (found := self.find_kept(each.id)) is not None]
 
     def find_kept(self, session_id: str) -> tuple[StoredWorkspace, int] | None:
