@@ -156,6 +156,8 @@ class ServiceProcess:
             origins=server.origins,
             trusted_proxies=server.trusted_proxies,
             max_sessions_per_user=server.max_sessions_per_user,
+            max_kept_per_user=server.max_kept_per_user,
+            max_kept_bytes_per_user=server.max_kept_bytes_per_user,
             max_body_bytes=server.max_body_bytes,
             max_file_bytes=server.max_file_bytes,
         )
