@@ -12,7 +12,7 @@ import socket
 from collections import Counter
 from typing import Any, Self
 
-from cellwall.accounts.identity import address_subject
+from cellwall.admin.accounts import address_subject
 
 _MAX_SHARE = 0.5
 """Of all connections, for one address; addresses of loopback may be a proxy for everybody."""

@@ -2,7 +2,7 @@
 
 Over TLS each name begins with `__Host-`: a browser takes such a cookie only over TLS, from this
 very host and for all paths (RFC 6265bis, 4.1.3.2). Without the prefix, a page of a sibling domain,
-or one that somebody on the network sends without TLS, could put its own cookie in the place of
+or one that an attacker on the network sends without TLS, could put its own cookie in the place of
 ours, and the person would work in the account of the attacker. A service without TLS is on
 loopback.
 """
