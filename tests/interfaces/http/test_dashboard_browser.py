@@ -73,7 +73,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 def config_in(home: Path) -> str:
     policy = home / "policy.toml"
     policy.write_text(POLICY)
-    return f'[policy]\nfiles = ["{policy}"]\n[approvals]\ntimeout_s = 60.0\n'
+    return f'[policy]\nfiles = ["{policy}"]\n[approvals]\ntimeout_s = 600.0\n'
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,9 @@ def ask(
 
     def run() -> httpx.Response:
         with service.client("eve") as client:
-            return client.post(f"/v1/sessions/{session}/commands", json={"command": command})
+            address = f"/v1/sessions/{session}/commands"
+            # Until the answer, which comes at the end of a test of many pages.
+            return client.post(address, json={"command": command}, timeout=600)
 
     known = {each.id for each in board(service)}
     waiting = threads.submit(run)
