@@ -31,6 +31,7 @@ from interfaces.http.running_service import (
     new_session,
     running_service,
 )
+from interfaces.http.said_tools import say
 from interfaces.test_cli_process import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -55,6 +56,8 @@ PAGES = (
     "/ui/audit",
     "/ui/policy?call=git+log+%7C+sh&rule=Bash(git+*)",
     "/ui/egress",
+    "/ui/egress/host?name=first.example",
+    "/ui/audit/proof",
     "/ui/secrets",
     "/ui/packages",
     "/ui/servers",
@@ -140,6 +143,11 @@ def session(service: RunningService, eve: httpx.Client) -> str:
         body["host"], body["source"], body["message"] = text, text, text
         event = Event(EventKind.DENIAL, text[:60], text[:60], "http", body, made)
         service.app.audit.write(event)
+        refused = {**body, "event": "refused", "code": "CW-NOT-ALLOWED", "port": 443}
+        service.app.audit.write(Event(EventKind.CONNECTION, "", "eve", "http", refused, made))
+        package = {**body, "event": "package-refused", "name": text, "reasons": [text], "risk": 5}
+        service.app.audit.write(Event(EventKind.CONNECTION, "", "eve", "http", package, made))
+    say(service, *((f"tool{number}", text) for number, text in enumerate(HOSTILE)), ("plain", "x"))
     return made
 
 
@@ -147,6 +155,7 @@ def pages(service: RunningService, session: str, question: str) -> list[str]:
     with service.client("ann") as ann:
         record = ann.get("/v1/audit?verdict=deny").json()["records"][0]["id"]
     found = [*PAGES, f"/ui/approvals/{question}", f"/ui/sessions/{session}"]
+    found += ["/ui/servers/notes", f"/ui/people/{service.ids['eve']}"]
     return [*found, f"/ui/audit/{record}", "/ui/nowhere"]
 
 
