@@ -73,7 +73,7 @@ def test_the_changes_are_listed_with_instructions_first_and_a_diff(
     assert HOSTILE_NAME not in found["diff"]
 
 
-@pytest.mark.requirement("RBAC-3", "AUD-1")
+@pytest.mark.requirement("SRV-5", "RBAC-3", "AUD-1")
 def test_to_compare_is_an_action_of_the_owner_alone(
     service: RunningService, bob: httpx.Client, session: str
 ) -> None:

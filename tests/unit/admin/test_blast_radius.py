@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cellwall.admin.blast_radius import VERBS, blast_radius, compute_blast_radius
-from cellwall.config.models import Settings
+from cellwall.config.models import SECTIONS, Settings
 from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
 from cellwall.policy.rule_parser import parse_rule
@@ -55,6 +55,15 @@ def test_rules_that_people_wrote_are_counted_and_built_in_ones_are_not() -> None
     )
 
 
+def switches() -> list[tuple[str, str]]:
+    return [
+        (section, name)
+        for section, model in SECTIONS.items()
+        for name, spec in model.model_fields.items()
+        if name.startswith("dangerously_") and spec.annotation is bool
+    ]
+
+
 @pytest.mark.requirement("CFG-1", "CFG-3")
 def test_whatever_weakens_a_wall_is_marked() -> None:
     strict = compute_blast_radius(settings(), Policy(), HOST)
@@ -67,6 +76,10 @@ def test_whatever_weakens_a_wall_is_marked() -> None:
         hook={"dangerously_outside": True},
         egress={"dangerously_allow_addresses": ("10.1.2.0/24",)},
     )
+    for section, name in switches():
+        found = compute_blast_radius(settings(**{section: {name: True}}), Policy(), HOST)
+        assert found.weakened == (f"{section}.{name}",)
+        assert name in found.to_text()
     radius = compute_blast_radius(weak, Policy(), HOST)
     marked = {each.setting for each in radius.abilities if each.is_weakened}
     assert marked == set(radius.weakened)

@@ -30,7 +30,7 @@ class InformationFlow:
     untrusted: Sequence[str]
     """Where content came from that other people can write."""
     private: Sequence[str]
-    """What the session could read that is nobody else's."""
+    """What the session could read that others must not."""
     egress: Sequence[str]
     """Where the session could send data."""
 
