@@ -191,10 +191,16 @@ def test_every_page_is_accessible_and_executes_no_hostile_text(
     assert not failures, "\n".join(failures)
 
 
+SHORTEN = """() => { for (const list of document.querySelectorAll("ul.feed, tbody"))
+  [...list.children].slice(12).forEach((row) => row.remove()) }"""
+
+
 def problems_in(page: Page, look: str) -> list[str]:
     """In the dark only colours can differ from the light, and on a phone all but colours."""
     page.set_viewport_size(LOOKS[look]["viewport"])
     page.emulate_media(color_scheme=LOOKS[look]["color_scheme"])
+    if look != "light":  # seen whole there; rows of a list are alike
+        page.evaluate(SHORTEN)
     overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     found = [f"scrolls sideways by {overflow}"] if overflow > 0 else []
     match look:
