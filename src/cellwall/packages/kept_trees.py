@@ -22,8 +22,8 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass
 
 from cellwall.core.limits import MIB
-from cellwall.core.network import Scheme
-from cellwall.packages.registry.messages import RegistryReply, RegistryRequest
+from cellwall.core.network import HostReply, Scheme
+from cellwall.packages.registry.messages import RegistryRequest
 
 MAX_ARCHIVE_BYTES = 64 * MIB
 """Of one tree: the cell that unpacks gets the archive as its input."""
@@ -48,7 +48,7 @@ class RegistryAnswer:
     tag: str
 
     @classmethod
-    def of(cls, request: RegistryRequest, reply: RegistryReply) -> RegistryAnswer:
+    def of(cls, request: RegistryRequest, reply: HostReply) -> RegistryAnswer:
         """The entity tag of a page or a file is its hash; other answers are short texts."""
         tag = dict(reply.headers).get("etag") or hashlib.sha256(reply.body).hexdigest()
         asked = request.method, request.host, request.path, request.accept, request.range

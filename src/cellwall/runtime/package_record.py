@@ -70,7 +70,7 @@ class PackageRecord:
         self._actions: OrderedDict[str, _ActionPackages] = OrderedDict()
         self._kept: set[str] = set()
 
-    def note_install(self, package: InstalledPackage, who: EgressContext) -> None:
+    async def note_install(self, package: InstalledPackage, who: EgressContext) -> None:
         """Record an artifact before its first byte reaches the cell; a failed write refuses."""
         key = package.filename, package.digest
         with self._lock:
@@ -84,7 +84,7 @@ class PackageRecord:
                 "url": package.source.url,
                 **dict(package.source.hashes),
             }
-        self._write(body, who)
+        await self._write(body, who)
         with self._lock:
             self._of(who.action_id).served[key] = package
 
@@ -127,7 +127,7 @@ class PackageRecord:
             found = self._actions.get(action_id)
             return () if found is None else tuple(found.served.values())
 
-    def note_refusal(self, verdict: PackageVerdict, who: EgressContext) -> None:
+    async def note_refusal(self, verdict: PackageVerdict, who: EgressContext) -> None:
         """Record a refused package with the reason of each step."""
         strictest = max(verdict.reasons, key=lambda each: each.verdict)
         key = verdict.name, verdict.version, strictest.code
@@ -150,7 +150,7 @@ class PackageRecord:
             "reasons": reasons,
             "suggestion": verdict.suggestion,
         }
-        self._write(body, who)
+        await self._write(body, who)
 
     def note_buildable(self, name: str, who: EgressContext) -> None:
         """The action asked for the index of a project with sources that may be built."""
@@ -165,7 +165,7 @@ class PackageRecord:
             found = self._actions.get(action_id)
             return () if found is None else tuple(found.buildable)
 
-    def note_build(self, build: SourceBuild, who: EgressContext) -> None:
+    async def note_build(self, build: SourceBuild, who: EgressContext) -> None:
         """Record a wheel before the index shows it; a failed write refuses."""
         needed: list[Json] = [
             {"package": each.purl, "file": each.filename, each.algorithm: each.digest}
@@ -182,9 +182,9 @@ class PackageRecord:
             "build_requirements": needed,
             "build_action": build.action_id,
         }
-        self._write(body, who)
+        await self._write(body, who)
 
-    def note_verdict(self, verdict: PackageVerdict, who: EgressContext) -> None:
+    async def note_verdict(self, verdict: PackageVerdict, who: EgressContext) -> None:
         """Record the rule or the person that decided about a package (PKG-2)."""
         decision = verdict.ruling.decision
         body: dict[str, Json] = {
@@ -199,7 +199,7 @@ class PackageRecord:
             "answered": [each.code for each in verdict.answered],
             "reasons": [each.text for each in verdict.reasons],
         }
-        self._write(body, who)
+        await self._write(body, who)
 
     def take(self, action_id: str) -> tuple[PackageUse, ...]:
         """The packages that the action got since the last call, each once."""
@@ -215,9 +215,9 @@ class PackageRecord:
             del self._actions[oldest]
         return found
 
-    def _write(self, body: dict[str, Json], who: EgressContext) -> None:
+    async def _write(self, body: dict[str, Json], who: EgressContext) -> None:
         context = who.action_id, who.principal, who.interface
-        self._audit.write(Event(EventKind.CONNECTION, *context, body, who.session_id))
+        await self._audit.record(Event(EventKind.CONNECTION, *context, body, who.session_id))
 
 
 def _use(package: InstalledPackage) -> PackageUse:

@@ -6,13 +6,14 @@ import os
 
 import pytest
 
+from cellwall.core.network import HostReply
 from cellwall.packages import kept_trees
 from cellwall.packages.kept_trees import KeptTree, KeptTrees, RegistryAnswer
-from cellwall.packages.registry.messages import RegistryReply, RegistryRequest
+from cellwall.packages.registry.messages import RegistryRequest
 
 REQUEST = RegistryRequest("GET", "pypi.org", "/simple/zebra/", "a/b", scheme="http")
 TREE = KeptTree(
-    (RegistryAnswer.of(REQUEST, RegistryReply(200, "text/html", headers=(("etag", '"1"'),))),),
+    (RegistryAnswer.of(REQUEST, HostReply(200, "text/html", headers=(("etag", '"1"'),))),),
     b"600 1 zebra.py\n\n\n",
 )
 SUBJECT = ("python", "zebra")
