@@ -2,8 +2,7 @@
 
 A package manager waits for the index while a person is asked:
 
-  (1) the rules of the policy files that apply to the action, read again when they change, and
-      looked at for each action and then every 50 ms;
+  (1) the rules of the policy files that apply to the action, read again when they change;
   (2) a package that a person has allowed, or refused, in this session: no second question. What the
       inspection of a file asks is a question of its own, by the hash of the file: an answer about
       the package was given before its bytes were read;
@@ -23,8 +22,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -40,7 +38,7 @@ from cellwall.core.packages import InstallRuling
 from cellwall.core.ports import ApproverPort, BrokerPort
 from cellwall.core.types import Action
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.runtime.package_judging import rules_now
+from cellwall.runtime.package_judging import rules_about
 from cellwall.runtime.questions import make_question
 
 if TYPE_CHECKING:
@@ -55,9 +53,6 @@ _WAIT_SHARE = 0.9
 _CLIENT_MARGIN_S = 15
 _CLIENT_CONNECTIONS = 8
 """To each host; see `MAX_SESSION_WORK`."""
-_RULES_FRESH_S = 0.05
-"""An installer asks hundreds of times a second, and each look at the policy files takes as long as
-the answer. A new action looks at once."""
 _MAX_CONSENTS = 1000
 _END_TIMEOUT_S = 5.0
 _EXTENT = "An approval holds for this session, and lifts no denial."
@@ -78,15 +73,6 @@ class _Approved:
         return replace(self.rules.ruling(version), approved_by=self.approved_by)
 
 
-@dataclass(frozen=True, slots=True)
-class _ReadRules:
-    """The rules of the policy files as they were a moment ago."""
-
-    about: Callable[[Ecosystem, str], NameRules]
-    opened: object
-    until_s: float
-
-
 @dataclass(slots=True)
 class _PackageSession:
     """One session: its rules, its answers, and the actions that run in it."""
@@ -99,9 +85,6 @@ class _PackageSession:
     askers: dict[str, _PackageAsker] = field(default_factory=dict)
     """By action."""
     count: int = 0
-    opened: object = field(default_factory=object)
-    """Another one for each action: rules that were read for an earlier action do not count."""
-    rules: _ReadRules | None = None
 
 
 class PackageSessions:
@@ -131,7 +114,7 @@ class PackageSessions:
         key = action.session_id or action.id
         named = action.policy or self._policies
         session = self._sessions.setdefault(key, _PackageSession())
-        session.named, session.cwd, session.opened = named, os.getcwd(), object()
+        session.named, session.cwd = named, os.getcwd()
         session.answers.update(self._consents.pop(action.id, {}))
         if action.id in session.askers:
             yield _client_settings(self._wait_s)
@@ -192,11 +175,9 @@ class ActionPackages:
 
     def _rules_about(self, ecosystem: Ecosystem, name: str) -> NameRules:
         session = self._session
-        read, opened, now_s = session.rules, session.opened, time.monotonic()
-        if read is None or read.opened is not opened or now_s >= read.until_s:
-            about = rules_now(named=session.named, cwd=session.cwd, environ=self._environ)
-            read = session.rules = _ReadRules(about, opened, now_s + _RULES_FRESH_S)
-        found = read.about(ecosystem, name)
+        found = rules_about(
+            ecosystem, name, named=session.named, cwd=session.cwd, environ=self._environ
+        )
         answer = session.answers.get((ecosystem, name))
         is_allowed = answer is not None and answer.allows
         return _Approved(found, answer.by.name) if answer and is_allowed else found
