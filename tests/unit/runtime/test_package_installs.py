@@ -51,7 +51,7 @@ class Files:
 
 
 class AuditLines:
-    def write(self, event):
+    async def record(self, event):
         pass
 
 
