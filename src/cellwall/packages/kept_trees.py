@@ -176,7 +176,7 @@ def _parse(content: bytes, key: str) -> KeptTree:
     return KeptTree(tuple(map(_answer, note["answers"])), archive)
 
 
-def _answer(found: Any) -> RegistryAnswer:
+def _answer(found: list[Any]) -> RegistryAnswer:
     answer = RegistryAnswer(*found)
     kinds = {name: type(value) for name, value in asdict(answer).items()}
     if kinds.pop("status") is not int or set(kinds.values()) != {str}:

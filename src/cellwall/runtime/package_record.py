@@ -6,9 +6,11 @@ artifact and each refusal of an action is recorded once, and refusals only up to
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -54,6 +56,8 @@ class SourceBuild:
 class _ActionPackages:
     served: dict[tuple[str, str], InstalledPackage] = field(default_factory=dict)
     """By file name and digest."""
+    writing: dict[tuple[str, str], Future[None]] = field(default_factory=dict)
+    """Of those that are being recorded: done when the record is written, or has failed."""
     refused: set[tuple[str, str | None, str]] = field(default_factory=set)
     buildable: dict[str, None] = field(default_factory=dict)
     """Projects that the action asked for, with sources that may be built."""
@@ -72,10 +76,28 @@ class PackageRecord:
 
     async def note_install(self, package: InstalledPackage, who: EgressContext) -> None:
         """Record an artifact before its first byte reaches the cell; a failed write refuses."""
-        key = package.filename, package.digest
-        with self._lock:
-            if key in self._of(who.action_id).served:
-                return
+        key, written = (package.filename, package.digest), Future[None]()
+        while True:
+            with self._lock:
+                found = self._of(who.action_id)
+                if key in found.served:
+                    return
+                writing = found.writing.get(key)
+                if writing is None:
+                    found.writing[key] = written
+                    break
+            # The same file for another connection; if that write fails, this one is tried.
+            await asyncio.shield(asyncio.wrap_future(writing))
+        try:
+            await self._write_install(package, who)
+            with self._lock:
+                self._of(who.action_id).served[key] = package
+        finally:
+            with self._lock:
+                del found.writing[key]
+            written.set_result(None)
+
+    async def _write_install(self, package: InstalledPackage, who: EgressContext) -> None:
         body: dict[str, Json] = {"event": SERVED, **_use(package).to_json()}
         body |= {"package": package.purl, "file": package.filename, "size": package.size}
         if package.source is not None:
@@ -85,8 +107,6 @@ class PackageRecord:
                 **dict(package.source.hashes),
             }
         await self._write(body, who)
-        with self._lock:
-            self._of(who.action_id).served[key] = package
 
     @contextmanager
     def keeping(self, action_id: str) -> Iterator[None]:

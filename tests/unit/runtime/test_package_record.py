@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import partial
 
 import anyio
 import pytest
@@ -26,8 +28,11 @@ class Log:
     def __init__(self):
         self.events = []
         self.is_broken = False
+        self.gate = None
 
     async def record(self, event):
+        if self.gate is not None:
+            await self.gate.wait()
         if self.is_broken:
             raise AuditFailed("the disk is full")
         self.events.append(event)
@@ -68,6 +73,34 @@ def test_an_artifact_is_recorded_once_and_taken_once(record, log):
     }  # fmt: skip
     assert record.take("act_1") == (PackageUse("pypi", "zebra", "1.0", "sha256", "a" * 64),)
     assert record.take("act_1") == record.take("act_2") == ()
+
+
+def test_an_artifact_for_several_connections_is_recorded_once(record, log):
+    async def run(*, fails):
+        gate = log.gate = asyncio.Event()
+        tasks = [asyncio.create_task(record.note_install(WHEEL, WHO)) for _ in range(4)]
+        await anyio.wait_all_tasks_blocked()
+        log.is_broken = fails
+        gate.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def cancel_first():
+        log.gate = asyncio.Event()
+        first, second = (asyncio.create_task(record.note_install(WHEEL, WHO)) for _ in range(2))
+        await anyio.wait_all_tasks_blocked()
+        first.cancel()
+        await asyncio.wait([first])
+        log.gate.set()
+        await second
+
+    failed = anyio.run(partial(run, fails=True))
+    assert {type(each) for each in failed} == {AuditFailed}
+    assert log.events == []
+    log.is_broken = False
+    anyio.run(cancel_first)
+    assert len(log.events) == 1
+    assert anyio.run(partial(run, fails=False)) == [None] * 4
+    assert len(log.events) == 1
 
 
 def test_a_failed_record_refuses_the_artifact_and_lists_nothing(record, log):
