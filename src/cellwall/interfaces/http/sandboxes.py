@@ -23,7 +23,7 @@ from cellwall.core.errors import Busy, CellwallError, NotFound, StorageError
 from cellwall.core.limits import Limits
 from cellwall.core.messages import SessionStore
 from cellwall.core.outcomes import Outcome
-from cellwall.core.types import Json, OutputSink, Principal
+from cellwall.core.types import Json, OutputSink, Permission, Principal
 from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.runs import Runs
 from cellwall.interfaces.sandbox_options import with_limits
@@ -49,6 +49,8 @@ class OwnedSandbox:
     limits: Limits
     keep_alive_s: float
     runs: Runs
+    needs: frozenset[Permission]
+    """Of its owner's role, for what programs in it have for as long as they run."""
     made_s: float = field(default_factory=time.time)
     used_at: float = field(default_factory=time.monotonic)
     busy: int = 0
@@ -133,7 +135,14 @@ class OwnedSandboxes:
                 self._app, spec, principal=who.principal(INTERFACE), resumed_id=resumed_id
             )
             made = OwnedSandbox(
-                host, who.user_id, team_id, spec.template, limits, keep_alive_s, Runs(self._tasks)
+                host=host,
+                owner_id=who.user_id,
+                team_id=team_id,
+                template=spec.template,
+                limits=limits,
+                keep_alive_s=keep_alive_s,
+                runs=Runs(self._tasks),
+                needs=_needs(spec),
             )
             try:
                 await self._store_record(made)
@@ -306,6 +315,15 @@ def default_policy(app: App) -> str | None:
         return None
     folder = resources.files("cellwall.interfaces.http").joinpath("default_policies")
     return os.path.abspath(str(folder.joinpath("service.toml")))
+
+
+def _needs(spec: SandboxSpec) -> frozenset[Permission]:
+    given = (
+        (spec.allow_domains, Permission.NETWORK_USE),
+        (spec.registries, Permission.PACKAGES_INSTALL),
+        (spec.secrets, Permission.SECRETS_USE),
+    )
+    return frozenset({Permission.SANDBOX_EXECUTE, *(needed for thing, needed in given if thing)})
 
 
 def _stopping() -> Busy:
