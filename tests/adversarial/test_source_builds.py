@@ -32,7 +32,7 @@ from cellwall.runtime import source_builds
 from cellwall.runtime.approvals import CallbackApprover
 from cellwall.runtime.wiring import open_app, principal
 from cellwall.sandbox.linux.cell_search import find_cells
-from cellwall.sandbox.run_ledger import home_tag
+from cellwall.sandbox.run_ledger import cell_tag
 from conftest import audit_records
 from interfaces.test_cli_process import DEADLINE_S, until
 from registries import serve_registries, write_registry_config
@@ -290,7 +290,7 @@ def test_an_emergency_stop_ends_a_build(configure, state_home):
     config, switch = configure(ALLOWED), EmergencyStop.configured(principal("cli"))
 
     def is_building():
-        found = find_cells(f"{state_home}/runs", home_tag(state_home))
+        found = find_cells(f"{state_home}/runs", cell_tag(f"{state_home}/runs"))
         return [
             each for each in found if each.processes and is_hanging_build(each.processes[-1].pid)
         ]
@@ -300,7 +300,7 @@ def test_an_emergency_stop_ends_a_build(configure, state_home):
             outcome = threads.submit(build, config, "hanging-zebra")
             until(is_building)
             assert switch.stop(reason="test").is_complete
-            assert find_cells(f"{state_home}/runs", home_tag(state_home)) == ()
+            assert find_cells(f"{state_home}/runs", cell_tag(f"{state_home}/runs")) == ()
             assert outcome.result(DEADLINE_S).status != "ok"
         refused = build(config, "harmless-zebra")
         assert (refused.status, refused.error.code) == ("denied", "CW-STOPPED")

@@ -25,7 +25,7 @@ from cellwall.admin.emergency_stop import EmergencyStop
 from cellwall.admin.tool_servers import ServerSettings, ToolServerAdmin
 from cellwall.runtime.wiring import App, open_app, principal
 from cellwall.sandbox.linux.cell_search import find_cells
-from cellwall.sandbox.run_ledger import home_tag
+from cellwall.sandbox.run_ledger import cell_tag
 from conftest import growing_segment
 from interfaces.mcp_agent import Agent, connected, until
 from interfaces.test_cli_process import cellwall, error_code, person
@@ -190,12 +190,12 @@ def test_an_emergency_stop_ends_the_servers_and_a_lift_starts_them_again(
     switch = EmergencyStop.configured(principal("cli"))
     moment = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     assert agent.told("time-convert_time", **moment)["status"] == "ok"
-    assert find_cells(f"{home}/runs", home_tag(home))  # the control: servers are cells
+    assert find_cells(f"{home}/runs", cell_tag(f"{home}/runs"))  # the control: servers are cells
     try:
         report = switch.stop(reason="test")
         assert report.is_complete
         assert report.cells
-        assert find_cells(f"{home}/runs", home_tag(home)) == ()
+        assert find_cells(f"{home}/runs", cell_tag(f"{home}/runs")) == ()
         refused = agent.told("time-convert_time", **moment)
         assert (refused["status"], refused["error"]["code"]) == ("denied", "CW-STOPPED")
     finally:

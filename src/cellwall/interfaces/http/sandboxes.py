@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -23,7 +23,7 @@ from cellwall.core.errors import Busy, CellwallError, NotFound, StorageError
 from cellwall.core.limits import Limits
 from cellwall.core.messages import SessionStore
 from cellwall.core.outcomes import Outcome
-from cellwall.core.types import Json, OutputSink, Permission, Principal
+from cellwall.core.types import Json, OutputSink, Permission, Principal, SetDomains
 from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.runs import Runs
 from cellwall.interfaces.sandbox_options import with_limits
@@ -45,21 +45,35 @@ class OwnedSandbox:
     host: LocalHost
     owner_id: str
     team_id: str | None
-    template: str
     limits: Limits
     keep_alive_s: float
     runs: Runs
-    needs: frozenset[Permission]
-    """Of its owner's role, for what programs in it have for as long as they run."""
+    spec: SandboxSpec
     made_s: float = field(default_factory=time.time)
     used_at: float = field(default_factory=time.monotonic)
     busy: int = 0
     writing: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while a file is written over the API."""
+    widening: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while domains are added: of two that are added at once, none is lost."""
 
     @property
     def id(self) -> str:
         return self.host.id
+
+    @property
+    def template(self) -> str:
+        return self.spec.template
+
+    @property
+    def needs(self) -> frozenset[Permission]:
+        """Of its owner's role, for what programs in it have for as long as they run."""
+        given = (
+            (self.host.domains, Permission.NETWORK_USE),
+            (self.spec.registries, Permission.PACKAGES_INSTALL),
+            (self.spec.secrets, Permission.SECRETS_USE),
+        )
+        return frozenset({Permission.SANDBOX_EXECUTE, *(need for thing, need in given if thing)})
 
     @property
     def ends_in_s(self) -> float:
@@ -96,6 +110,12 @@ class OwnedSandbox:
             return await self.host.perform(
                 operation, timeout=timeout, envs=envs, stdin=stdin, sink=sink, principal=principal
             )
+
+    async def allow(self, principal: Principal, rules: Sequence[str]) -> Outcome:
+        """Add domain rules, by an action that is judged like a run with all of them."""
+        async with self.widening:
+            domains = tuple(dict.fromkeys((*self.host.domains, *rules)))
+            return await self.perform(principal, SetDomains(domains))
 
 
 class OwnedSandboxes:
@@ -138,11 +158,10 @@ class OwnedSandboxes:
                 host=host,
                 owner_id=who.user_id,
                 team_id=team_id,
-                template=spec.template,
                 limits=limits,
                 keep_alive_s=keep_alive_s,
                 runs=Runs(self._tasks),
-                needs=_needs(spec),
+                spec=spec,
             )
             try:
                 await self._store_record(made)
@@ -315,15 +334,6 @@ def default_policy(app: App) -> str | None:
         return None
     folder = resources.files("cellwall.interfaces.http").joinpath("default_policies")
     return os.path.abspath(str(folder.joinpath("service.toml")))
-
-
-def _needs(spec: SandboxSpec) -> frozenset[Permission]:
-    given = (
-        (spec.allow_domains, Permission.NETWORK_USE),
-        (spec.registries, Permission.PACKAGES_INSTALL),
-        (spec.secrets, Permission.SECRETS_USE),
-    )
-    return frozenset({Permission.SANDBOX_EXECUTE, *(needed for thing, needed in given if thing)})
 
 
 def _stopping() -> Busy:
