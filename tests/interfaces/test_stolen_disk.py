@@ -56,7 +56,9 @@ def found_in(home: str) -> set[str]:
             if os.path.isfile(path) and not os.path.islink(path):
                 content = Path(path).read_bytes()
                 if path.endswith(".zst"):
-                    with zstandard.ZstdDecompressor().stream_reader(content) as plain:
+                    with zstandard.ZstdDecompressor().stream_reader(
+                        content, read_across_frames=True
+                    ) as plain:
                         content += plain.read()
                 data += content
             hits |= {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from cellwall.audit.export.delivery import (
 )
 from cellwall.audit.export.target import ExportTarget, parse_headers
 from cellwall.audit.files import io_failure
+from cellwall.audit.following import follow
 from cellwall.audit.merkle import BadProof, unproven_checkpoint
 from cellwall.audit.proofs import Proof, verifier_source
 from cellwall.audit.sealed_bodies import is_locked
@@ -93,13 +93,10 @@ def newest(
 def newest_with_progress(
     query: Query, *, home: str, keys: SessionKeys
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """The number of each record that the other conditions select, the newest first, with the record
-    where the text matches as well. A caller that has waited long enough knows how far it got."""
-    plain = replace(query, text=None)
-    for found in search.search(_directory(home), plain, keys=keys):
-        if query.text is not None and is_locked(found.record):
-            raise vault_failures.session_locked()
-        yield found.record["seq"], found.record if query.matches_text(found.line) else None
+    """The number of each record that was looked at, the newest first, with the record if it
+    matches. A caller that has waited long enough knows how far it got."""
+    for seq, found in search.search_steps(_directory(home), query, keys=keys):
+        yield seq, None if found is None else found.record
 
 
 def following(
@@ -113,7 +110,7 @@ def following(
     """Matching records as they are written, or all after a sequence number; None from time to time
     while there are none. `keys`: those of the running service."""
     with _readable(ask) if keys is None else nullcontext(keys) as known:
-        for found in search.follow(_directory(home), query, after_seq=after, keys=known):
+        for found in follow(_directory(home), query, after_seq=after, keys=known):
             yield None if found is None else found.record
 
 
