@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
@@ -25,6 +26,7 @@ from cellwall.audit.sealed_bodies import is_locked
 from cellwall.audit.search import FoundRecord, Query
 from cellwall.audit.segments import BadSegment, open_plain
 from cellwall.audit.signers import parse_keys
+from cellwall.audit.text_indexing import IndexingStopped, update_text_index
 from cellwall.audit.verify import VerifyReport
 from cellwall.audit.witness import SignedMemory
 from cellwall.config.load import load_settings
@@ -63,14 +65,33 @@ __all__ = [
     "verifier_source",
     "weakened",
 ]
+_LONG_SEARCH_S = 0.5
+_MIN_INDEXING_S = 4.0
+"""Enough for a chunk of the index; one that is begun and not ended is lost."""
 _TRUSTED = "trusted-keys"
 _RETIRED = "retired-keys"
 _MAX_PROOF_BYTES = 2 * 1024 * 1024
 
 
 def latest(query: Query, count: int, *, ask: AskPassphrase | None = None) -> list[dict[str, Any]]:
-    """The newest matching records, the newest last."""
-    return list(islice(newest(query, ask=ask), count))[::-1]
+    """The newest matching records, the newest last. After a search for a text that took long, the
+    records that were scanned are indexed for about as long: later searches are faster."""
+    with _readable(ask) as keys:
+        started_s = time.monotonic()
+        found = list(islice(newest(query, keys=keys), count))[::-1]
+        took_s = time.monotonic() - started_s
+        if query.text is not None and took_s > _LONG_SEARCH_S:
+            _index_texts(keys, until_s=time.monotonic() + max(_MIN_INDEXING_S, took_s))
+        return found
+
+
+def _index_texts(keys: SessionKeys, *, until_s: float) -> None:
+    def rest() -> None:
+        if time.monotonic() > until_s:
+            raise IndexingStopped
+
+    with suppress(IndexingStopped, CellwallError):
+        update_text_index(_directory(), keys, rest=rest)
 
 
 def newest(

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from cellwall.audit import files
 from cellwall.audit.files import closing_fd
 from cellwall.audit.merkle import leaf_hash
-from cellwall.audit.record_text import encoded_text
 from cellwall.audit.records import BadRecord, parse_record, tail_fields
+from cellwall.audit.searchable_text import encoded_text
 from cellwall.audit.segment_content import SegmentContent
 from cellwall.audit.segments import (
     INDEX,

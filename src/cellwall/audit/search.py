@@ -21,9 +21,9 @@ from cellwall.audit.index import (
     to_microseconds,
     verdict_of,
 )
-from cellwall.audit.record_text import contains, encoded_text, searchable
 from cellwall.audit.records import SEALED_VERSION, BadRecord, parse_link, parse_record
 from cellwall.audit.sealed_bodies import is_locked, open_line, open_record, opened_line
+from cellwall.audit.searchable_text import contains, encoded_text, searchable
 from cellwall.audit.segment_content import SegmentContent, lines_before
 from cellwall.audit.segments import (
     RECORDS,
@@ -46,7 +46,7 @@ _NAMES = ("id", "action_id", "session_id", "principal")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Search conditions; all that are given must match. `text` is found as record_text.py says."""
+    """Search conditions; all that are given must match. searchable_text.py says what `text` is."""
 
     id: str | None = None
     action_id: str | None = None

@@ -25,7 +25,7 @@ class ChunkDraft:
     """Records from `first` on, which begin at the offset `end` of their segment."""
 
     def __init__(self, segment: int, first: int, start: int) -> None:
-        self._segment, self._first, self._start = segment, first, start
+        self.segment, self._first, self._start = segment, first, start
         self._rows, self._units = FilterRows(), list[TextUnit]()
         self._opened_with: dict[str, None] = {}
         self._key = ""
@@ -81,7 +81,7 @@ class ChunkDraft:
         if not self._key:
             self._key, _ = keys.new_key(_KEY_SUBJECT)
         header = ChunkHeader(
-            segment=self._segment,
+            segment=self.segment,
             first=self._first,
             last=self.last,
             start=self._start,

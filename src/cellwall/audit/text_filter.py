@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from cellwall.audit.record_text import MIN_OPAQUE_CHARACTERS, without_opaque
+from cellwall.audit.searchable_text import MIN_OPAQUE_CHARACTERS, without_opaque
 
 PAGES = 64
 PAGE_ROWS = 512

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from cellwall.audit.merkle import leaf_hash
-from cellwall.audit.record_text import encoded_text
+from cellwall.audit.searchable_text import encoded_text
 from cellwall.audit.segment_content import SegmentContent
 from cellwall.audit.segments import Segment
 from cellwall.audit.text_chunk import BadChunk, ChunkHeader, TextUnit, open_chunk

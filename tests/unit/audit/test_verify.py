@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cellwall.audit import verify as verify_module
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import Checkpoint, leaf_hash, sign_checkpoint
+from cellwall.audit.packed_frames import read_frames
 from cellwall.audit.retention import maintain_segments
 from cellwall.audit.segments import find_notes
 from cellwall.audit.verify import VerifyReport, verify
