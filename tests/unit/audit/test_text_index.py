@@ -40,7 +40,6 @@ from cellwall.core.verdict import Verdict
 from cellwall.secrets.session_keys import SessionKeys
 from unit.audit.audit_logs import NEVER, lines_of, put_lines
 
-pytestmark = pytest.mark.requirement("FS-5")
 WORDS = [
     "alpha",
     "be ta",
@@ -149,6 +148,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Sess
         yield folder, opened
 
 
+@pytest.mark.requirement("SRV-5")
 @pytest.mark.parametrize("text", [*QUERIES, *HOSTILE])
 def test_an_indexed_search_finds_what_a_scan_finds(built, text):
     home, keys = built
@@ -230,6 +230,7 @@ def test_few_new_records_are_left_to_the_scan(home, keys):
 # --- what lies on the disk
 
 
+@pytest.mark.requirement("FS-5")
 def test_a_stolen_index_shows_no_word_and_no_stable_hash(home, keys):
     make_log(home, keys, 10, is_packed=False)
     index(home, keys)
@@ -265,6 +266,7 @@ def test_without_the_private_key_a_chunk_does_not_open(home, keys):
 # --- erasing
 
 
+@pytest.mark.requirement("FS-5")
 def test_nothing_of_an_erased_session_is_findable(home, keys):
     with AuditLog.open(str(home / "audit"), keys=keys, settings=NEVER) as log:
         for number in range(23):
@@ -361,6 +363,7 @@ def damages(path: Path) -> Iterator[str]:
     path.write_bytes(good)
 
 
+@pytest.mark.requirement("SRV-5")
 def test_a_damaged_chunk_hides_no_record_and_is_built_anew(home, keys):
     make_log(home, keys, 30, is_packed=False)
     index(home, keys)
