@@ -77,6 +77,7 @@ async def audit_page(
         rows=happenings(page.records),
         filters=filters,
         kinds=sorted(_KINDS),
+        looked_to=page.next,
         next=with_query(_LIST, **filters, before=page.next) if page.next else "",
         took_s=time.perf_counter() - started,
         may_verify=browser.may(Permission.AUDIT_READ),
