@@ -104,10 +104,6 @@ class Accounts:
         """Another number after every change of users and tokens."""
         return await self._store.revision()
 
-    async def still_counts(self, identity: Identity) -> bool:
-        """Whether a request that came with this identity may go on: nothing was revoked."""
-        return await self._authentication.still_counts(identity)
-
     async def renewed(self, identity: Identity) -> Identity | None:
         """The identity with the role and the teams of now; None if it does not count any more."""
         return await self._authentication.renewed(identity)

@@ -32,7 +32,7 @@ from cellwall.sandbox.linux.cell_ending import (
     thaw_cells,
 )
 from cellwall.sandbox.linux.cell_search import FoundCell, find_cells
-from cellwall.sandbox.run_ledger import home_tag
+from cellwall.sandbox.run_ledger import cell_tag
 from cellwall.sandbox.stop_flag import StopFlag
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class EmergencyStop:
 
     def _search(self, *, is_detailed: bool = False) -> tuple[FoundCell, ...]:
         ledger = os.path.join(self._home, "runs")
-        return find_cells(ledger, home_tag(self._home), is_detailed=is_detailed)
+        return find_cells(ledger, cell_tag(ledger), is_detailed=is_detailed)
 
     def _require_person(self, deed: str) -> None:
         """What ends the protection needs the permission, and is not for an agent (POL-13)."""

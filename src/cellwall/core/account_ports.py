@@ -219,9 +219,15 @@ class SessionsPort(Protocol):
     ) -> SessionRecord | None: ...
 
     async def list_sessions(
-        self, *, user_id: str, teams: frozenset[str], after: str = "", limit: int = 100
+        self,
+        *,
+        user_id: str,
+        teams: frozenset[str],
+        after: str = "",
+        limit: int = 100,
+        among: Sequence[str] | None = None,
     ) -> tuple[SessionRecord, ...]:
-        """In the order of their ids."""
+        """In the order of their ids; of these ids alone, where `among` is given."""
 
     async def end_session(self, session_id: str, *, now_s: float) -> bool: ...
 

@@ -13,6 +13,7 @@ from fastapi import APIRouter, FastAPI
 import cellwall
 from cellwall.admin.accounts import Accounts
 from cellwall.admin.connections import ConnectionAdmin
+from cellwall.admin.kept_workspaces import KeepBounds
 from cellwall.admin.live_view import LiveView
 from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
@@ -42,6 +43,7 @@ from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.dashboard.page_list import dashboard_routers
 from cellwall.interfaces.http.forwarded import ForwardedClients
 from cellwall.interfaces.http.gate import Gate
+from cellwall.interfaces.http.kept_sessions import KeptSessions
 from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
 from cellwall.interfaces.http.presence import ServicePresence
 from cellwall.interfaces.http.problems import install_handlers
@@ -115,6 +117,15 @@ def make_application(
                 store=store,
                 settings=settings,
                 sandboxes=sandboxes,
+                kept=KeptSessions(
+                    app,
+                    store,
+                    sandboxes,
+                    KeepBounds(
+                        max_count=settings.max_kept_per_user,
+                        max_bytes=settings.max_kept_bytes_per_user,
+                    ),
+                ),
                 approvals=approvals,
                 readiness=ReadinessProbe(app, store, sandboxes),
                 paths=HostPaths.of(app),

@@ -117,12 +117,21 @@ class OwnedSandboxes:
         self._is_closed = False
 
     async def create(
-        self, who: Identity, spec: SandboxSpec, *, keep_alive_s: float, team_id: str | None = None
+        self,
+        who: Identity,
+        spec: SandboxSpec,
+        *,
+        keep_alive_s: float,
+        team_id: str | None = None,
+        resumed_id: str | None = None,
     ) -> OwnedSandbox:
-        """A new sandbox; raises `Busy` beyond the number that one user may have."""
+        """A new sandbox; raises `Busy` beyond the number that one user may have. `resumed_id`: of
+        a kept session, whose files it gets; see `KeptSessions.find`."""
         spec, limits = self._bounded(spec)
         with self._counted(who.user_id):
-            host = await LocalHost.create(self._app, spec, principal=who.principal(INTERFACE))
+            host = await LocalHost.create(
+                self._app, spec, principal=who.principal(INTERFACE), resumed_id=resumed_id
+            )
             made = OwnedSandbox(
                 host, who.user_id, team_id, spec.template, limits, keep_alive_s, Runs(self._tasks)
             )

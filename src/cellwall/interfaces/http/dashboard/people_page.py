@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, get_args
 
 from fastapi import APIRouter, Query, Request, Response
@@ -19,6 +20,7 @@ from cellwall.interfaces.http.dashboard.templating import with_query
 routes = APIRouter(route_class=PageRoute)
 _LIST = "/ui/people"
 _DAY_S = 86_400.0
+_DAYS = re.compile(r"[0-9]{1,3}")
 Deed = Literal["role", "disable", "enable", "link", "revoke"]
 
 
@@ -94,7 +96,7 @@ async def change_person(
 async def add_token(request: Request, browser: CurrentBrowser, form: CurrentForm) -> Response:
     """A service token for a program; its secret is shown once."""
     days = form.text("days")
-    if not days.isdigit() or not 1 <= int(days[:4]) <= 365:
+    if _DAYS.fullmatch(days) is None or not 1 <= int(days) <= 365:
         raise BadInput("a token lives between 1 and 365 days", hint="Choose a number of days.")
     body = body_of(NewToken, {"name": form.text("name"), "lives_s": int(days) * _DAY_S})
     made = await account_routes.create_token(browser.service, browser.caller, body)
