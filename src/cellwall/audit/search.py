@@ -263,9 +263,11 @@ class _SegmentSearch:
         if self._wanted is None or self._keys is None:
             return None
         opened = open_line(self._keys, line)
-        if opened is None or contains(searchable(opened.line), self._wanted):
+        if opened is None:
             return None
-        return opened.seq
+        # The text is a part of the line, which is searched faster.
+        has_text = self._wanted in opened.line
+        return None if has_text and contains(searchable(opened.line), self._wanted) else opened.seq
 
 
 def match_line(

@@ -1,4 +1,4 @@
-"""A chunk of the text index: the filters of up to 256 units of one segment, in one sealed file.
+"""A chunk of the text index: the filters of up to 512 units of one segment, in one sealed file.
 
 In clear are numbers that the log has in clear as well: which records, where they lie, the hash of
 the last one, the name of the chunk's key, and the names of the keys that the records were opened
@@ -48,6 +48,11 @@ _TAG_BYTES = 16
 _MAX_KEYS = 1 << 17
 
 
+def pack_names(keys: Iterable[str]) -> bytes:
+    """Names of keys as a header has them."""
+    return b"".join(bytes.fromhex(each.replace("-", "")) for each in keys)
+
+
 class BadChunk(Exception):
     """The file is not a chunk, was altered, or its key is gone."""
 
@@ -72,11 +77,17 @@ class ChunkHeader:
     key: str
     salt: bytes
     units: int
-    opened_with: tuple[str, ...]
-    """Keys of the bodies in the filters: when one is destroyed, the chunk has to go."""
+    key_names: bytes
+    """Names of the keys of bodies in the filters, packed."""
+
+    @property
+    def opened_with(self) -> list[str]:
+        """The keys of bodies in the filters: when one is destroyed, the chunk has to go."""
+        packed = self.key_names
+        texts = (packed[at : at + _NAME_BYTES].hex() for at in range(0, len(packed), _NAME_BYTES))
+        return [f"{text[:8]}-{text[8:]}" for text in texts]
 
     def encode(self) -> bytes:
-        names = b"".join(bytes.fromhex(each.replace("-", "")) for each in self.opened_with)
         head = _HEAD.pack(
             _MAGIC,
             self.segment,
@@ -89,9 +100,9 @@ class ChunkHeader:
             self.key.encode("ascii"),
             self.salt,
             self.units,
-            len(self.opened_with),
+            len(self.key_names) // _NAME_BYTES,
         )
-        return head + names
+        return head + self.key_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +119,8 @@ class TextChunk:
     """An opened chunk; pages are read when a search needs them."""
 
     header: ChunkHeader
-    units: tuple[TextUnit, ...]
+    _sizes: bytes
+    """The number of records and of bytes of each unit."""
     _file: IO[bytes]
     _cipher: AESGCM
     _aad: bytes
@@ -120,11 +132,21 @@ class TextChunk:
     def candidates(self, places: Sequence[Place]) -> list[TextUnit]:
         """The units that may have these grams, the newest first."""
         pages = {number: self.page(number) for number in {place[0] for place in places}}
-        return [self.units[each] for each in matching_units(pages, places, len(self.units))]
+        found = matching_units(pages, places, self.header.units)
+        units = self.units() if found else []
+        return [units[each] for each in found]
+
+    def units(self) -> list[TextUnit]:
+        """All units, the oldest first."""
+        units, first, start = [], self.header.first, self.header.start
+        for records, size_bytes in _UNIT.iter_unpack(self._sizes):
+            units.append(TextUnit(first, start, start + size_bytes))
+            first, start = first + records, start + size_bytes
+        return units
 
     def page(self, number: int) -> bytes:
         """One page of filters; raises `BadChunk`."""
-        size_bytes = PAGE_ROWS * row_bytes(len(self.units)) + _TAG_BYTES
+        size_bytes = PAGE_ROWS * row_bytes(self.header.units) + _TAG_BYTES
         at = self._pages_at + number * size_bytes
         sealed = os.pread(self._file.fileno(), size_bytes, at)
         return _unseal(self._cipher, number, sealed, self._aad)
@@ -145,8 +167,6 @@ def read_header(file: IO[bytes]) -> ChunkHeader:
     names = file.read(count * _NAME_BYTES)
     if len(names) != count * _NAME_BYTES:
         raise BadChunk("too short")
-    texts = (names[at : at + _NAME_BYTES].hex() for at in range(0, len(names), _NAME_BYTES))
-    opened_with = tuple(f"{text[:8]}-{text[8:]}" for text in texts)
     return ChunkHeader(
         segment=segment,
         first=first,
@@ -158,7 +178,7 @@ def read_header(file: IO[bytes]) -> ChunkHeader:
         key=name,
         salt=salt,
         units=units,
-        opened_with=opened_with,
+        key_names=names,
     )
 
 
@@ -173,20 +193,11 @@ def open_chunk(path: str, keys: SessionKeysPort) -> TextChunk:
         aad = sha256(header.encode()).digest()
         cipher = _cipher(keys, header)
         at, table_bytes = file.tell(), header.units * _UNIT.size + _TAG_BYTES
-        table = _unseal(cipher, PAGES, os.pread(file.fileno(), table_bytes, at), aad)
-        units = _units(header, _UNIT.iter_unpack(table))
-        return TextChunk(header, units, file, cipher, aad, at + table_bytes)
+        sizes = _unseal(cipher, PAGES, os.pread(file.fileno(), table_bytes, at), aad)
+        return TextChunk(header, sizes, file, cipher, aad, at + table_bytes)
     except BaseException:
         file.close()
         raise
-
-
-def _units(header: ChunkHeader, sizes: Iterable[tuple[int, ...]]) -> tuple[TextUnit, ...]:
-    units, first, start = [], header.first, header.start
-    for records, size_bytes in sizes:
-        units.append(TextUnit(first, start, start + size_bytes))
-        first, start = first + records, start + size_bytes
-    return tuple(units)
 
 
 def encode_chunk(

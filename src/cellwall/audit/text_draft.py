@@ -6,7 +6,14 @@ from contextlib import closing
 
 from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.records import parse_link
-from cellwall.audit.text_chunk import BadChunk, ChunkHeader, TextUnit, encode_chunk, open_chunk
+from cellwall.audit.text_chunk import (
+    BadChunk,
+    ChunkHeader,
+    TextUnit,
+    encode_chunk,
+    open_chunk,
+    pack_names,
+)
 from cellwall.audit.text_filter import (
     MAX_UNIT_GRAMS,
     MAX_UNIT_RECORDS,
@@ -41,7 +48,7 @@ class ChunkDraft:
             known = chunk.header
             draft = cls(known.segment, known.first, known.start)
             pages = [chunk.page(number) for number in range(PAGES)]
-            draft._rows, draft._units = FilterRows.of(pages, known.units), list(chunk.units)
+            draft._rows, draft._units = FilterRows.of(pages, known.units), chunk.units()
             draft._opened_with = dict.fromkeys(known.opened_with)
             draft._key = known.key
             draft.last, draft.end = known.last, known.end
@@ -91,7 +98,7 @@ class ChunkDraft:
             key=self._key,
             salt=b"",
             units=len(self._units),
-            opened_with=tuple(self._opened_with),
+            key_names=pack_names(self._opened_with),
         )
         pages = self._rows.pages(len(self._units))
         return encode_chunk(header, self._units, pages, keys), header

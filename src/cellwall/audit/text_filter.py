@@ -14,14 +14,14 @@ from itertools import pairwise
 
 from cellwall.audit.searchable_text import MIN_OPAQUE_CHARACTERS, without_opaque
 
-PAGES = 64
+PAGES = 32
 PAGE_ROWS = 512
-MAX_UNITS = 256
-MAX_UNIT_GRAMS = 2048
-"""With three of 32,768 rows for each gram, one unit in two hundred has all rows of a gram that it
+MAX_UNITS = 512
+MAX_UNIT_GRAMS = 1024
+"""With three of 16,384 rows for each gram, one unit in two hundred has all rows of a gram that it
 does not have; two grams of a text err together once in forty thousand."""
-MAX_UNIT_RECORDS = 64
-MIN_UNIT_BYTES = 32 * 1024
+MAX_UNIT_RECORDS = 32
+MIN_UNIT_BYTES = 16 * 1024
 """Of stored records, so that the filters take an eighth of them at most. Long texts have more grams
 in as many bytes: their filters are denser, and err more often."""
 GRAM_CHARACTERS = 4
