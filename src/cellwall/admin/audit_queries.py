@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -159,20 +160,27 @@ def _refuse_locked(found: FoundRecord) -> None:
 
 
 def about(
-    subject_id: str, *, ask: AskPassphrase | None = None, is_strict: bool = False
+    subject_id: str,
+    *,
+    home: str | None = None,
+    ask: AskPassphrase | None = None,
+    keys: SessionKeys | None = None,
+    is_strict: bool = False,
 ) -> list[dict[str, Any]]:
-    """All records of an action or a session, or of the action of a record."""
+    """All records of an action or a session, or of the action of a record. `home` and `keys`:
+    those of the running service."""
+    read = partial(newest, home=home, ask=ask, keys=keys)
     query = Query(action_id=subject_id)
     if subject_id.startswith("sbx_"):
         query = Query(session_id=subject_id)
     elif subject_id.startswith("evt_"):
-        found = next(newest(Query(id=subject_id), ask=ask), None)
+        found = next(read(Query(id=subject_id)), None)
         if found is None:
             return []
         if not found["action_id"]:
             return [found]
         query = Query(action_id=found["action_id"])
-    return list(newest(query, ask=ask, is_strict=is_strict))[::-1]
+    return list(read(query, is_strict=is_strict))[::-1]
 
 
 @contextmanager
@@ -197,6 +205,7 @@ def check(
     directory: str | None = None,
     witness: str | None = None,
     home: str | None = None,
+    on_verified: verify.OnVerified | None = None,
 ) -> VerifyReport:
     """Verify the log; writes nothing, not even a repair.
 
@@ -221,7 +230,9 @@ def check(
             if not report.ok:
                 return report
             notes += _witness_notes(report.origin, witness)
-        report = verify.verify(place, known, checkpoints=notes, since=since)
+        report = verify.verify(
+            place, known, checkpoints=notes, since=since, on_verified=on_verified
+        )
         # A log that was restarted is not the one that is remembered.
         if report.ok and remembered and remembered.origin == report.origin and not is_asked:
             return verify.verify(place, known, checkpoints=[*notes, remembered.note], since=since)
