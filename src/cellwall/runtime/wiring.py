@@ -46,7 +46,7 @@ from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
 from cellwall.runtime.package_trees import PackageTrees, kept_trees
 from cellwall.runtime.pipeline import Runtime
-from cellwall.runtime.policy_places import user_policy
+from cellwall.runtime.policy_places import approved_rules_file
 from cellwall.runtime.python_query import PythonQuery
 from cellwall.runtime.recording import audit_directory, note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
@@ -290,7 +290,7 @@ def open_app(
         timeout_s=settings.approvals.timeout_s,
         channels=settings.approvals.channels,
         queue=ApprovalQueue(home, key=approver_key(settings)),
-        policy_path=user_policy(environ),
+        policy_path=approved_rules_file(settings.policy.files, environ),
     )
     packages = PackageSessions(settings, dict(environ), approvals)
     open_judge = functools.partial(judge_of, settings, home)

@@ -16,6 +16,7 @@ from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.messages import SessionStore
 from cellwall.interfaces.http.approval_records import ApprovalRecords
+from cellwall.interfaces.http.audit_verification import AuditVerification
 from cellwall.interfaces.http.kept_sessions import KeptSessions
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
@@ -87,6 +88,7 @@ class Service:
     """Threads for reading the record and for scans; more would starve the runs."""
 
     waiting: WaitingRequests = field(default_factory=WaitingRequests)
+    verification: AuditVerification = field(default_factory=AuditVerification)
 
     @property
     def board(self) -> ApprovalBoard:

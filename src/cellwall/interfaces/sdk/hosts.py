@@ -170,6 +170,11 @@ class LocalHost:
     def waiting(self) -> AbstractContextManager[None]:
         return self._live.entered()
 
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domain rules of this sandbox, without those of the configuration."""
+        return self._pattern.allow_domains
+
     async def perform(
         self,
         operation: Operation,
