@@ -437,6 +437,7 @@ def test_a_long_search_ends_in_time_and_goes_on_where_it_ended(
     monkeypatch.setattr(lookup_routes, "_MAX_SEEN", 4)
     page, pages = ann.open("/ui/audit?text=needle-42").text, 1
     assert "Nothing found yet" in page
+    assert "The search goes on with older records" in page
     while "echo needle-42" not in page:
         following = re.search(r'class="button" href="(/ui/audit[^"]+)">Search further', page)
         assert following is not None, page
