@@ -30,6 +30,9 @@ from cellwall.core.types import (
 )
 from cellwall.core.verdict import Decision
 
+_FETCH = "WebFetch("
+"""The subject of a decision about a host; a run is denied for a domain as well."""
+
 
 def decision_body(decision: Decision) -> dict[str, Json]:
     """A decision with the source of its rule."""
@@ -37,8 +40,10 @@ def decision_body(decision: Decision) -> dict[str, Json]:
 
 
 def denial_body(action: Action, decision: Decision) -> dict[str, Json]:
-    """The denied operation and the decision."""
-    return {**decision_body(decision), **_operation_body(action)}
+    """The denied operation and the decision, with the host where it was denied for one."""
+    host = decision.subject.removeprefix(_FETCH).removesuffix(")")
+    domain = {"domain": host} if decision.subject.startswith(_FETCH) else {}
+    return {**decision_body(decision), **_operation_body(action), **domain}
 
 
 def tool_result_body(operation: ToolResult, result: RunResult) -> dict[str, Json]:
