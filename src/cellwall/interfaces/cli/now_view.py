@@ -120,11 +120,8 @@ class NowView:
         lines = []
         for each in self.questions:
             left_s = max(0.0, each.deadline_s - time.time())
-            head = (
-                f"{each.id}  {left_s:4.0f} s left  "
-                if is_wide
-                else f"{each.id[:12]} {left_s:4.0f} s  "
-            )
+            name = one_line(each.id, most=32) if is_wide else one_line(each.id[:12])
+            head = f"{name}  {left_s:4.0f} s{' left' if is_wide else ''}  "
             who = f"{one_line(each.principal.name, most=20)}  " if is_wide else ""
             head += f"{who}{one_line(each.tool, most=20)}: "
             lines.append(head + one_line(each.text, most=max(20, columns - len(head))))
@@ -227,7 +224,8 @@ def _span(seconds: float | None) -> str:
 
 def _event_line(event: Happening, columns: int) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(event.at_s))
-    head = f"{clock}  {event.verdict or event.kind:10}  "
+    word = one_line(event.verdict or event.kind, most=10)  # of a log that may have been altered
+    head = f"{clock}  {word:10}  "
     if columns >= _WIDE_COLUMNS:
         head += f"{one_line(event.by, most=16):16}  "
     reason = f"  ({one_line(event.reason, most=80)})" if event.reason else ""
