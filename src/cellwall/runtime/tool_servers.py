@@ -96,14 +96,14 @@ class ToolServers:
     def judge(self, operation: CallServerTool) -> Decision:
         key = (operation.server, operation.tool)
         try:
-            offered = self._offers.for_server(operation.server)
-            settings = self._catalog.read(operation.server).settings
+            entry = self._catalog.read(operation.server)
+            offered = self._offers.for_entry(entry)
         except CellwallError as error:
             if operation.server in self._live:  # removed while it ran
                 self._live[operation.server].stop.set()
             return Decision.built_in(Verdict.DENY, "mcp:unknown", error.message)
         live = self._live.get(operation.server)
-        if self._is_withheld(settings):
+        if self._is_withheld(entry.settings):
             return Decision.built_in(Verdict.DENY, "mcp:shared", _SHARED)
         if key not in offered.tools:
             reason = offered.withheld.get(key, "no person has accepted this tool")
@@ -134,7 +134,6 @@ class ToolServers:
 
     async def session_of(self, server: str) -> str:
         """The sandbox of a server, which need not run yet; approvals hold for it."""
-        self._catalog.read(server)
         return (await self._opened(server)).session_id
 
     async def look(self, server: str) -> ToolSet:

@@ -34,7 +34,6 @@ from cellwall.core.types import Principal
 from cellwall.interfaces.mcp.results import INTERNAL, refusal, result_of, session_result
 from cellwall.interfaces.mcp.sessions import ClientSandboxes
 from cellwall.interfaces.mcp.tools import (
-    TOOLS,
     WITHOUT_SANDBOX,
     Arguments,
     arguments_of,
@@ -150,16 +149,23 @@ class Calls:
         return bool(self._under_way)
 
     def begin(
-        self, tool: str, tool_input: Mapping[str, object] | None, *, can_ask: bool, counts: bool
+        self,
+        tool: str,
+        tool_input: Mapping[str, object] | None,
+        *,
+        other: tuple[str, str] | None,
+        can_ask: bool,
+        counts: bool,
     ) -> Call:
-        """Start a call; raises `Busy` if there are too many, `BadInput` for wrong arguments."""
+        """Start a call; raises `Busy` if there are too many, `BadInput` for wrong arguments.
+        `other` is the server and tool of a name that is not Cellwall's own."""
         if len(self._under_way) >= MAX_CALLS:
             raise Busy(
                 f"{MAX_CALLS} calls are already running",
                 hint="Wait for some of them to end.",
                 code="CW-BUSY",
             )
-        arguments = arguments_of(tool, tool_input) if tool in TOOLS else None
+        arguments = arguments_of(tool, tool_input) if other is None else other
         call = Call(tool, tool_input)
         self._under_way.add(call)
         self._tasks.start_soon(self._run, call, arguments, can_ask, counts)
@@ -168,17 +174,17 @@ class Calls:
     async def _run(
         self,
         call: Call,
-        arguments: Arguments | None,
+        arguments: Arguments | tuple[str, str],
         can_ask: bool,  # noqa: FBT001  # a task group passes no keywords
         counts: bool,  # noqa: FBT001  # a task group passes no keywords
     ) -> None:
         try:
             with call.scope:
                 try:
-                    if arguments is None:
-                        result = await self._call_other(call, can_ask=can_ask)
-                    else:
+                    if isinstance(arguments, Arguments):
                         result = await self._done(call, arguments, can_ask=can_ask, counts=counts)
+                    else:
+                        result = await self._call_other(call, arguments, can_ask=can_ask)
                 except CellwallError as error:
                     result = refusal(error)
                 except Exception as error:  # noqa: BLE001  # ERR-1: no trace of any exception leaves
@@ -210,12 +216,14 @@ class Calls:
         """The principal when the answer comes: a role may be lowered while a question waits."""
         return self._sandboxes.principal
 
-    async def _call_other(self, call: Call, *, can_ask: bool) -> CallToolResult:
+    async def _call_other(
+        self, call: Call, other: tuple[str, str], *, can_ask: bool
+    ) -> CallToolResult:
         """A tool of another server."""
-        assert self._gateway is not None  # noqa: S101  # the server knows no other tools
+        assert self._gateway is not None  # noqa: S101  # which has found the tool
         put = call.ask if can_ask else None
         ask = Elicitation(self._answerer, put)
-        return await self._gateway.call(call.tool, call.arguments, ask=ask, put=put)
+        return await self._gateway.call(other, call.arguments, ask=ask, put=put)
 
     async def _about_sessions(self, tool: str, arguments: Arguments) -> CallToolResult:
         if tool == "new_session":

@@ -34,6 +34,7 @@ from cellwall import __version__
 from cellwall.config.debugging import shows_traces
 from cellwall.core.errors import CellwallError
 from cellwall.core.showing import one_line
+from cellwall.interfaces.mcp.call_requests import CallRequests
 from cellwall.interfaces.mcp.calls import Call, Calls, PendingQuestion, can_ask, internal
 from cellwall.interfaces.mcp.results import refusal
 from cellwall.interfaces.mcp.sessions import ClientSandboxes
@@ -95,8 +96,9 @@ class ClientSession:
             on_list_tools=self._list,
             on_call_tool=self._call,
         )
-        # Otherwise arguments and results would go to an exporter that the environment configures.
-        server.middleware.clear()
+        # Without the SDK's own: arguments and results would go to an exporter that the environment
+        # configures.
+        server.middleware[:] = [CallRequests(self._call)]
         try:
             async with anyio.create_task_group() as tasks:
                 gateway = None if self._others is None else await self._others.open(tasks)
@@ -134,18 +136,23 @@ class ClientSession:
     async def _call(
         self, ctx: ServerRequestContext[Any], params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
-        is_of_others = self._others is not None and await self._others.has(params.name)
-        if params.name not in TOOLS and not is_of_others:
-            raise MCPError(INVALID_PARAMS, f"unknown tool: {one_line(params.name)}")
+        other = None
+        if params.name not in TOOLS:
+            other = None if self._others is None else await self._others.find(params.name)
+            if other is None:
+                raise MCPError(INVALID_PARAMS, f"unknown tool: {one_line(params.name)}")
         try:
-            return await self._dispatch(ctx, params)
+            return await self._dispatch(ctx, params, other)
         except CellwallError as error:
             return refusal(error)
         except Exception as error:  # noqa: BLE001  # the SDK would send its message to the client
             return internal(error)
 
     async def _dispatch(
-        self, ctx: ServerRequestContext[Any], params: CallToolRequestParams
+        self,
+        ctx: ServerRequestContext[Any],
+        params: CallToolRequestParams,
+        other: tuple[str, str] | None,
     ) -> CallToolResult | InputRequiredResult:
         is_modern = is_version_at_least(ctx.protocol_version, _ANSWERS_WITH_QUESTIONS)
         wants_progress = "progress_token" in (ctx.meta or {})
@@ -156,6 +163,7 @@ class ClientSession:
             call = self._calls.begin(
                 params.name,
                 params.arguments,
+                other=other,
                 can_ask=can_ask(ctx.session.client_capabilities),
                 counts=wants_progress,
             )

@@ -71,9 +71,9 @@ class GatewayTools:
         """
         if not self._may_call:  # guesses must not tell which servers there are
             return None
-        for offered in (await self._servers.offered_now()).tools.values():
-            if offered.name == name:
-                return offered.server, offered.tool
+        offered = (await self._servers.offered_now()).by_name.get(name)
+        if offered is not None:
+            return offered.server, offered.tool
         server, hyphen, tool = name.partition("-")
         try:
             known = check_server_name(server) in self._servers.names()
@@ -83,16 +83,13 @@ class GatewayTools:
 
     async def call(
         self,
-        name: str,
+        found: tuple[str, str],
         arguments: Mapping[str, object] | None,
         *,
         ask: ApproverPort,
         put: Put | None,
     ) -> CallToolResult:
-        """One call, as an action."""
-        found = await self.find(name)
-        if found is None:
-            raise BadInput("there is no such tool", code="CW-BAD-ARGUMENT")
+        """One call, as an action, of what `find` found."""
         server, tool = found
         elicit = None if put is None else _Questions(server, put)
         operation = CallServerTool(server, tool, _checked(arguments), elicit)
