@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 import anyio
-from mcp.shared.exceptions import MCPError
 from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,

@@ -120,9 +120,9 @@ async def test_end_of_the_server_ends_all_calls_and_refuses_new_ones() -> None:
     async with anyio.create_task_group() as tasks:
         ended = await _begin(server, tasks, "first", "second")
         server.calls.close()
-    assert {
-        each.code if isinstance(each, MCPError) else each for each in ended.values()
-    } == {CONNECTION_CLOSED}
+    assert {each.code if isinstance(each, MCPError) else each for each in ended.values()} == {
+        CONNECTION_CLOSED
+    }
     with pytest.raises(MCPError, match="Connection closed"):
         await server.calls.call("third", {}, {})
 
