@@ -136,6 +136,17 @@ class ToolServers:
         """The sandbox of a server, which need not run yet; approvals hold for it."""
         return (await self._opened(server)).session_id
 
+    async def session_for(self, operation: CallServerTool) -> str | None:
+        """`session_of`; None where a sandbox would be made for a call that is refused."""
+        live = self._live.get(operation.server)
+        try:
+            if live is not None and live.settings == self._catalog.read(live.name).settings:
+                return live.session_id
+        except CellwallError:
+            return None  # removed: the call is refused
+        is_open = self.judge(operation).verdict is Verdict.ALLOW
+        return await self.session_of(operation.server) if is_open else None
+
     async def look(self, server: str) -> ToolSet:
         """Start a server and return what it lists, for a review."""
         live = await self._opened(server)

@@ -17,7 +17,6 @@ from cellwall.core.outcomes import Status
 from cellwall.core.showing import block, fit
 from cellwall.core.tool_servers import CallServerTool, check_server_name
 from cellwall.core.types import Action, Json, Permission, Principal, new_id
-from cellwall.core.verdict import Verdict
 from cellwall.interfaces.mcp.results import result_of
 from cellwall.interfaces.mcp.tools import OUTPUT_SCHEMA
 from cellwall.runtime.offered_tools import OfferedTool
@@ -93,13 +92,11 @@ class GatewayTools:
         server, tool = found
         elicit = None if put is None else _Questions(server, put)
         operation = CallServerTool(server, tool, _checked(arguments), elicit)
-        # A call that will be refused makes no sandbox.
-        is_open = self._servers.judge(operation).verdict is Verdict.ALLOW
         action = Action(
             id=new_id("act"),
             principal=self._who(),
             operation=operation,
-            session_id=await self._servers.session_of(server) if is_open else None,
+            session_id=await self._servers.session_for(operation),
             policy=self._policy,
             audience="model",
         )
