@@ -535,8 +535,8 @@ def test_digest_with_letters_of_a_token_needs_no_full_walk_and_changes_nothing()
     for each in odd:
         body = {"code": "print(1)", "code_sha256": each}
         text = encode_simple(body, MAX_FIELD_BYTES)
-        assert text == encode_bounded(body, MAX_FIELD_BYTES) == json.dumps(
-            body, separators=(",", ":")
+        assert (
+            text == encode_bounded(body, MAX_FIELD_BYTES) == json.dumps(body, separators=(",", ":"))
         )
 
 
