@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -19,6 +21,7 @@ import anyio
 import pytest
 
 import cellwall
+from cellwall.admin.emergency_stop import EmergencyStop
 from cellwall.admin.package_inventory import sbom_of_record
 from cellwall.admin.package_locks import Ecosystem, PackageLocks
 from cellwall.admin.templates import Templates
@@ -28,7 +31,10 @@ from cellwall.core.types import Action
 from cellwall.runtime import source_builds
 from cellwall.runtime.approvals import CallbackApprover
 from cellwall.runtime.wiring import open_app, principal
+from cellwall.sandbox.linux.cell_search import find_cells
+from cellwall.sandbox.run_ledger import cell_tag
 from conftest import audit_records
+from interfaces.test_cli_process import DEADLINE_S, until
 from registries import serve_registries, write_registry_config
 from source_archives import BACKEND, add_backend, add_source, project_files
 from unit.runtime.questions_for_tests import said
@@ -276,6 +282,38 @@ def test_a_build_that_is_an_attack_leaves_no_wheel(kind, configure, registries, 
     assert outcome.status != "ok", outcome
     assert HOSTILE[kind][1] in texts(outcome)
     assert (built(state_home), bodies("package-built")) == ([], [])
+
+
+@ONLY_COLD
+@pytest.mark.requirement("OBS-3")
+def test_an_emergency_stop_ends_a_build(configure, state_home):
+    config, switch = configure(ALLOWED), EmergencyStop.configured(principal("cli"))
+
+    def is_building():
+        found = find_cells(f"{state_home}/runs", cell_tag(f"{state_home}/runs"))
+        return [
+            each for each in found if each.processes and is_hanging_build(each.processes[-1].pid)
+        ]
+
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            outcome = threads.submit(build, config, "hanging-zebra")
+            until(is_building)
+            assert switch.stop(reason="test").is_complete
+            assert find_cells(f"{state_home}/runs", cell_tag(f"{state_home}/runs")) == ()
+            assert outcome.result(DEADLINE_S).status != "ok"
+        refused = build(config, "harmless-zebra")
+        assert (refused.status, refused.error.code) == ("denied", "CW-STOPPED")
+        assert built(state_home) == []
+    finally:
+        assert switch.lift(reason="test")
+
+
+def is_hanging_build(pid):
+    """Whether this is the backend that hangs: its command line names the archive."""
+    with suppress(OSError):
+        return b"hanging_zebra-1.0.tar.gz" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 @ONLY_COLD

@@ -39,7 +39,8 @@ class Person:
 class Agent:
     """One client with one server."""
 
-    def __init__(self, client: Client, portal: BlockingPortal, person: Person) -> None:
+    def __init__(self, client: Client, portal: BlockingPortal, person: Person, home: Path) -> None:
+        self.home = home
         self.client = client
         self.portal = portal
         self.person = person
@@ -87,7 +88,7 @@ def connected(
             stdio_client(params, errlog=errors), mode=mode, elicitation_callback=person.ask
         )
         with portal.wrap_async_context_manager(client):
-            yield Agent(client, portal, person)
+            yield Agent(client, portal, person, home)
 
 
 def until(seen: Callable[[], object]) -> None:

@@ -151,7 +151,7 @@ class McpService:
                     yield client
 
         with self.portal.wrap_async_context_manager(opened()) as client:
-            yield Agent(client, self.portal, person)
+            yield Agent(client, self.portal, person, self.home)
 
 
 HANDSHAKE = "2025-11-25"

@@ -43,6 +43,7 @@ def test_without_a_terminal_the_error_names_the_option():
     assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (125, "CW-USAGE")
 
 
+@pytest.mark.requirement("OBS-1")
 def test_a_snapshot_has_sandboxes_with_usage_and_decisions_with_reasons(policy):
     with sdk.Sandbox.create(keep_alive=60) as sandbox:
         sandbox.run_code("x = bytearray(10_000_000)")
@@ -73,7 +74,7 @@ def test_bars_grow_with_the_value():
     assert spark([]) == ""
 
 
-@pytest.mark.requirement("POL-13")
+@pytest.mark.requirement("OBS-1", "POL-13")
 def test_hostile_text_is_escaped_and_an_agents_shell_cannot_allow(
     policy,
     settings,

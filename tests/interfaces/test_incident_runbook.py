@@ -13,7 +13,7 @@ import pytest
 
 from cellwall.sandbox.linux.cell_ending import is_frozen
 from cellwall.sandbox.linux.cell_search import find_cells
-from cellwall.sandbox.run_ledger import home_tag
+from cellwall.sandbox.run_ledger import cell_tag
 from interfaces import prepared_program
 from interfaces.test_cli_process import DEADLINE_S, cellwall
 
@@ -46,7 +46,7 @@ def test_the_runbook_works_as_it_is_written(tmp_path: Path) -> None:
     assert list(steps) == ["1", "2", "3", "4", "5", "6"]
 
     assert re.search(r"\n([1-9]\d*) sandboxes.* are alive, \1 suspended\n", follow("1", steps["1"]))
-    cells = find_cells(f"{home}/runs", home_tag(home))
+    cells = find_cells(f"{home}/runs", cell_tag(f"{home}/runs"))
     assert cells
     assert all(map(is_frozen, cells))
     assert b"CW-STOPPED" in cellwall("run", "--", "true").stderr
@@ -64,7 +64,7 @@ def test_the_runbook_works_as_it_is_written(tmp_path: Path) -> None:
     ]
 
     assert "0 sandboxes and templates are alive" in follow("4", steps["4"])
-    assert find_cells(f"{home}/runs", home_tag(home)) == ()
+    assert find_cells(f"{home}/runs", cell_tag(f"{home}/runs")) == ()
     follow("5", steps["5"])
     follow("6", steps["6"])
     assert cellwall("exec", sandbox, "--", "cat", "file").stdout == b"kept\n"

@@ -21,8 +21,11 @@ from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 
 import cellwall as sdk
+from cellwall.admin.emergency_stop import EmergencyStop
 from cellwall.admin.tool_servers import ServerSettings, ToolServerAdmin
 from cellwall.runtime.wiring import App, open_app, principal
+from cellwall.sandbox.linux.cell_search import find_cells
+from cellwall.sandbox.run_ledger import cell_tag
 from conftest import growing_segment
 from interfaces.mcp_agent import Agent, connected, until
 from interfaces.test_cli_process import cellwall, error_code, person
@@ -176,6 +179,28 @@ def test_tool_that_changes_while_it_runs_is_withdrawn(agent: Agent) -> None:
     assert "shifty-add" not in names(agent)
     assert agent.told("shifty-add", a=1, b=2)["status"] == "denied"
     assert agent.told("shifty-shift")["status"] == "ok"
+
+
+@pytest.mark.requirement("OBS-3", "SRV-7")
+def test_an_emergency_stop_ends_the_servers_and_a_lift_starts_them_again(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = str(agent.home)
+    monkeypatch.setenv("CELLWALL_HOME", home)
+    switch = EmergencyStop.configured(principal("cli"))
+    moment = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
+    assert agent.told("time-convert_time", **moment)["status"] == "ok"
+    assert find_cells(f"{home}/runs", cell_tag(f"{home}/runs"))  # the control: servers are cells
+    try:
+        report = switch.stop(reason="test")
+        assert report.is_complete
+        assert report.cells
+        assert find_cells(f"{home}/runs", cell_tag(f"{home}/runs")) == ()
+        refused = agent.told("time-convert_time", **moment)
+        assert (refused["status"], refused["error"]["code"]) == ("denied", "CW-STOPPED")
+    finally:
+        assert switch.lift(reason="test")
+    until(lambda: agent.told("time-convert_time", **moment)["status"] == "ok")
 
 
 @pytest.mark.requirement("SRV-7", "POL-13")

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import pytest
 
 from adversarial.test_mcp_gateway_attacks import script
 from cellwall.admin.tool_servers import ServerSettings
 from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
 from cellwall.core.network import Binding
+from cellwall.runtime import live_server
 from conftest import audit_records
 from interfaces.mcp_agent import Agent, until
 from interfaces.mcp_service import BOSS, McpService, RawClient, serving
@@ -214,3 +218,53 @@ def test_servers_of_one_user_are_bounded(service: McpService) -> None:
     finally:
         while opened:
             opened.pop().__exit__(None, None, None)
+
+
+@pytest.mark.requirement("RBAC-2")
+def test_a_lowered_role_ends_the_servers_that_it_started_without_a_further_request(
+    service: McpService,
+) -> None:
+    def running(name: str) -> list[str]:
+        owner = service.user_ids[name]
+        return [each.name for user, _, each in service.endpoint.all_servers() if user == owner]
+
+    (hal, _), (ida, _) = service.token("hal"), service.token("ida")
+    with service.connected(hal) as agent, service.connected(ida) as other:
+        assert "kept" in notes(agent, "kept")
+        assert "kept" in notes(other, "kept")
+        service.set_role("hal", "user")
+        until(lambda: not running("hal"))
+        assert running("ida") == ["keeper"]  # the control: a role that has not changed
+        assert "kept" not in notes(agent, "again")  # a new process, with the rights of now
+        service.set_role("hal", "guest")
+        until(lambda: not running("hal"))
+
+
+def test_servers_that_are_ending_count_for_their_user(
+    service: McpService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+    end_server = live_server._end_server
+
+    async def end_later(live: live_server.LiveServer) -> None:
+        await anyio.to_thread.run_sync(may_end.wait)
+        await end_server(live)
+
+    made = [service.token("jon") for _ in range(3)]
+    with ExitStack() as opened:
+        for token, _ in made[:2]:
+            agent = opened.enter_context(service.connected(token))
+            assert agent.told("keeper-remember", note="n")["status"] == "ok"
+            assert agent.told("second-recall", note="n")["status"] == "ok"
+        monkeypatch.setattr(live_server, "_end_server", end_later)
+        opened.callback(may_end.set)
+        revoke = service.accounts.directory.revoke_token
+        service.run(lambda: revoke(made[0][1], by=BOSS))
+        owner = service.user_ids["jon"]
+        until(lambda: sum(user == owner for user, _, _ in service.endpoint.all_servers()) == 2)
+        third = opened.enter_context(service.connected(made[2][0]))
+        refused = third.told("keeper-remember", note="n")
+        assert refused["error"]["code"] == "CW-TOO-MANY-SESSIONS"
+        may_end.set()
+        # The control: the same call, once the sandboxes are gone.
+        until(lambda: third.told("keeper-remember", note="n")["status"] == "ok")

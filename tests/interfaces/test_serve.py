@@ -13,6 +13,7 @@ import threading
 import uuid
 import warnings
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,8 @@ def handshake(client: ssl.SSLContext, place: Place) -> str:
 def test_tls_by_files_also_beyond_loopback_and_a_renewed_certificate_is_used(place):
     authority = trustme.CA()
     certificate(place, "cellwall.test", "127.0.0.1", authority=authority)
-    place.configure(tls_settings(place, "housekeeping_s = 1.0\nrequest_timeout_s = 1.0\n"))
+    bounds = "housekeeping_s = 1.0\nrequest_timeout_s = 1.0\nmax_connections = 8\n"
+    place.configure(tls_settings(place, bounds))
     with place.serving("--host", "0.0.0.0", "--port", "0") as served:
         port = int(served.url.rpartition(":")[2])
         assert served.url == f"https://cellwall.test:{port}"
@@ -254,6 +256,16 @@ def test_tls_by_files_also_beyond_loopback_and_a_renewed_certificate_is_used(pla
             assert silent.recv(1) == b""  # no handshake comes, so the connection is closed
         certificate(place, "cellwall.test", authority=authority)
         until(lambda: connect(modern)[1] != first)
+        # Handshakes that stay half open count as connections: else they take every descriptor.
+        opened = Path(f"/proc/{served.process.pid}/fd")
+        before, most = len(os.listdir(opened)), 0
+        with ExitStack() as lines:
+            for _ in range(60):
+                lines.enter_context(socket.create_connection(("127.0.0.1", port)))
+                most = max(most, len(os.listdir(opened)) - before)
+        assert 0 < most < 20  # 60 without a bound
+        until(lambda: len(os.listdir(opened)) <= before)
+        assert connect(modern)[0] == "TLSv1.3"
 
 
 @pytest.mark.parametrize(

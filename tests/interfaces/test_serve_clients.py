@@ -375,6 +375,31 @@ def test_idle_connections_do_not_take_all_places_for_long(served, ann):
             line.close()
 
 
+@pytest.mark.parametrize(
+    "flood",
+    [b"\x89\x80\0\0\0\0", b"\x01\x80\0\0\0\0" + b"\x00\x80\0\0\0\0"],
+    ids=["pings", "parts"],
+)
+def test_a_websocket_that_floods_is_disconnected(served, flood):
+    """Without an account: the token would come with the first message."""
+    with socket.create_connection(address(served), timeout=DEADLINE_S) as line:
+        line.sendall(
+            b"GET /v1/sessions/sbx_x/terminal HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
+            b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        )
+        assert line.recv(65_536).startswith(b"HTTP/1.1 101 ")
+        line.sendall(b"\x89\x80\0\0\0\0" * 100)
+        answers = b""
+        while len(answers) < 200:  # the control: an ordinary number of pings is answered
+            answers += line.recv(65_536)
+        assert answers == b"\x8a\0" * 100
+        line.sendall(flood[:6])
+        with pytest.raises(ConnectionError):
+            while True:
+                line.sendall(flood[-6:] * 1000)
+
+
 # Housekeeping
 
 

@@ -79,10 +79,6 @@ class Authentication:
             raise failures.ended_token("expired")
         return replace(known.identity, address=address)
 
-    async def still_counts(self, identity: Identity) -> bool:
-        """Whether neither the user, nor the sign-in, nor the token was revoked since."""
-        return await self.renewed(identity) is not None
-
     async def renewed(self, identity: Identity) -> Identity | None:
         """The identity with the role and the teams of now; None if it was revoked since.
 

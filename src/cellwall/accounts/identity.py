@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from cellwall.accounts import failures
@@ -80,6 +80,12 @@ def require_own(resource: Resource | None, who: Identity, *, what: str) -> Resou
     if resource is None or not (is_owner | is_shared):
         raise failures.not_found(what)
     return resource
+
+
+def require_owner(resource: Resource | None, who: Identity, *, what: str) -> Resource:
+    """`require_own` for what no member of a team may do to the resource of another one, such as
+    erasing it."""
+    return require_own(resource, replace(who, teams=frozenset()), what=what)
 
 
 @functools.lru_cache(maxsize=4096)

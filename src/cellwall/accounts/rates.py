@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 from limits import RateLimitItemPerSecond
 from limits.aio.storage import RedisStorage, SlidingWindowCounterSupport, Storage
 from limits.aio.storage.redis.redispy import RedispyBridge
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from limits.errors import ConfigurationError
-from limits.errors import StorageError as RateStoreFailed
 
 from cellwall.accounts import failures
 from cellwall.accounts.identity import address_subject
@@ -28,6 +28,7 @@ from cellwall.core.types import AccountRef
 
 _MAX_KEYS = 65_536
 _REDIS_TIMEOUT_S = 2.0
+_COUNT_WITHIN_S = 5.0
 _PREFIX = "cellwall"
 
 
@@ -167,21 +168,35 @@ class Rates:
         what: str,
         limits: Sequence[tuple[str, str, int]],
     ) -> None:
-        for kind, subject, amount in limits:
-            if not amount or not subject:
-                continue
-            item = RateLimitItemPerSecond(amount, self._settings.window_s)
-            try:
-                if await limiter.hit(item, what, kind, subject):
-                    continue
-                wait_s = await self._wait_s(limiter, item, (what, kind, subject))
-            except (RateStoreFailed, OSError, TimeoutError) as error:
-                raise failures.rates_unknown(type(error).__name__) from None
+        try:
+            # The library's own timeout is for each read, and it tries again.
+            with anyio.fail_after(_COUNT_WITHIN_S):
+                exceeded = await self._first_exceeded(limiter, what, limits)
+        except Exception as error:  # noqa: BLE001  # also what a parser raises for a hostile reply: without a count nothing is within its limit
+            raise failures.rates_unknown(type(error).__name__) from None
+        if exceeded is not None:
+            (kind, subject, amount), wait_s = exceeded
             raise failures.rate_exceeded(
                 f"{amount} {what} per {self._settings.window_s} seconds of one {kind}",
                 retry_after_s=wait_s,
                 is_repeated=self._note_refusal(f"{what}:{kind}:{subject}"),
             )
+
+    async def _first_exceeded(
+        self,
+        limiter: SlidingWindowCounterRateLimiter,
+        what: str,
+        limits: Sequence[tuple[str, str, int]],
+    ) -> tuple[tuple[str, str, int], float] | None:
+        """The limit that refuses, and how long to wait."""
+        for kind, subject, amount in limits:
+            if not amount or not subject:
+                continue
+            item = RateLimitItemPerSecond(amount, self._settings.window_s)
+            if not await limiter.hit(item, what, kind, subject):
+                wait_s = await self._wait_s(limiter, item, (what, kind, subject))
+                return (kind, subject, amount), wait_s
+        return None
 
     async def _wait_s(
         self,

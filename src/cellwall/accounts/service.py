@@ -11,6 +11,7 @@ from cellwall.accounts.directory import Directory
 from cellwall.accounts.flows import Flows
 from cellwall.accounts.guesses import Guesses, GuessSettings
 from cellwall.accounts.identity import Identity
+from cellwall.accounts.live_sign_ins import LiveSignIns
 from cellwall.accounts.oidc.provider import Provider, ProviderSettings
 from cellwall.accounts.oidc.sign_in import OidcSettings, OidcSignIn
 from cellwall.accounts.pairing import Pairings
@@ -89,6 +90,7 @@ class Accounts:
             store, flows, self.sign_in, guesses, log, clock, relying_party(tokens.issuer)
         )  # fmt: skip
         self.directory = Directory(store, roles, passwords, guesses, log, clock, tokens)
+        self.live_sign_ins = LiveSignIns(store, roles, log, clock)
 
     async def close(self) -> None:
         """Close connections to other services."""
@@ -103,10 +105,6 @@ class Accounts:
     async def revision(self) -> int:
         """Another number after every change of users and tokens."""
         return await self._store.revision()
-
-    async def still_counts(self, identity: Identity) -> bool:
-        """Whether a request that came with this identity may go on: nothing was revoked."""
-        return await self._authentication.still_counts(identity)
 
     async def renewed(self, identity: Identity) -> Identity | None:
         """The identity with the role and the teams of now; None if it does not count any more."""

@@ -12,7 +12,7 @@ from hashlib import blake2b
 import anyio
 
 from cellwall.accounts.guesses import GuessSettings
-from cellwall.accounts.identity import Identity, require_own
+from cellwall.accounts.identity import Identity, address_subject, require_own, require_owner
 from cellwall.accounts.oidc.provider import ProviderSettings
 from cellwall.accounts.oidc.sign_in import BegunSignIn, OidcSettings, OidcSignIn
 from cellwall.accounts.passwords import PasswordSettings
@@ -47,8 +47,10 @@ __all__ = [
     "OidcSignIn",
     "TokenPair",
     "account_settings",
+    "address_subject",
     "open_accounts",
     "require_own",
+    "require_owner",
 ]
 
 _DAY_S = 86_400.0

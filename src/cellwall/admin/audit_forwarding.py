@@ -39,9 +39,9 @@ class ForwardReport:
         return ""
 
 
-def forward_report(settings: Settings) -> ForwardReport:
-    """How forwarding of this user's log stands; writes nothing."""
-    home = state_home(os.environ)
+def forward_report(settings: Settings, *, home: str | None = None) -> ForwardReport:
+    """How forwarding of this user's log stands, or of the log of a state folder; writes nothing."""
+    home = home or state_home(os.environ)
     state = read_state(forward_folder(home))
     newest = next(search(audit_directory(home), Query()), None)
     last = 0 if newest is None else newest.record["seq"]

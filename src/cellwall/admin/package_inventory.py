@@ -19,7 +19,12 @@ from cellwall.core.outcomes import EventKind
 from cellwall.core.types import check_id
 from cellwall.core.verdict import Verdict
 from cellwall.packages.evidence import PackageVerdict, Reason, Step
-from cellwall.packages.inventory import InstalledPackage, installed_lock, render_sbom
+from cellwall.packages.inventory import (
+    InstalledPackage,
+    installed_lock,
+    render_requirements,
+    render_sbom,
+)
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.lock_audit import (
     AuditedPackage,
@@ -40,19 +45,24 @@ from cellwall.runtime.registries import RegistrySite, registry_sites
 from cellwall.runtime.vault import AskPassphrase
 from cellwall.runtime.wiring import App
 from cellwall.secrets import failures as vault_failures
+from cellwall.secrets.session_keys import SessionKeys
 
 __all__ = [
     "KINDS",
     "AuditedPackage",
     "Ecosystem",
+    "InstalledPackage",
     "Lock",
     "PackageEvent",
     "PackageReport",
     "audit_lock",
     "explain",
+    "installed_packages",
     "lock_of_file",
     "lock_of_sandbox",
     "lock_of_template",
+    "render_requirements",
+    "render_sbom",
     "sbom_of_lock",
     "sbom_of_record",
 ]
@@ -99,6 +109,11 @@ def lock_of_template(name: str) -> Lock:
 def lock_of_sandbox(session_id: str, *, ask: AskPassphrase | None = None) -> Lock:
     """The packages that a live or ended sandbox got, by the audit log."""
     return installed_lock(_installed(_recorded(session_id, ask)))
+
+
+def installed_packages(session_id: str, *, home: str, keys: SessionKeys) -> list[InstalledPackage]:
+    """The packages that a sandbox of the running service got, the first first."""
+    return _installed(_recorded(session_id, None, home=home, keys=keys))
 
 
 def sbom_of_lock(lock: Lock, *, subject: str) -> bytes:
@@ -250,8 +265,16 @@ def _command(app: App, action_id: str) -> str:
     return ""
 
 
-def _recorded(subject_id: str, ask: AskPassphrase | None) -> list[dict[str, Any]]:
-    records = audit_queries.about(check_id(subject_id), ask=ask, is_strict=True)
+def _recorded(
+    subject_id: str,
+    ask: AskPassphrase | None,
+    *,
+    home: str | None = None,
+    keys: SessionKeys | None = None,
+) -> list[dict[str, Any]]:
+    records = audit_queries.about(
+        check_id(subject_id), home=home, ask=ask, keys=keys, is_strict=True
+    )
     if not records:
         raise BadInput(
             f"the audit log has no record of {subject_id}",

@@ -38,22 +38,27 @@ class RulePreview:
     is_partial: bool
 
 
+def rules_with(text: str, *, answers: str, policy: Policy, layer: Layer) -> RuleBook:
+    """The rules of the policy and one more that allows, in the layer of the file that gets it."""
+    try:
+        rule = parse_rule(text, verdict=Verdict.ALLOW, source=Source("preview"), layer=layer)
+    except BadRule as problem:
+        raise BadInput(
+            f"this is not a rule: {problem}", hint="Write Tool or Tool(specifier)."
+        ) from None
+    return RuleBook((*policy.rules, replace(rule, answers=answers)))
+
+
 def preview_rule(
-    text: str, *, answers: str, policy: Policy, home: str, keys: SessionKeys
+    text: str, *, answers: str, policy: Policy, layer: Layer, home: str, keys: SessionKeys
 ) -> RulePreview:
     """The last week's calls that were denied or asked about, with this rule added.
 
     `answers` is the rule that asked, as in a policy file. Calls inside sandboxes alone: a call of
     an agent's own tool is judged where the agent works.
     """
-    try:
-        rule = parse_rule(text, verdict=Verdict.ALLOW, source=Source("preview"), layer=Layer.USER)
-    except BadRule as problem:
-        raise BadInput(
-            f"this is not a rule: {problem}", hint="Write Tool or Tool(specifier)."
-        ) from None
     before = RuleBook(policy.rules)
-    after = RuleBook((*policy.rules, replace(rule, answers=answers)))
+    after = rules_with(text, answers=answers, policy=policy, layer=layer)
     deadline = time.monotonic() + _WITHIN_S
     seen: set[str] = set()
     judged = newly = 0

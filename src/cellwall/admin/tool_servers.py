@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -76,6 +78,25 @@ class ServerReview:
     @property
     def waits(self) -> bool:
         return any(each.waits for each in self.tools)
+
+    @property
+    def shown_sha256(self) -> str:
+        """Names what a person was shown: the set, and what was decided before, from which the
+        differences follow."""
+        pins = self.entry.pins
+        shown = [
+            self.entry.name,
+            self.seen.sha256,
+            "" if pins.identity is None else pins.identity.sha256,
+            sorted((name, each.definition.sha256) for name, each in pins.tools.items()),
+            sorted(pins.rejected.items()),
+        ]
+        return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
+
+    def check_shown(self, shown_sha256: str) -> None:
+        """Raise unless this is what the person was shown."""
+        if self.shown_sha256 != shown_sha256:
+            raise _other_set(self.entry.name)
 
 
 class ToolServerAdmin:
@@ -266,6 +287,8 @@ class ToolServerAdmin:
         def checked(entry: ServerEntry) -> ServerEntry:
             if entry.seen is None or entry.seen.sha256 != review.seen.sha256:
                 raise _other_set(review.entry.name)
+            if entry.pins != review.entry.pins:  # of two people who decide at once, one is first
+                raise _other_set(review.entry.name)
             return change(entry)
 
         self._catalog.update(review.entry.name, checked)
@@ -288,7 +311,7 @@ def waiting_in(entry: ServerEntry) -> list[str]:
 
 def _other_set(name: str) -> BadInput:
     return BadInput(
-        f"the MCP server {name} says something else by now",
+        f"the MCP server {name} says something else by now, or somebody has decided about it",
         hint=f"Look at it again: cellwall mcp gateway review {name}",
         code="CW-MCP-REVIEW",
     )

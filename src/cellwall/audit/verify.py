@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cellwall.audit.merkle import (
@@ -49,6 +49,10 @@ from cellwall.core.notes import BadNote, PublicKey
 
 _MAX_TRIES = 5
 _SPECIAL = frozenset((b"begin", b"key", b"retention"))
+_PROGRESS_RECORDS = 4096
+
+OnVerified = Callable[[int], None]
+"""Called from time to time with the number of records that are verified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ def verify(
     *,
     checkpoints: Iterable[bytes] = (),
     since: int | None = None,
+    on_verified: OnVerified | None = None,
 ) -> VerifyReport:
     """Verify a log. `checkpoints` are signed notes kept elsewhere, which the log must contain.
 
@@ -94,7 +99,7 @@ def verify(
     notes, tries = list(checkpoints), _MAX_TRIES
     while True:
         before, tries = _growth_state(directory), tries - 1
-        report = _verify_once(directory, keys, notes, since)
+        report = _verify_once(directory, keys, notes, since, on_verified)
         # In the growing segment, half a record is one being written, and a preallocated range that
         # was read may have been truncated a moment later: try again.
         is_there = report.first_bad is not None and report.first_bad >= before[0]
@@ -103,9 +108,13 @@ def verify(
 
 
 def _verify_once(
-    directory: str, keys: Sequence[PublicKey], checkpoints: Sequence[bytes], since: int | None
+    directory: str,
+    keys: Sequence[PublicKey],
+    checkpoints: Sequence[bytes],
+    since: int | None,
+    on_verified: OnVerified | None,
 ) -> VerifyReport:
-    check = _Verifier(keys)
+    check = _Verifier(keys, on_verified)
     bad: _Bad | None = None
     try:
         check.check_log(_segments(directory), checkpoints, since)
@@ -133,8 +142,9 @@ def _verify_once(
 class _Verifier:
     """One pass through a log."""
 
-    def __init__(self, keys: Sequence[PublicKey]) -> None:
+    def __init__(self, keys: Sequence[PublicKey], on_verified: OnVerified | None = None) -> None:
         self._trusted = list(keys)
+        self._on_verified = on_verified
         self._announced: dict[PublicKey, tuple[int, bool]] = {}
         self._retired: list[PublicKey] = []
         self._notes: list[tuple[Checkpoint, bytes]] = []
@@ -245,6 +255,8 @@ class _Verifier:
                     self._read_whole(line, number)
                 if self._notes and self._notes[-1][0].size <= number:
                     self._check_checkpoints()
+                if number % _PROGRESS_RECORDS == 0 and self._on_verified is not None:
+                    self._on_verified(number)
         return kind
 
     def _read_whole(self, line: bytes, number: int) -> None:

@@ -114,6 +114,12 @@ class SignedMemory:
             return file.read(MAX_NOTE_BYTES)
         return None
 
+    def signed_s(self) -> float | None:
+        """When the checkpoint was signed; None where there is none."""
+        with suppress(OSError):
+            return os.stat(self._path).st_mtime
+        return None
+
     def check(self, found: Checkpoint | None, keys: Sequence[PublicKey]) -> None:
         try:
             kept, _ = open_checkpoint(self.note() or b"", keys)

@@ -225,6 +225,12 @@ class WorkspaceSection(Section):
     keep_changes_days: int = number(
         7, "how long copy-on-write changes are kept for `diff` and `apply`", least=1, most=365
     )
+    keep_sessions_days: int = number(
+        30,
+        "how long the files of ended sessions are kept that their owners keep",
+        least=1,
+        most=3650,
+    )
     dangerously_expose_sensitive_names: bool = danger(
         "expose .env, .ssh, key files and agent settings in a given directory to the code"
     )

@@ -129,6 +129,12 @@ class ServerSection(Section):
     max_sessions_per_user: int = number(
         20, "live sandboxes of one user; further ones are refused", least=1, most=10_000
     )
+    max_kept_per_user: int = number(
+        20, "ended sessions whose files one user keeps; 0 for none", least=0, most=10_000
+    )
+    max_kept_bytes_per_user: Size = size(
+        10 * GIB, "size of all files that one user keeps", least=MIB, most=100_000 * GIB
+    )
     max_body_bytes: Size = size(
         16 * MIB, "size of one request; larger ones are refused", least=KIB, most=GIB
     )

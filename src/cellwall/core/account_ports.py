@@ -98,7 +98,11 @@ class TokensPort(Protocol):
         DONE; the other gets REPEATED with what the first one gave as `sealed`, if that happened
         less than `grace_s` ago and the successor is unused, else REUSED."""
 
-    async def revoke_family(self, family_id: str) -> bool: ...
+    async def list_families(self, user_id: str, *, now_s: float) -> tuple[RefreshFamily, ...]:
+        """The live sign-ins of the user, the newest first."""
+
+    async def revoke_family(self, family_id: str, *, user_id: str | None = None) -> bool:
+        """False unless the sign-in is live and the user's, or anybody's for None."""
 
     async def revoke_token(self, jti: str, *, until_s: float) -> None:
         """The access token with this id; the record is dropped after its expiry."""
@@ -219,9 +223,15 @@ class SessionsPort(Protocol):
     ) -> SessionRecord | None: ...
 
     async def list_sessions(
-        self, *, user_id: str, teams: frozenset[str], after: str = "", limit: int = 100
+        self,
+        *,
+        user_id: str,
+        teams: frozenset[str],
+        after: str = "",
+        limit: int = 100,
+        among: Sequence[str] | None = None,
     ) -> tuple[SessionRecord, ...]:
-        """In the order of their ids."""
+        """In the order of their ids; of these ids alone, where `among` is given."""
 
     async def end_session(self, session_id: str, *, now_s: float) -> bool: ...
 

@@ -88,6 +88,25 @@ def render_pylock(packages: Iterable[InstalledPackage]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+def render_requirements(packages: Iterable[InstalledPackage]) -> bytes:
+    """The packages of PyPI as `requirements.txt` with the hash of each file, which pip and uv
+    install with `--require-hashes`. Of two versions of a package the later one counts."""
+    newest: dict[str, str] = {}
+    hashes: dict[tuple[str, str], dict[str, None]] = {}
+    for each in packages:
+        if each.ecosystem is Ecosystem.PYPI:
+            newest[each.name] = each.version
+            files = hashes.setdefault((each.name, each.version), {})
+            # A wheel that was built here is on no index: the hash is that of its source.
+            known = [(each.algorithm, each.digest)] if each.source is None else each.source.hashes
+            files |= {f"--hash={algorithm}:{digest}": None for algorithm, digest in known}
+    lines = [
+        " \\\n    ".join([f"{name}=={version}", *hashes[name, version]])
+        for name, version in sorted(newest.items())
+    ]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
 def _table(package: InstalledPackage) -> str:
     fields = f"name = {_quoted(package.filename)}, url = {_quoted(package.url)}"
     hashes = f"hashes = {{ {package.algorithm} = {_quoted(package.digest)} }}"

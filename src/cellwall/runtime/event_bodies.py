@@ -32,6 +32,8 @@ from cellwall.core.verdict import Decision
 
 _encode = json.JSONEncoder(default=str).encode
 """Escaped, as one string. Built once: `json.dumps` makes an encoder for each call with options."""
+_FETCH = "WebFetch("
+"""The subject of a decision about a host; a run is denied for a domain as well."""
 
 
 def decision_body(decision: Decision) -> dict[str, Json]:
@@ -40,8 +42,10 @@ def decision_body(decision: Decision) -> dict[str, Json]:
 
 
 def denial_body(action: Action, decision: Decision) -> dict[str, Json]:
-    """The denied operation and the decision."""
-    return {**decision_body(decision), **_operation_body(action)}
+    """The denied operation and the decision, with the host where it was denied for one."""
+    host = decision.subject.removeprefix(_FETCH).removesuffix(")")
+    domain = {"domain": host} if decision.subject.startswith(_FETCH) else {}
+    return {**decision_body(decision), **_operation_body(action), **domain}
 
 
 def tool_result_body(operation: ToolResult, result: RunResult) -> dict[str, Json]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +23,7 @@ _START_TIMEOUT_S = 60.0
 _END_WITHIN_S = 30.0
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class LiveServer:
     """A server with its sandbox; the process in it may have ended."""
 
@@ -55,9 +56,26 @@ class LiveServer:
         return self.connection is not None and not self.connection.ended.is_set()
 
 
-async def end_server(live: LiveServer) -> None:
-    """End a server and its sandbox."""
-    live.stop.set()
+async def end_servers(servers: Sequence[LiveServer], ending: list[LiveServer]) -> None:
+    """End servers and their sandboxes, also if one fails. They are in `ending` until then:
+    processes that are ending must not add up to more than a user may have."""
+    ending += servers
+    failed: Exception | None = None
+    for each in servers:
+        each.stop.set()
+    for each in servers:
+        try:
+            with anyio.CancelScope(shield=True):
+                await _end_server(each)
+        except Exception as error:  # noqa: BLE001  # raised below; the others must end as well
+            failed = error
+        finally:
+            ending.remove(each)
+    if failed is not None:
+        raise failed
+
+
+async def _end_server(live: LiveServer) -> None:
     if live.connection is not None:
         with anyio.move_on_after(_END_WITHIN_S):
             await live.finished.wait()

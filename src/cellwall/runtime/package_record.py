@@ -148,6 +148,7 @@ class PackageRecord:
             "verdict": verdict.verdict.word,
             "reason": strictest.text,
             "reasons": reasons,
+            "risk": _risk_points(verdict),
             "suggestion": verdict.suggestion,
         }
         self._write(body, who)
@@ -198,6 +199,7 @@ class PackageRecord:
             "approved_by": verdict.ruling.approved_by,
             "answered": [each.code for each in verdict.answered],
             "reasons": [each.text for each in verdict.reasons],
+            "risk": _risk_points(verdict),
         }
         self._write(body, who)
 
@@ -218,6 +220,12 @@ class PackageRecord:
     def _write(self, body: dict[str, Json], who: EgressContext) -> None:
         context = who.action_id, who.principal, who.interface
         self._audit.write(Event(EventKind.CONNECTION, *context, body, who.session_id))
+
+
+def _risk_points(verdict: PackageVerdict) -> int:
+    from cellwall.packages.risk import risk_of  # noqa: PLC0415  # most runs judge no package
+
+    return risk_of(verdict).points
 
 
 def _use(package: InstalledPackage) -> PackageUse:

@@ -56,6 +56,8 @@ __all__ = [
     "INSIDE",
     "Call",
     "Policy",
+    "PolicyPlace",
+    "approved_rules_place",
     "effective_policy",
     "judge_by_rules",
     "parse_call",
@@ -90,6 +92,12 @@ def places(
         found.append(PolicyPlace(user_policy(environ), Layer.USER))
         found += [PolicyPlace(path, Layer.PROJECT) for path in project_files(cwd)]
     return tuple(each for each in found if each.layer is Layer.SESSION or is_there(each.path))
+
+
+def approved_rules_place(named: Sequence[str], environ: Mapping[str, str]) -> PolicyPlace:
+    """The file that gets the rules that a person approves, and its layer."""
+    layer = Layer.SESSION if named else Layer.USER
+    return PolicyPlace(policy_places.approved_rules_file(named, environ), layer)
 
 
 def effective_policy(*, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]) -> Policy:

@@ -32,6 +32,12 @@ def user_policy(environ: Mapping[str, str]) -> str:
     return os.path.join(os.path.dirname(candidates(None, environ)[0]), _NAME)
 
 
+def approved_rules_file(named: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The file to which a rule is added that a person has approved: where files are named in the
+    configuration the user's own is not read, and a rule in it would have no effect."""
+    return named[-1] if named else user_policy(environ)
+
+
 def project_files(cwd: str) -> Iterator[str]:
     """The policy files of all projects around a folder: an inner project hides no outer one."""
     folder = os.path.abspath(cwd)

@@ -30,7 +30,7 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.egress.destinations.hostnames import domain_of
 from cellwall.mcp_servers.definitions import ToolSet
 from cellwall.mcp_servers.pins import compare, usable
-from cellwall.runtime.live_server import LiveServer, end_server, new_connection
+from cellwall.runtime.live_server import LiveServer, end_servers, new_connection
 from cellwall.runtime.offered_tools import Offer, OfferedServers
 from cellwall.runtime.server_catalog import ServerSettings
 
@@ -73,6 +73,7 @@ class ToolServers:
         self.listeners: set[Callable[[], None]] = set()
         """Called when other tools are offered."""
         self._live: dict[str, LiveServer] = {}
+        self._ending: list[LiveServer] = []
         self._opening = anyio.Lock(fast_acquire=True)
         self._is_making = False
 
@@ -166,8 +167,7 @@ class ToolServers:
             if live is not None and live.settings != settings:
                 # Removed, and added again in another form.
                 del self._live[server]
-                with anyio.CancelScope(shield=True):
-                    await end_server(live)
+                await end_servers([live], self._ending)
                 live = None
             if live is None:
                 self._admit()
@@ -338,8 +338,13 @@ class ToolServers:
             return True
 
     def act_as(self, starter: Principal) -> None:
-        """Further servers are started by this principal: the same user, whose role may differ."""
+        """The same user from now on, whose role may differ. A running server has the egress and the
+        secrets of the role that started it: it ends, and the next call starts it with the rights of
+        now (RBAC-2)."""
+        has_changed = _rights_of(starter) != _rights_of(self._starter)
         self._starter = starter
+        if has_changed and self._live:
+            self._tasks.start_soon(self.close)
 
     def live(self) -> tuple[LiveServer, ...]:
         """The servers with a sandbox."""
@@ -347,26 +352,28 @@ class ToolServers:
 
     @property
     def count(self) -> int:
-        """Servers with a sandbox, and one that gets it now."""
-        return len(self._live) + self._is_making
+        """Servers with a sandbox, one that gets it now, and those whose sandbox is ending."""
+        return len(self._live) + self._is_making + len(self._ending)
 
     async def end(self, server: LiveServer) -> None:
         """End one server; the next call starts it again."""
         if self._live.get(server.name) is server:
             del self._live[server.name]
-            await end_server(server)
+            await end_servers([server], self._ending)
 
     def _tell_change(self) -> None:
         for listener in tuple(self.listeners):
             listener()
 
     async def close(self) -> None:
-        """End all servers and their sandboxes."""
+        """End all servers and their sandboxes; a later call starts a server again."""
         live, self._live = list(self._live.values()), {}
-        for each in live:
-            each.stop.set()
-        for each in live:
-            await end_server(each)
+        await end_servers(live, self._ending)
+
+
+def _rights_of(who: Principal) -> tuple[object, ...]:
+    """What decides about the egress and the secrets of a server."""
+    return who.role, who.scopes, None if who.account is None else who.account.teams
 
 
 async def _first_of(event: anyio.Event, scope: anyio.CancelScope) -> None:

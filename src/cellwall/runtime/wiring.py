@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from cellwall.audit.log import AuditLog
 from cellwall.audit.retention import holds
 from cellwall.config.load import candidates, load_settings
 from cellwall.config.models import Settings
+from cellwall.core.errors import WorkspaceError
 from cellwall.core.forks import OwnerProcess
 from cellwall.core.home import SHAPING
 from cellwall.core.limits import Limits
@@ -45,7 +46,7 @@ from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
 from cellwall.runtime.package_trees import PackageTrees, kept_trees
 from cellwall.runtime.pipeline import Runtime
-from cellwall.runtime.policy_places import user_policy
+from cellwall.runtime.policy_places import approved_rules_file
 from cellwall.runtime.python_query import PythonQuery
 from cellwall.runtime.recording import audit_directory, note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
@@ -67,7 +68,7 @@ from cellwall.sandbox.protection import protected_paths
 from cellwall.sandbox.protection.host_directory import open_host_directory, own_path
 from cellwall.sandbox.run_ledger import RunLedger
 from cellwall.sandbox.templates.uv_answers import UvAnswers
-from cellwall.sandbox.workspace.store import WorkspaceStore
+from cellwall.sandbox.workspace.store import StoredWorkspace, WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces
 from cellwall.secrets.session_keys import SessionKeys
 from cellwall.skills.store import SkillStore
@@ -122,6 +123,16 @@ class App:
         """Raise for a template that is unknown or not built."""
         python_template_spec(name, self.native.environment_of)
 
+    def check_room(self, session_id: str, limits: Limits) -> None:
+        """Raise if a private workspace has more files than these limits allow."""
+        used_bytes, count = self.store.usage(self.store.session(session_id))
+        if used_bytes > limits.disk_bytes or count > limits.file_count:
+            raise WorkspaceError(
+                "the files of the resumed session exceed the limits of the new one",
+                hint="Raise its limits disk_bytes and file_count.",
+                code="CW-WORKSPACE-FULL",
+            )
+
     def metered(self, quota: QuotaPort) -> App:
         """The same for a service: actions of accounts are counted and paid for (RBAC-4)."""
         return replace(self, runtime=replace(self.runtime, quota=quota))
@@ -139,8 +150,13 @@ class App:
         self.telemetry.close()
 
     @contextmanager
-    def session(self, request: WorkspaceRequest, who: Principal) -> Iterator[str]:
-        """A workspace for as long as the block lasts; swept if this process is killed."""
+    def session(
+        self, request: WorkspaceRequest, who: Principal, *, resumed_id: str | None = None
+    ) -> Iterator[str]:
+        """A workspace for as long as the block lasts; swept if this process is killed.
+
+        `resumed_id`: of a kept workspace, whose files the new one has at its beginning.
+        """
         self.runtime.stop.check()
         session_id, owner = new_id("sbx"), OwnerProcess()
         identity: tuple[int, int] | None = None
@@ -154,8 +170,14 @@ class App:
                 os.close(descriptor)
                 request = WorkspaceRequest(request.mode, place)
             begun: dict[str, Json] = {"status": "begun", "mode": request.mode.value}
-            self._record_session(who, session_id, begun)
-            session = self.store.make(session_id, request, identity=identity)
+            with ExitStack() as resuming:
+                resumed: StoredWorkspace | None = None
+                if resumed_id is not None:
+                    begun["resumed"] = resumed_id
+                    resuming.enter_context(self.ledger.hold_ended(resumed_id))
+                    resumed = self.store.session(resumed_id)
+                self._record_session(who, session_id, begun)
+                session = self.store.make(session_id, request, identity=identity, resumed=resumed)
             try:
                 yield session_id
             finally:
@@ -268,7 +290,7 @@ def open_app(
         timeout_s=settings.approvals.timeout_s,
         channels=settings.approvals.channels,
         queue=ApprovalQueue(home, key=approver_key(settings)),
-        policy_path=user_policy(environ),
+        policy_path=approved_rules_file(settings.policy.files, environ),
     )
     packages = PackageSessions(settings, dict(environ), approvals)
     open_judge = functools.partial(judge_of, settings, home)
@@ -357,11 +379,11 @@ def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None
         return  # what the dead left is evidence until the stop is lifted (OBS-3)
     dead = ledger.sweep()
     store.placeholders.sweep()
-    keep_days = settings.workspace.keep_changes_days
     store.sweep(
         dead=dead,
         live=ledger.live(),
-        keep_days=keep_days,
+        keep_days=settings.workspace.keep_changes_days,
+        keep_private_days=settings.workspace.keep_sessions_days,
         hold_ended=ledger.hold_ended,
         is_held=functools.cache(lambda: bool(holds(audit_directory(store.home)))),
     )

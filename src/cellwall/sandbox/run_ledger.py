@@ -22,6 +22,7 @@ from cellwall.sandbox.linux.run_cgroup import remove_groups
 from cellwall.sandbox.stop_flag import StopFlag
 
 _MAX_ENTRY_BYTES = 1024 * 1024
+_NUMBER_BYTES = 16
 
 
 class LedgerEntry:
@@ -59,11 +60,27 @@ def _unwritable(error: OSError) -> SandboxFailed:
     )
 
 
-def home_tag(home: str) -> str:
-    """Marks processes and cgroups of the cells of one state folder. Without its path, which other
-    users could read from a command line."""
-    status = os.stat(home)
-    return hashlib.sha256(f"{status.st_dev}:{status.st_ino}".encode()).hexdigest()[:16]
+def cell_tag(directory: str) -> str:
+    """Marks the processes and cgroups of the cells of one ledger.
+
+    A path could be read by other users on a command line. An inode number alone is used again once
+    its file is deleted, and a random number alone is the same in a copy of the folder.
+    """
+    with closing_fd(_open_lock_file(directory)) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # one process chooses the number
+        number = os.pread(descriptor, _NUMBER_BYTES, 0)
+        if len(number) < _NUMBER_BYTES:  # new, or truncated by a power cut
+            number = os.urandom(_NUMBER_BYTES)
+            os.pwrite(descriptor, number, 0)
+        status = os.fstat(descriptor)
+    known = f"{number.hex()}:{status.st_dev}:{status.st_ino}"
+    return hashlib.sha256(known.encode()).hexdigest()[:16]
+
+
+def _open_lock_file(directory: str) -> int:
+    """Beside the directory, which holds only runs."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(f"{directory}.lock", flags, 0o600)
 
 
 class RunLedger:
@@ -73,12 +90,9 @@ class RunLedger:
         self.directory = directory
         os.makedirs(directory, mode=0o700, exist_ok=True)
         home = os.path.dirname(os.path.abspath(directory))
-        self.tag = home_tag(home)
+        self.tag = cell_tag(directory)
         self.stop_flag = StopFlag(home)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._guard = os.open(
-            f"{directory}.lock", flags, 0o600
-        )  # beside the directory, which holds only runs
+        self._guard = _open_lock_file(directory)
 
     def close(self) -> None:
         """Accept no more runs; open entries stay open until their runs end."""

@@ -6,7 +6,7 @@ take the same path (RBAC-3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from sqlalchemy import ColumnElement, and_, func, insert, or_, select, true, update
@@ -56,9 +56,17 @@ class Sessions(Repository):
         return None if row is None else SessionRecord(**row._mapping)  # noqa: SLF001  # public name
 
     async def list_sessions(
-        self, *, user_id: str, teams: frozenset[str], after: str = "", limit: int = 100
+        self,
+        *,
+        user_id: str,
+        teams: frozenset[str],
+        after: str = "",
+        limit: int = 100,
+        among: Sequence[str] | None = None,
     ) -> tuple[SessionRecord, ...]:
         query = select(SessionRow).where(SessionRow.id > after, _may_see(user_id, teams))
+        if among is not None:
+            query = query.where(SessionRow.id.in_(among))
         async with self._database.read() as connection:
             rows = await connection.execute(query.order_by(SessionRow.id).limit(limit))
             return tuple(SessionRecord(**row._mapping) for row in rows)  # noqa: SLF001  # public name

@@ -44,6 +44,10 @@ def _read_token(row: Row[Any]) -> ServiceToken:
     return ServiceToken(**{**values, "scopes": tuple(values["scopes"])})
 
 
+_MAX_LISTED = 200
+"""Live sign-ins of one user in a list; the newest."""
+
+
 class Tokens(Repository):
     """Implements `TokensPort`."""
 
@@ -108,9 +112,20 @@ class Tokens(Repository):
             await _add_refresh_token(connection, successor, family.id)
             return Rotation.DONE, family, b""
 
-    async def revoke_family(self, family_id: str) -> bool:
+    async def list_families(self, user_id: str, *, now_s: float) -> tuple[RefreshFamily, ...]:
+        query = select(FamilyRow).where(
+            FamilyRow.user_id == user_id,
+            FamilyRow.is_revoked.is_(False),
+            FamilyRow.expires_s > now_s,
+        )
+        query = query.order_by(FamilyRow.created_s.desc(), FamilyRow.id).limit(_MAX_LISTED)
+        async with self._database.read() as connection:
+            found = await connection.execute(query)
+            return tuple(RefreshFamily(**row._mapping) for row in found)  # noqa: SLF001  # public name
+
+    async def revoke_family(self, family_id: str, *, user_id: str | None = None) -> bool:
         async with self._database.write() as connection:
-            return await _revoke_family(connection, family_id)
+            return await _revoke_family(connection, family_id, user_id=user_id)
 
     async def revoke_token(self, jti: str, *, until_s: float) -> None:
         async with self._database.write() as connection:
@@ -205,7 +220,11 @@ async def _replace_successor(
         await connection.execute(of_family.where(own).values(successor=sealed))
 
 
-async def _revoke_family(connection: AsyncConnection, family_id: str) -> bool:
+async def _revoke_family(
+    connection: AsyncConnection, family_id: str, *, user_id: str | None = None
+) -> bool:
     await bump_revision(connection)
     statement = update(FamilyRow).where(FamilyRow.id == family_id, FamilyRow.is_revoked.is_(False))
+    if user_id is not None:
+        statement = statement.where(FamilyRow.user_id == user_id)
     return (await connection.execute(statement.values(is_revoked=True))).rowcount == 1

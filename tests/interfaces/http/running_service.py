@@ -24,6 +24,7 @@ from cellwall.admin.database import storage_settings
 from cellwall.core.telemetry import Lifetime
 from cellwall.core.types import ROLE_NAMES, Principal
 from cellwall.interfaces.http.application import ServiceSettings, make_application
+from cellwall.interfaces.http.bounded_websocket import BoundedWebSocket
 from cellwall.runtime import wiring
 from cellwall.storage.engine import StorageSettings, blocking_engine
 from cellwall.storage.schema import migrate
@@ -166,7 +167,7 @@ def running_service(
             options = uvicorn.Config(
                 api,
                 log_level=os.environ.get("HTTP_TEST_LOG", "critical"),
-                ws="websockets-sansio",
+                ws=BoundedWebSocket,
                 timeout_graceful_shutdown=30,
                 proxy_headers=False,  # as in `ServiceProcess`: uvicorn would believe any client
             )

@@ -20,6 +20,7 @@ from cellwall.interfaces.http.dashboard.browser import own_page
 from cellwall.interfaces.http.dashboard.pages import NAVIGATION
 from interfaces.http.browser import PageClient, add_person, page_client
 from interfaces.http.running_service import ROOT, RunningService, new_session, running_service
+from interfaces.test_cli_process import until
 
 pytestmark = pytest.mark.slow
 POLICY = """
@@ -243,7 +244,7 @@ def test_files_of_others_are_those_of_their_packages_and_are_licensed() -> None:
     for name, known in listed.items():
         assert hashlib.sha256(assets()[name].content).hexdigest() == known["sha256"]
         assert folder.joinpath(known["licence_file"]).read_text()
-    own = {"cellwall.css", "cellwall.js", "now.js", "terminal.js", "mark.svg"}
+    own = {"cellwall.css", "cellwall.js", "now.js", "people.js", "terminal.js", "mark.svg"}
     assert set(assets()) == own | set(listed)
 
 
@@ -268,8 +269,9 @@ def test_the_record_is_searched_by_text_verdict_and_person(
     assert "No record matches" in ann.open("/ui/audit?text=needle-18").text
     with page_client(service, "cyd") as cyd:
         assert "needle-17" not in cyd.open("/ui/audit?text=needle").text.partition("<section")[2]
-    proof = ann.send("/ui/audit/verify").text
-    assert "complete and unaltered" in proof
+    ann.send("/ui/audit/proof")
+    until(lambda: "complete and unaltered" in ann.open("/ui/audit/proof").text)
+    assert "Last signed head" in ann.open("/ui/audit").text
 
 
 def test_a_stream_ends_with_its_sign_in(service: RunningService) -> None:
@@ -433,6 +435,7 @@ def test_a_long_search_ends_in_time_and_goes_on_where_it_ended(
     monkeypatch.setattr(lookup_routes, "_MAX_SEEN", 4)
     page, pages = ann.open("/ui/audit?text=needle-42").text, 1
     assert "Nothing found yet" in page
+    assert "The search goes on with older records" in page
     while "echo needle-42" not in page:
         following = re.search(r'class="button" href="(/ui/audit[^"]+)">Search further', page)
         assert following is not None, page

@@ -26,6 +26,7 @@ from interfaces.http.running_service import (
     new_session,
     running_service,
 )
+from interfaces.http.said_tools import say
 from interfaces.test_cli_process import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -50,6 +51,8 @@ PAGES = (
     "/ui/audit",
     "/ui/policy?call=git+log+%7C+sh&rule=Bash(git+*)",
     "/ui/egress",
+    "/ui/egress/host?name=first.example",
+    "/ui/audit/proof",
     "/ui/secrets",
     "/ui/packages",
     "/ui/servers",
@@ -70,7 +73,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 def config_in(home: Path) -> str:
     policy = home / "policy.toml"
     policy.write_text(POLICY)
-    return f'[policy]\nfiles = ["{policy}"]\n[approvals]\ntimeout_s = 60.0\n'
+    return f'[policy]\nfiles = ["{policy}"]\n[approvals]\ntimeout_s = 600.0\n'
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +102,9 @@ def ask(
 
     def run() -> httpx.Response:
         with service.client("eve") as client:
-            return client.post(f"/v1/sessions/{session}/commands", json={"command": command})
+            address = f"/v1/sessions/{session}/commands"
+            # Until the answer, which comes at the end of a test of many pages.
+            return client.post(address, json={"command": command}, timeout=600)
 
     known = {each.id for each in board(service)}
     waiting = threads.submit(run)
@@ -133,6 +138,11 @@ def session(service: RunningService, eve: httpx.Client) -> str:
         body["host"], body["source"], body["message"] = text, text, text
         event = Event(EventKind.DENIAL, text[:60], text[:60], "http", body, made)
         service.app.audit.write(event)
+        refused = {**body, "event": "refused", "code": "CW-NOT-ALLOWED", "port": 443}
+        service.app.audit.write(Event(EventKind.CONNECTION, "", "eve", "http", refused, made))
+        package = {**body, "event": "package-refused", "name": text, "reasons": [text], "risk": 5}
+        service.app.audit.write(Event(EventKind.CONNECTION, "", "eve", "http", package, made))
+    say(service, *((f"tool{number}", text) for number, text in enumerate(HOSTILE)), ("plain", "x"))
     return made
 
 
@@ -140,6 +150,7 @@ def pages(service: RunningService, session: str, question: str) -> list[str]:
     with service.client("ann") as ann:
         record = ann.get("/v1/audit?verdict=deny").json()["records"][0]["id"]
     found = [*PAGES, f"/ui/approvals/{question}", f"/ui/sessions/{session}?folder=."]
+    found += ["/ui/servers/notes", f"/ui/people/{service.ids['eve']}"]
     return [*found, f"/ui/audit/{record}", "/ui/nowhere"]
 
 

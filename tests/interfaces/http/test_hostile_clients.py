@@ -179,6 +179,40 @@ def test_one_user_does_not_take_every_connection(
     user.delete(f"{path.rpartition('/')[0]}/runs/{runs.pop()}").raise_for_status()
 
 
+@pytest.mark.requirement("RBAC-4")
+def test_transfers_that_stay_incomplete_take_no_more_connections_than_streams(
+    service: RunningService, user: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "MAX_WAITING", 2)
+    path = f"/v1/sessions/{new_session(user)}/files/slow"
+    scan = "/v1/scan"
+
+    def begin(method: str, address: str, token: str, size: int) -> socket.socket:
+        head = (
+            f"{method} {address} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {size}\r\n"
+            "Expect: 100-continue\r\n\r\n"
+        )
+        line = lines.enter_context(socket.create_connection(("127.0.0.1", service.port)))
+        line.settimeout(DEADLINE_S)
+        line.sendall(head.encode())
+        return line
+
+    token, other = service.tokens["user"], service.tokens["owner"]
+    with ExitStack() as lines:
+        for method, address in (("PUT", path), ("POST", scan)):
+            line = begin(method, address, token, 1_000_000)
+            assert line.recv(65_536).startswith(b"HTTP/1.1 100 ")  # it waits for the body
+        for method, address in (("PUT", path), ("POST", scan)):
+            answer = begin(method, address, token, 1_000_000).recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 429 "), answer
+        assert user.get(path).status_code == 429  # a download as well
+        # The control: each user is counted apart.
+        assert begin("POST", scan, other, 1_000_000).recv(65_536).startswith(b"HTTP/1.1 100 ")
+    until(lambda: user.put(path, content=b"whole").status_code == 204)
+    assert user.get(path).content == b"whole"
+
+
 class Reader:
     """Reads the events of a run in a thread, and tells when the first output has come."""
 

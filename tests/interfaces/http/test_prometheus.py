@@ -9,15 +9,16 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2 as httpx
 import pytest
 
-from cellwall.core.outcomes import Event, EventKind
 from cellwall.telemetry.names import METRICS
 from conftest import need
-from interfaces.http.running_service import ROOT, RunningService, running_service
+from interfaces.http.running_service import CONFIG, PASSWORD
+from interfaces.served import new_place
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("OBS-2")]
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -59,31 +60,44 @@ def test_the_rules_hold_their_own_tests():
     promtool("test", "rules", str(DEPLOY / "prometheus" / "cellwall-rules-test.yml"))
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[RunningService]:
-    (tmp_path / "home").mkdir()
-    with running_service(tmp_path / "home") as found:
-        yield found
-
-
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as opened:
         return int(opened.getsockname()[1])
 
 
-def test_a_real_prometheus_scrapes_a_service_and_a_leak_fires(service, tmp_path: Path):
+def test_a_real_prometheus_scrapes_a_service_and_a_stolen_token_fires(tmp_path: Path):
     need(shutil.which("prometheus"), "prometheus (Debian package prometheus)")
-    create = service.accounts.directory.create_token
-    owner = service.ids["owner"]
-    token, _ = service.call(
-        create(owner, name="scraper", scopes=("metrics:read",), lives_s=600, by=ROOT)
-    )
-    folder = tmp_path / "prometheus"
-    folder.mkdir()
+    with new_place(CONFIG) as place:
+        place.done("user", "add", "ann", "--role", "owner")
+        place.done("user", "password", "ann", stdin=PASSWORD.encode())
+        words = ("token", "create", "--user", "ann", "--scope", "metrics:read")
+        token = place.done(*words).decode().strip()
+        with (
+            place.serving() as service,
+            service.client() as client,
+            a_prometheus(tmp_path, url=service.url, token=token) as prometheus,
+        ):
+            until_firing(prometheus, set())  # the control: scraped, and nothing fires
+            use_a_replaced_token(client)
+            until_firing(prometheus, {"CellwallStolenToken"})
+
+
+def use_a_replaced_token(client: httpx.Client) -> None:
+    signed_in = client.post("/v1/auth/token", json={"name": "ann", "password": PASSWORD})
+    first = signed_in.json()["refresh_token"]
+    body = {"refresh_token": first}
+    for _ in range(2):
+        body = {"refresh_token": client.post("/v1/auth/refresh", json=body).json()["refresh_token"]}
+    assert client.post("/v1/auth/refresh", json={"refresh_token": first}).status_code == 401
+
+
+@contextmanager
+def a_prometheus(folder: Path, *, url: str, token: str) -> Iterator[httpx.Client]:
+    """A Prometheus with the files of deploy/, but this service, this token and a short interval."""
     (folder / "cellwall-token").write_text(token)
     shutil.copy(RULES, folder)
     config = (DEPLOY / "prometheus" / "prometheus.yml").read_text()
-    config = re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{service.port}", config)
+    config = re.sub(r"127\.0\.0\.1:\d+", url.removeprefix("http://"), config)
     (folder / "prometheus.yml").write_text(config.replace("interval: 15s", "interval: 200ms"))
     promtool("check", "config", str(folder / "prometheus.yml"))
     port = free_port()
@@ -95,18 +109,13 @@ def test_a_real_prometheus_scrapes_a_service_and_a_leak_fires(service, tmp_path:
         httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False) as client,
     ):
         try:
-            until_alert(client, "CellwallLeak", fires=False)  # the control: scraped
-            leak = {"event": "leak-refused", "status": "leak-refused"}
-            service.app.audit.write(Event(EventKind.CONNECTION, "a", "ann", "http", dict(leak)))
-            until_alert(client, "CellwallLeak", fires=True)
+            yield client
         finally:
             process.terminate()
 
 
-def until_alert(client: httpx.Client, wanted: str, *, fires: bool) -> None:
-    """Wait until a scrape has succeeded, all rules were evaluated, and this alert fires or not.
-
-    Other alerts may fire: earlier tests of this process count in the same metrics."""
+def until_firing(client: httpx.Client, wanted: set[str]) -> None:
+    """Wait until a scrape has succeeded, all rules were evaluated, and these alerts fire."""
     for _ in range(900):
         try:
             data = client.get("/query", params={"query": 'up{job="cellwall"}'}).json()["data"]
@@ -117,7 +126,7 @@ def until_alert(client: httpx.Client, wanted: str, *, fires: bool) -> None:
         is_up = [each["value"][1] for each in data["result"]] == ["1"]
         states = {each["health"] for group in groups for each in group["rules"]}
         firing = {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
-        if is_up and states == {"ok"} and (wanted in firing) == fires:
+        if is_up and states == {"ok"} and firing == wanted:
             return
         threading.Event().wait(0.1)
     raise AssertionError((data, states, firing))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import ssl
@@ -14,7 +15,9 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 import trustme
+from websockets.sync.client import connect
 
+from cellwall.core.types import new_id
 from conftest import need
 from interfaces.http.running_service import (
     DEADLINE_S,
@@ -23,10 +26,12 @@ from interfaces.http.running_service import (
     read_events,
     running_service,
 )
+from interfaces.http.test_terminal import last_text, read_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("SRV-1")]
 DEPLOY = Path(__file__).parents[3] / "deploy"
 NAME = "cellwall.example.com"
+PROXY, CLIENT, FORGED = "127.0.0.1", "127.0.0.2", "203.0.113.9"
 
 
 def program(name: str) -> str:
@@ -45,7 +50,9 @@ def changed(text: str, changes: dict[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    with running_service(tmp_path_factory.mktemp("home"), hosts=(NAME, "127.0.0.1")) as started:
+    home = tmp_path_factory.mktemp("home")
+    settings = {"hosts": (NAME, "127.0.0.1"), "trusted_proxies": (PROXY,)}  # as the examples say
+    with running_service(home, **settings) as started:
         yield started
 
 
@@ -97,6 +104,45 @@ def check_requests(service: RunningService, url: str, verify: ssl.SSLContext | b
         client.delete(f"/v1/sessions/{session}").raise_for_status()
 
 
+def check_terminal(service: RunningService, port: int, context: ssl.SSLContext | None) -> None:
+    """A WebSocket: output as it comes, a new size, and the end with its exit code."""
+    with service.client("user") as direct:
+        session = new_session(direct)
+    address = f"{'wss' if context else 'ws'}://{NAME}:{port}/v1/sessions/{session}/terminal"
+    way = socket.create_connection((PROXY, port), timeout=DEADLINE_S)
+    with connect(address, sock=way, ssl=context, open_timeout=DEADLINE_S, proxy=None) as line:
+        line.send(json.dumps({"token": service.tokens["user"], "rows": 31, "columns": 99}))
+        line.send(b"stty size\n")
+        read_until(line, b"31 99")
+        line.send(json.dumps({"rows": 12, "columns": 34}))
+        line.send(b"stty size\n")
+        read_until(line, b"12 34")
+        line.send(b"exit 7\n")
+        assert last_text(line) == {"exit_code": 7}
+
+
+def recorded_address(
+    service: RunningService, url: str, *, sender: str, verify: ssl.SSLContext | bool = True
+) -> str:
+    """The address in the record of a refused sign-in, whose client forges the header."""
+    body = {"name": f"nobody{new_id('x')[-8:]}", "password": "wrong"}
+    headers = {"Host": NAME, "X-Forwarded-For": FORGED}
+    transport = httpx.HTTPTransport(local_address=sender, verify=verify)
+    with httpx.Client(base_url=url, transport=transport, timeout=DEADLINE_S) as client:
+        assert client.post("/v1/auth/token", json=body, headers=headers).status_code == 401
+    with service.client("administrator") as reader:
+        records = reader.get("/v1/audit", params={"limit": 5}).json()["records"]
+    found = [each["body"] for each in records if "address" in each["body"]]
+    return str(max(found, key=lambda each: each.get("seq", 0))["address"])
+
+
+@pytest.mark.requirement("SRV-2")
+def test_without_a_proxy_the_header_counts_from_its_address_alone(service: RunningService):
+    """The control of the tests below: the record shows which address is believed."""
+    assert recorded_address(service, service.url, sender=CLIENT) == CLIENT
+    assert recorded_address(service, service.url, sender=PROXY) == FORGED
+
+
 def test_nginx_takes_the_example_and_passes_requests_and_streams_on(
     service: RunningService, tmp_path: Path
 ):
@@ -128,7 +174,10 @@ def test_nginx_takes_the_example_and_passes_requests_and_streams_on(
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
     with running(words, port):
-        check_requests(service, f"https://127.0.0.1:{port}", trusting)
+        url = f"https://127.0.0.1:{port}"
+        check_requests(service, url, trusting)
+        check_terminal(service, port, trusting)
+        assert recorded_address(service, url, sender=CLIENT, verify=trusting) == CLIENT
 
 
 def test_caddy_takes_the_example_and_passes_requests_and_streams_on(
@@ -151,4 +200,7 @@ def test_caddy_takes_the_example_and_passes_requests_and_streams_on(
     file = tmp_path / "Caddyfile"
     file.write_text("{\n\tadmin off\n}\n" + changed(example.read_text(), changes))
     with running([caddy, "run", *words, str(file)], port):
-        check_requests(service, f"http://127.0.0.1:{port}", verify=True)
+        url = f"http://127.0.0.1:{port}"
+        check_requests(service, url, verify=True)
+        check_terminal(service, port, None)
+        assert recorded_address(service, url, sender=CLIENT) == CLIENT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from interfaces.http.running_service import (
     new_session,
     running_service,
 )
+from interfaces.http.test_terminal import last_text, open_terminal, read_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("OBS-3")]
 
@@ -66,6 +68,32 @@ def test_an_administrator_stops_and_lifts_for_everybody(stopped_service: Running
         assert admin.request("DELETE", "/v1/stop?reason=over").json() == {"lifted": True}
         assert admin.request("DELETE", "/v1/stop").json() == {"lifted": False}
         assert user.post(path, json={"command": "echo on"}).json()["stdout"] == "on\n"
+
+
+def test_a_terminal_ends_with_the_stop_and_no_new_one_opens(
+    stopped_service: RunningService,
+) -> None:
+    service = stopped_service
+    with service.client("user") as user, signed_in(service, "chief") as admin:
+        session = new_session(user)
+        start = json.dumps({"token": service.tokens["user"]})
+        with open_terminal(service, session) as line:
+            line.send(start)
+            line.send(b"echo ready$((1 + 1)); sleep 4321\n")
+            read_until(line, b"ready2")
+            done = admin.post("/v1/stop", json={"reason": "an attack"}).json()
+            assert (done["left"], done["problems"]) == ([], [])
+            assert done["cells"] >= 1
+            assert last_text(line)  # the connection ends
+        assert admin.get("/v1/stop").json()["cells"] == 0
+        with open_terminal(service, session) as line:
+            line.send(start)
+            assert last_text(line)["error"]["code"] == "CW-STOPPED"
+        assert admin.request("DELETE", "/v1/stop?reason=over").json() == {"lifted": True}
+        with open_terminal(service, session) as line:  # the control
+            line.send(start)
+            line.send(b"exit 7\n")
+            assert last_text(line) == {"exit_code": 7}
 
 
 def test_suspended_sandboxes_continue_where_they_were(stopped_service: RunningService) -> None:

@@ -368,15 +368,15 @@ def test_a_running_request_outlasts_its_access_token_but_no_revocation(settings,
         ann = await world.add("ann")
         who = await world.who((await world.sign_in("ann")).access)
         bob_id = await world.add("bob")
-        directory, still_counts = world.accounts.directory, world.accounts.still_counts
+        directory, renewed = world.accounts.directory, world.accounts.renewed
         secret, _ = await directory.create_token(
             bob_id, name="agent", scopes=(), lives_s=86_400, by=ROOT
         )
         bob = await world.who(secret)
         world.clock.now_s += 3600  # the access token has expired
         before = await world.accounts.revision()
-        assert await still_counts(who)
-        assert await still_counts(bob)
+        assert await renewed(who) == who
+        assert await renewed(bob) == bob
         match how:
             case "token":
                 await directory.revoke_access(who)
@@ -390,8 +390,8 @@ def test_a_running_request_outlasts_its_access_token_but_no_revocation(settings,
                 await directory.set_disabled(ann, is_disabled=True, by=ROOT)
                 await directory.set_disabled(bob_id, is_disabled=True, by=ROOT)
         assert await world.accounts.revision() != before
-        assert not await still_counts(who)
-        assert not await still_counts(bob)
+        assert await renewed(who) is None
+        assert await renewed(bob) is None
 
     in_world(settings, go)
 
@@ -402,9 +402,9 @@ def test_a_running_request_does_not_outlast_its_service_token(settings):
         directory = world.accounts.directory
         secret, _ = await directory.create_token(ann, name="agent", scopes=(), lives_s=60, by=ROOT)
         who = await world.who(secret)
-        assert await world.accounts.still_counts(who)
+        assert await world.accounts.renewed(who) is not None
         world.clock.now_s += 61
-        assert not await world.accounts.still_counts(who)
-        assert not await world.accounts.still_counts(replace(who, user_id="usr_unknown"))
+        assert await world.accounts.renewed(who) is None
+        assert await world.accounts.renewed(replace(who, user_id="usr_unknown")) is None
 
     in_world(settings, go)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json
+from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
+from cellwall.policy.rule_parser import parse_rule
+from cellwall.policy.rules import Layer, Rule, Source
 from cellwall.runtime.recording import open_record
 from cellwall.secrets.session_keys import SessionKeys
 
@@ -34,10 +38,22 @@ def test_a_preview_counts_what_a_rule_would_have_allowed(tmp_path: Path) -> None
         for words in (("ls", "-l"), ("ls", "src"), ("git", "push"), ("sudo", "ls")):
             log.write(denied(*words))
         policy, home = Policy(), str(tmp_path)
-        found = preview_rule("Bash(ls *)", answers="", policy=policy, home=home, keys=keys)
+        preview = partial(
+            preview_rule, answers="", policy=policy, layer=Layer.SESSION, home=home, keys=keys
+        )
+        found = preview("Bash(ls *)")
         assert (found.judged, found.newly, found.is_partial) == (4, 2, False)
         assert set(found.examples) == {"Bash(ls -l)", "Bash(ls src)"}
-        wide = preview_rule("Bash", answers="", policy=policy, home=home, keys=keys)
+        wide = preview("Bash")
         assert wide.newly == 3  # sudo stays denied by a built-in rule
         with pytest.raises(BadInput):
-            preview_rule("Bash(", answers="", policy=policy, home=home, keys=keys)
+            preview("Bash(")
+        # A rule of an earlier layer than the one that denies the rest changes nothing there.
+        closed = Policy.of([allowing("Bash(git *)", Layer.SESSION)])
+        common = {"answers": "", "policy": closed, "home": home, "keys": keys}
+        assert preview_rule("Bash(ls *)", layer=Layer.USER, **common).newly == 0
+        assert preview_rule("Bash(ls *)", layer=Layer.SESSION, **common).newly == 2
+
+
+def allowing(text: str, layer: Layer) -> Rule:
+    return parse_rule(text, verdict=Verdict.ALLOW, source=Source("policy.toml", 1), layer=layer)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from cellwall.core.errors import BadInput, SandboxFailed, WorkspaceError
 from cellwall.core.types import new_id
-from cellwall.sandbox.run_ledger import RunLedger
+from cellwall.sandbox.run_ledger import RunLedger, cell_tag
 
 
 def test_an_entry_lasts_exactly_as_long_as_its_run(tmp_path: Path) -> None:
@@ -77,3 +78,20 @@ def test_a_symlink_in_the_ledger_is_not_followed(tmp_path: Path) -> None:
     (runs / new_id("act")).symlink_to(target)
     assert RunLedger(str(runs)).sweep() == ()
     assert target.exists()
+
+
+@pytest.mark.requirement("OBS-3")
+def test_a_tag_lasts_with_its_folder_and_belongs_to_no_other(tmp_path: Path) -> None:
+    ledger = str(tmp_path / "runs")
+    with ThreadPoolExecutor() as pool:
+        tags = set(pool.map(cell_tag, [ledger] * 32))
+    assert tags == {RunLedger(ledger).tag}
+    lock = tmp_path / "runs.lock"
+    (tmp_path / "copy.lock").write_bytes(lock.read_bytes())
+    assert cell_tag(str(tmp_path / "copy")) not in tags
+    number, inode = lock.read_bytes(), lock.stat().st_ino
+    os.truncate(lock, 7)  # as a power cut leaves it
+    assert cell_tag(ledger) not in tags  # also the case of a reused inode number
+    assert lock.stat().st_ino == inode
+    lock.write_bytes(number)
+    assert cell_tag(ledger) in tags  # the control

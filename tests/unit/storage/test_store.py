@@ -449,6 +449,10 @@ def test_sessions_of_others_are_absent_unless_a_team_shares_them(settings):
         assert listed == tuple(sorted((own, shared), key=lambda each: each.id))
         page = await store.list_sessions(user_id=ann.id, teams=none, after=listed[0].id, limit=1)
         assert page == listed[1:]
+        named = {"user_id": ann.id, "teams": none, "among": (own.id, "sbx_gone")}
+        assert await store.list_sessions(**named) == (own,)
+        assert await store.list_sessions(**{**named, "user_id": bob.id}) == ()
+        assert await store.list_sessions(**{**named, "among": ()}) == ()
         assert await store.end_session(own.id, now_s=NOW_S + 1)
         assert not await store.end_session(own.id, now_s=NOW_S + 2)
         found = await store.find_session(own.id, user_id=ann.id, teams=none)

@@ -10,7 +10,6 @@ import base64
 import hashlib
 import hmac
 import smtplib
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -19,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from cellwall import __version__
 from cellwall.audit.alerts.notices import Notice, email_message, slack_body, syslog_message
+from cellwall.audit.alerts.smtp_link import open_smtp
 from cellwall.audit.export.http_post import NotHttp, post
 from cellwall.audit.export.sinks import FileSink, NotDelivered, client_context, network_failure
 from cellwall.audit.export.syslog import SyslogSink
@@ -124,7 +124,10 @@ def _send_email(table: AlertReceiverTable, notice: Notice, read_secret: ReadSecr
     password = b"" if table.secret is None else read_secret(table.secret, (host, port))
     message = email_message(notice, sender=table.sender, recipients=table.recipients)
     try:
-        with _connect_smtp(address.scheme, host, port, context) as link:
+        is_smtps = address.scheme == "smtps"
+        with open_smtp(
+            host, port, is_smtps=is_smtps, context=context, timeout_s=_TIMEOUT_S
+        ) as link:
             if table.user:
                 link.login(table.user, password.decode("utf-8"))
             link.send_message(message, from_addr=table.sender, to_addrs=list(table.recipients))
@@ -141,19 +144,6 @@ def _send_email(table: AlertReceiverTable, notice: Notice, read_secret: ReadSecr
         raise _refused(f"the mail server refused the message {status}".rstrip(), "") from None
     except OSError as error:  # after its subclass SMTPException
         raise network_failure(error) from None
-
-
-def _connect_smtp(scheme: str, host: str, port: int, context: ssl.SSLContext) -> smtplib.SMTP:
-    if scheme == "smtps":
-        return smtplib.SMTP_SSL(host, port, timeout=_TIMEOUT_S, context=context)
-    link = smtplib.SMTP(host, port, timeout=_TIMEOUT_S)
-    try:
-        link.starttls(context=context)  # raises where the server has none: nothing goes in clear
-        link.ehlo()
-    except BaseException:
-        link.close()
-        raise
-    return link
 
 
 def _send_syslog(table: AlertReceiverTable, notice: Notice) -> None:

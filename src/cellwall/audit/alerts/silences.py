@@ -48,8 +48,15 @@ class Silence:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Silence:
-        """From `to_json`."""
-        return cls(**fields)
+        """From `to_json`; raises `TypeError`."""
+        made = cls(**fields)
+        texts = (made.id, made.rule, made.group, made.by, made.reason)
+        times = (made.until_s, made.made_s)
+        if not all(isinstance(each, str) for each in texts) or not all(
+            isinstance(each, int | float) for each in times
+        ):
+            raise TypeError("not a stored silence")
+        return made
 
 
 def check_silence(silence: Silence) -> Silence:

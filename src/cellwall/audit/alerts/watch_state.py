@@ -2,12 +2,14 @@
 
 Bookmark, counts, alerts and unsent messages change together, so a crash at any moment leaves a
 state from which evaluation goes on: no record is counted twice, no message is lost, and one that
-was sent is at most sent once more, with the same id.
+was sent is at most sent once more, with the same id. A digest of the rest stands first: a block
+that a disk has damaged may still be JSON, with values at which every later evaluation would fail.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -27,7 +29,7 @@ from cellwall.audit.files import (
 NO_LEAF = "0" * 64
 _STATE = "state.json"
 _LOCK = "lock"
-_VERSION = 1
+_VERSION = 2
 _MAX_BYTES = 64 << 20
 
 
@@ -101,8 +103,12 @@ def is_watched(folder: str) -> bool:
 
 def save_state(state: WatchState, folder: int) -> None:
     """Durable when it returns."""
-    data = json.dumps(state.to_json(), separators=(",", ":")).encode("ascii")
-    replace_file(_STATE, data, folder)
+    rest = json.dumps(state.to_json(), separators=(",", ":")).encode("ascii")[1:]
+    replace_file(_STATE, _head(rest) + rest, folder)
+
+
+def _head(rest: bytes) -> bytes:
+    return b'{"sha256":"%s",' % hashlib.sha256(rest).hexdigest().encode("ascii")
 
 
 def read_state(path: str) -> WatchState | None:
@@ -118,10 +124,14 @@ def read_state(path: str) -> WatchState | None:
 
 
 def _parse(raw: bytes) -> WatchState:
+    length = len(_head(b""))
+    if raw[:length] != _head(raw[length:]):
+        raise BrokenState
     try:
         fields = json.loads(raw)
         if fields.pop("version") != _VERSION:
             raise BrokenState
+        fields.pop("sha256")
         outboxes = {name: Outbox.of(each) for name, each in fields.pop("outboxes").items()}
         position = LogPosition(**fields.pop("position"))
         return WatchState(**fields, position=position, outboxes=outboxes)

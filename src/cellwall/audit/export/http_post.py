@@ -13,8 +13,8 @@ import http.client
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -53,7 +53,7 @@ def post(
         link = http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
     try:
         link.connect()
-        with _deadline(link.sock, timeout_s):
+        with deadline(lambda: link.sock, timeout_s):
             link.request("POST", address.path, body, dict(headers))
             answer = link.getresponse()
             text = answer.read(_MAX_ANSWER_BYTES + 1)
@@ -70,19 +70,20 @@ def post(
 
 
 @contextmanager
-def _deadline(link: socket.socket, timeout_s: float) -> Iterator[None]:
+def deadline(link: Callable[[], socket.socket | None], timeout_s: float) -> Iterator[None]:
     """Ends the exchange at the deadline; a receiver that sends a byte now and then would never
-    hit the socket's own timeout."""
+    hit the socket's own timeout. `link` is the socket at that moment."""
     is_over = threading.Event()
 
     def end() -> None:
         is_over.set()
-        try:
+        found = link()
+        if found is None:
+            return
+        with suppress(OSError):
             # Shut down the plain socket: SSLSocket.shutdown would drop the TLS state under the
             # other thread.
-            socket.socket.shutdown(link, socket.SHUT_RDWR)
-        except OSError:
-            return
+            socket.socket.shutdown(found, socket.SHUT_RDWR)
 
     timer = threading.Timer(timeout_s, end)
     timer.daemon = True

@@ -5,7 +5,7 @@ Each function of `accounts.directory` checks the role of the caller itself.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 
@@ -44,7 +44,7 @@ async def list_users(
     found = await service.accounts.directory.list_users(
         by=caller.principal, after=after, limit=limit + 1
     )
-    page = [_user(each) for each in found[:limit]]
+    page = [user_body(each) for each in found[:limit]]
     return UserPage(users=page, next=page[-1].name if len(found) > limit else None)
 
 
@@ -53,7 +53,7 @@ async def add_user(service: CurrentService, caller: CurrentCaller, body: NewUser
     """Add a user; a sign-in link then sets the password. A service token gives no role with
     permissions that it lacks."""
     directory = service.accounts.directory
-    return _user(await directory.add_user(body.name, role=body.role, by=caller.principal))
+    return user_body(await directory.add_user(body.name, role=body.role, by=caller.principal))
 
 
 @routes.patch("/users/{user_id}", status_code=204)
@@ -129,7 +129,7 @@ async def remove_member(
 async def list_tokens(service: CurrentService, caller: CurrentCaller) -> TokenList:
     """The caller's service tokens, without their secrets."""
     found = await service.accounts.directory.list_own_tokens(caller.identity)
-    return TokenList(tokens=[TokenBody(**_token(each)) for each in found])
+    return TokenList(tokens=[token_body(each) for each in found])
 
 
 @routes.post("/tokens", status_code=201)
@@ -151,7 +151,7 @@ async def create_token(
             lives_s=body.lives_s,
             by=caller.principal,
         )
-    return NewTokenBody(token=secret, **_token(made))
+    return NewTokenBody(token=secret, **token_body(made).model_dump())
 
 
 @routes.delete("/tokens/{token_id}", status_code=204)
@@ -162,7 +162,8 @@ async def revoke_token(service: CurrentService, caller: CurrentCaller, token_id:
     await service.accounts.directory.revoke_own_token(caller.identity, token_id)
 
 
-def _user(user: User) -> UserBody:
+def user_body(user: User) -> UserBody:
+    """An account, without its password."""
     return UserBody(
         id=user.id,
         name=user.name,
@@ -177,12 +178,13 @@ def _team(team: Team) -> TeamBody:
     return TeamBody(id=team.id, name=team.name, created=team.created_s)
 
 
-def _token(token: ServiceToken) -> dict[str, Any]:
-    return {
-        "id": token.id,
-        "name": token.name,
-        "scopes": list(token.scopes),
-        "created": token.created_s,
-        "expires": token.expires_s,
-        "is_revoked": token.is_revoked,
-    }
+def token_body(token: ServiceToken) -> TokenBody:
+    """A service token without its secret."""
+    return TokenBody(
+        id=token.id,
+        name=token.name,
+        scopes=list(token.scopes),
+        created=token.created_s,
+        expires=token.expires_s,
+        is_revoked=token.is_revoked,
+    )

@@ -13,6 +13,7 @@ from fastapi import APIRouter, FastAPI
 import cellwall
 from cellwall.admin.accounts import Accounts
 from cellwall.admin.connections import ConnectionAdmin
+from cellwall.admin.kept_workspaces import KeepBounds
 from cellwall.admin.live_view import LiveView
 from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
@@ -24,8 +25,12 @@ from cellwall.interfaces.http import (
     auth_routes,
     budget_routes,
     connection_routes,
+    credential_routes,
+    egress_routes,
     file_routes,
     health_routes,
+    inventory_routes,
+    log_status_routes,
     lookup_routes,
     message_routes,
     metrics_routes,
@@ -37,11 +42,13 @@ from cellwall.interfaces.http import (
     session_routes,
     stop_routes,
     terminal,
+    tool_server_routes,
 )
 from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.dashboard.page_list import dashboard_routers
 from cellwall.interfaces.http.forwarded import ForwardedClients
 from cellwall.interfaces.http.gate import Gate
+from cellwall.interfaces.http.kept_sessions import KeptSessions
 from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
 from cellwall.interfaces.http.presence import ServicePresence
 from cellwall.interfaces.http.problems import install_handlers
@@ -73,6 +80,7 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, oidc_routes.routes),
         (API, passkey_routes.routes),
         (API, account_routes.routes),
+        (API, credential_routes.routes),
         (API, budget_routes.routes),
         (API, file_routes.routes),
         (API, terminal.routes),
@@ -81,7 +89,11 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, message_routes.routes),
         (API, connection_routes.routes),
         (API, lookup_routes.routes),
+        (API, log_status_routes.routes),
         (API, policy_routes.routes),
+        (API, egress_routes.routes),
+        (API, inventory_routes.routes),
+        (API, tool_server_routes.routes),
         (API, alert_routes.routes),
         (API, stop_routes.routes),
         (API, health_routes.routes),
@@ -115,6 +127,15 @@ def make_application(
                 store=store,
                 settings=settings,
                 sandboxes=sandboxes,
+                kept=KeptSessions(
+                    app,
+                    store,
+                    sandboxes,
+                    KeepBounds(
+                        max_count=settings.max_kept_per_user,
+                        max_bytes=settings.max_kept_bytes_per_user,
+                    ),
+                ),
                 approvals=approvals,
                 readiness=ReadinessProbe(app, store, sandboxes),
                 paths=HostPaths.of(app),

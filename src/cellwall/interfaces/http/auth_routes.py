@@ -8,7 +8,6 @@ CSRF token as well, see `callers`.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -24,7 +23,6 @@ from cellwall.interfaces.http.bodies.accounts import (
     WhoAmI,
 )
 from cellwall.interfaces.http.callers import (
-    ACCESS_COOKIE,
     CSRF_HEADER,
     CurrentCaller,
     address_of,
@@ -34,11 +32,10 @@ from cellwall.interfaces.http.callers import (
     require_person,
 )
 from cellwall.interfaces.http.checked_route import CheckedRoute
+from cellwall.interfaces.http.cookies import ACCESS_COOKIE, REFRESH_COOKIE
 from cellwall.interfaces.http.service import CurrentService, Service
 
 routes = APIRouter(route_class=CheckedRoute, tags=["accounts"], responses=ERRORS)
-REFRESH_COOKIE = "cellwall_refresh"
-_REFRESH_PATH = "/v1/auth"
 _REFRESH_PREFIX = "cwr_"
 
 
@@ -80,8 +77,8 @@ async def refresh(
     token = body.refresh_token if body is not None else None
     in_cookies = token is None
     if token is None:
-        token = request.cookies.get(REFRESH_COOKIE)
-        if token is not None and CSRF_HEADER not in request.headers:
+        token = REFRESH_COOKIE.read(request, service)
+        if token and CSRF_HEADER not in request.headers:
             # Any value: a page of another origin cannot set the header without a preflight.
             raise Denied(
                 "a request with a cookie needs the CSRF header",
@@ -117,13 +114,13 @@ async def revoke(
     else:
         await service.accounts.directory.revoke_access(caller.identity)
     if caller.is_by_cookie:
-        delete_tokens(response)
+        delete_tokens(service, response)
 
 
-def delete_tokens(response: Response) -> None:
+def delete_tokens(service: Service, response: Response) -> None:
     """Remove the cookies of a sign-in from the browser."""
-    response.delete_cookie(ACCESS_COOKIE, path="/")
-    response.delete_cookie(REFRESH_COOKIE, path=_REFRESH_PATH)
+    ACCESS_COOKIE.remove(response, service)
+    REFRESH_COOKIE.remove(response, service)
 
 
 async def _revoke_given(service: Service, token: str, *, address: str) -> None:
@@ -143,7 +140,7 @@ async def _revoke_given(service: Service, token: str, *, address: str) -> None:
 async def who_am_i(request: Request, service: CurrentService, caller: CurrentCaller) -> WhoAmI:
     """The caller, and what the caller may do."""
     role = service.app.runtime.roles.role_of(caller.principal)
-    access = request.cookies.get(ACCESS_COOKIE, "")
+    access = ACCESS_COOKIE.read(request, service)
     return WhoAmI(
         id=caller.id,
         name=caller.identity.name,
@@ -176,13 +173,8 @@ def set_tokens(
             expires_in=expires_in,
             csrf_token=None,
         )
-    shared: dict[str, Any] = {
-        "httponly": True,
-        "samesite": "strict",
-        "secure": service.settings.is_https,
-    }
-    response.set_cookie(ACCESS_COOKIE, pair.access, path="/", max_age=int(expires_in), **shared)
-    response.set_cookie(REFRESH_COOKIE, pair.refresh, path=_REFRESH_PATH, **shared)
+    ACCESS_COOKIE.put(response, service, pair.access, max_age_s=int(expires_in))
+    REFRESH_COOKIE.put(response, service, pair.refresh)
     return Tokens(
         access_token=None,
         refresh_token=None,

@@ -19,11 +19,11 @@ from starlette.requests import HTTPConnection
 from cellwall.admin.accounts import Identity
 from cellwall.core.errors import Denied, SignInRefused
 from cellwall.core.types import Permission, Principal
+from cellwall.interfaces.http.cookies import ACCESS_COOKIE
 from cellwall.interfaces.http.service import Service, service_of
 from cellwall.runtime import judging
 
 INTERFACE = "http"
-ACCESS_COOKIE = "cellwall_access"
 CSRF_HEADER = "X-CSRF-Token"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -68,12 +68,11 @@ async def current_caller(request: Request) -> Caller:
     """The caller of this request; raises `SignInRefused`."""
     address = address_of(request)
     header = request.headers.get("authorization")
-    cookie = request.cookies.get(ACCESS_COOKIE)
     if header is not None:
         scheme, _space, token = header.partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
     else:
-        token = cookie or ""
+        token = ACCESS_COOKIE.read(request, service_of(request))
     if not token:
         raise SignInRefused(
             "this request bears no access token",

@@ -19,6 +19,7 @@ from fastapi.routing import APIRoute
 from cellwall.core.errors import BadInput
 from cellwall.interfaces.http.callers import CallerByToken, current_caller
 from cellwall.interfaces.http.gate import MAX_UNKNOWN_BYTES
+from cellwall.interfaces.http.service import service_of
 
 MAX_VALUES = 100_000
 # Texts, also one without an end, and what precedes a value. Possessive: linear for every input.
@@ -40,7 +41,10 @@ class CheckedRoute(APIRoute):
             length = request.headers.get("content-length")
             if length is None or int(length) > MAX_UNKNOWN_BYTES:
                 if has_caller and length != "0":
-                    await current_caller(request)
+                    caller = await current_caller(request)
+                    # Attack: bodies that come slowly take all connections.
+                    with service_of(request).waiting.counted(caller.id):
+                        await request.body()
                 check_json(await request.body())
             return await handler(request)
 

@@ -20,16 +20,18 @@ from cellwall.interfaces.http.joined_writes import JoinedWrites
 MAX_HEAD_BYTES = 64 * 1024
 MIN_PROGRESS_BYTES = 16 * 1024
 """Of a body or an answer, within the time of a request: a byte now and then is none."""
-_MAX_SHARE = 0.5
-"""Of all connections, for one address; addresses of loopback may be a proxy for everybody."""
+MIN_BYTES_PER_S = 16 * 1024
+"""Of a body that has been coming for `_GRACE` times the time of a request: else a large one could
+hold its connection for days."""
+_GRACE = 20
 
 
-def bounded_protocol(*, max_connections: int, timeout_s: float) -> Callable[..., BoundedConnection]:
+def bounded_protocol(*, timeout_s: float) -> Callable[..., BoundedConnection]:
     """A factory for uvicorn."""
 
     def make(*args: Any, **named: Any) -> BoundedConnection:  # noqa: ANN401  # uvicorn's arguments
         connection = BoundedConnection(*args, **named)
-        connection.max_connections, connection.timeout_s = max_connections, timeout_s
+        connection.timeout_s = timeout_s
         return connection
 
     return make
@@ -38,13 +40,15 @@ def bounded_protocol(*, max_connections: int, timeout_s: float) -> Callable[...,
 class BoundedConnection(HttpToolsProtocol):
     """One connection. The head of a request has a deadline, its body must make progress."""
 
-    max_connections: int
     timeout_s: float
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes: int | None = 0
     """Of the request whose head is incomplete; None behind the head."""
     _body_bytes = 0
     """Of the body, since the deadline was set."""
+    _whole_body_bytes = 0
+    _body_begun_s = 0.0
+    """On the clock of the event loop."""
     _framing_bytes = 0
     """Received behind the head since the last byte of content: chunk extensions and trailers."""
     _write_deadline: asyncio.TimerHandle | None = None
@@ -53,20 +57,7 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         joined: Any = JoinedWrites(transport, self.loop)
         super().connection_made(joined)
-        if self._has_room():
-            self._arm()
-        else:
-            transport.abort()
-
-    def _has_room(self) -> bool:
-        if len(self.connections) > self.max_connections:
-            return False
-        address = self.client[0] if self.client else ""
-        if address in {"", "127.0.0.1", "::1"}:
-            return True
-        peers = [getattr(each, "client", None) for each in self.connections]
-        same = [peer for peer in peers if peer and peer[0] == address]
-        return len(same) <= max(1, self.max_connections * _MAX_SHARE)
+        self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
@@ -90,7 +81,8 @@ class BoundedConnection(HttpToolsProtocol):
             self._head_bytes += len(data)
         elif self._deadline is not None:
             self._body_bytes += len(data)
-            if self._body_bytes >= MIN_PROGRESS_BYTES:
+            self._whole_body_bytes += len(data)
+            if self._body_bytes >= MIN_PROGRESS_BYTES and not self._is_slow():
                 self._arm()
         self._framing_bytes += len(data)
         super().data_received(data)
@@ -98,6 +90,11 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.abort()
         elif self._is_between_requests():
             self._arm()  # an empty line has ended uvicorn's own wait for the next request
+
+    def _is_slow(self) -> bool:
+        taken_s = self.loop.time() - self._body_begun_s
+        is_long = taken_s > _GRACE * self.timeout_s
+        return is_long and self._whole_body_bytes < MIN_BYTES_PER_S * taken_s
 
     def _is_between_requests(self) -> bool:
         is_answered = getattr(self.cycle, "response_complete", True)  # None before the first one
@@ -119,6 +116,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_bytes = None
+        self._whole_body_bytes, self._body_begun_s = 0, self.loop.time()
         self._arm()  # for the body; its end follows at once where there is none
         super().on_headers_complete()
 

@@ -74,6 +74,8 @@ async def read_file(
         listing = _listing(found.payload, limit, after)
         return Response(listing.model_dump_json(), media_type="application/json")
     with ExitStack() as stack:
+        # Attack: downloads that are read slowly take all connections.
+        stack.enter_context(service.waiting.counted(caller.id))
         spool = stack.enter_context(service.spools.spool())
         tag = await _read_into(spool, sandbox, caller, path)
         headers = {"ETag": tag, "Content-Disposition": "attachment", "Accept-Ranges": "bytes"}
@@ -82,7 +84,7 @@ async def read_file(
         wanted = "" if if_range is not None and if_range.strip() != tag else range_
         answer = _content(spool, wanted, headers)
         if isinstance(answer, SpoolResponse):
-            stack.pop_all()  # it closes the spool when it is sent
+            answer.held.push(stack.pop_all())
         return answer
 
 
@@ -127,7 +129,8 @@ async def write_file(
     """Write the body as a file: with `If-Match` only over the content that the tag names, with
     `If-None-Match: *` only as a new file."""
     sandbox = await service.sandboxes.find(caller.identity, session_id)
-    with service.spools.spool() as spool:
+    # Attack: uploads that come slowly take all connections.
+    with service.waiting.counted(caller.id), service.spools.spool() as spool:
         await _receive(request, spool)
         caller = await current_caller(request)  # the body may have taken long
         operation = FileOperation(

@@ -1,6 +1,6 @@
 """What a service does now and then, since it may run for months: delete what has expired, replace
 old keys, take renewed certificates into use, end the sandboxes of users who are gone, evaluate
-alert rules."""
+alert rules, index the text of records."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import anyio.to_thread
 from cellwall.admin.accounts import Accounts
 from cellwall.admin.alert_secrets import AlertSecrets
 from cellwall.admin.alerts import AlertAdmin
+from cellwall.admin.text_indexer import TextIndexer
 from cellwall.admin.tls_files import TlsFiles
 from cellwall.core.account_ports import AccountsPort
 from cellwall.core.errors import CellwallError
@@ -100,6 +101,17 @@ async def watch_alerts(app: App) -> None:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(watcher.stop)
             await anyio.to_thread.run_sync(secrets.close)
+
+
+async def index_texts(app: App) -> None:
+    """Index the text of records in a thread, until the service ends."""
+    indexer = TextIndexer(app.store.home, app.keys)
+    indexer.start()
+    try:
+        await anyio.sleep_forever()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(indexer.stop)
 
 
 async def _end_orphans(store: AccountsPort, sandboxes: OwnedSandboxes) -> None:

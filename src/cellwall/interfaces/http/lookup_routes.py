@@ -120,17 +120,23 @@ async def verify_audit(service: CurrentService, caller: CurrentCaller) -> AuditR
 
     def check() -> AuditReport:
         found = audit_queries.check(home=service.app.store.home)
-        return AuditReport(
-            ok=found.ok,
-            records=found.records,
-            first_bad=found.first_bad,
-            reason=found.reason,
-            signed=found.signed,
-            checkpoints=found.checkpoints,
-            deleted=found.deleted,
-        )
+        service.verification.note(found)
+        return report_body(found)
 
     return await anyio.to_thread.run_sync(check, limiter=service.readers)
+
+
+def report_body(report: audit_queries.VerifyReport) -> AuditReport:
+    """The result of a verification, for a client."""
+    return AuditReport(
+        ok=report.ok,
+        records=report.records,
+        first_bad=report.first_bad,
+        reason=report.reason,
+        signed=report.signed,
+        checkpoints=report.checkpoints,
+        deleted=report.deleted,
+    )
 
 
 @routes.post("/scan", tags=["guard"])
@@ -159,17 +165,19 @@ async def verify_packages(
         body.packages,
         is_offline=body.offline,
     )
-    return PackageVerdicts(
-        packages=[
-            PackageVerdictBody(
-                name=each.name,
-                verdict=each.verdict.word,
-                reasons=[reason.text for reason in each.reasons],
-                suggestion=each.suggestion,
-                version=each.version,
-            )
-            for each in verdicts
-        ]
+    return PackageVerdicts(packages=[_verdict_body(each) for each in verdicts])
+
+
+def _verdict_body(verdict: administration.PackageVerdict) -> PackageVerdictBody:
+    risk = administration.risk_of(verdict)
+    return PackageVerdictBody(
+        name=verdict.name,
+        verdict=verdict.verdict.word,
+        reasons=[reason.text for reason in verdict.reasons],
+        suggestion=verdict.suggestion,
+        version=verdict.version,
+        risk=risk.points,
+        risk_causes=list(risk.causes),
     )
 
 

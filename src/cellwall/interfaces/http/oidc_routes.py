@@ -24,11 +24,10 @@ from cellwall.interfaces.http.bodies.sign_in import (
 )
 from cellwall.interfaces.http.callers import CurrentCaller, address_of
 from cellwall.interfaces.http.checked_route import CheckedRoute
+from cellwall.interfaces.http.cookies import OIDC_COOKIE
 from cellwall.interfaces.http.service import CurrentService, Service
 
 routes = APIRouter(route_class=CheckedRoute, tags=["accounts"], responses=ERRORS)
-_COOKIE = "cellwall_oidc"
-_PATH = "/v1/auth/oidc"
 _LIVES_S = 600
 _HOME = "/"
 _MAX_QUERY = 8192
@@ -105,11 +104,11 @@ async def callback(request: Request, service: CurrentService) -> RedirectRespons
     answer = dict(query) if len(request.url.query) <= _MAX_QUERY else {}
     pair = await _provider(service).finish(
         answer if len(answer) == len(query) else {},
-        browser_secret=request.cookies.get(_COOKIE, ""),
+        browser_secret=OIDC_COOKIE.read(request, service),
         address=address_of(request),
     )
     response = RedirectResponse(_HOME, status_code=303)
-    response.delete_cookie(_COOKIE, path=_PATH)
+    OIDC_COOKIE.remove(response, service)
     set_tokens(service, response, pair, in_cookies=True)
     return response
 
@@ -121,12 +120,4 @@ def _provider(service: Service) -> OidcSignIn:
 
 
 def _keep(service: Service, response: Response, begun: BegunSignIn) -> None:
-    response.set_cookie(
-        _COOKIE,
-        begun.browser_secret,
-        path=_PATH,
-        max_age=_LIVES_S,
-        httponly=True,
-        samesite="lax",
-        secure=service.settings.is_https,
-    )
+    OIDC_COOKIE.put(response, service, begun.browser_secret, max_age_s=_LIVES_S)

@@ -39,7 +39,7 @@ async def add_passkey(
     service: CurrentService, caller: CurrentCaller, body: NewPasskey
 ) -> PasskeyBody:
     """Add the passkey that the browser created."""
-    return _describe(
+    return passkey_body(
         await service.accounts.passkeys.finish_registration(
             caller.identity, body.id, body.credential, name=body.name
         )
@@ -50,7 +50,7 @@ async def add_passkey(
 async def list_passkeys(service: CurrentService, caller: CurrentCaller) -> PasskeyList:
     """The passkeys of the caller."""
     found = await service.accounts.passkeys.list_own(caller.identity)
-    return PasskeyList(passkeys=[_describe(each) for each in found])
+    return PasskeyList(passkeys=[passkey_body(each) for each in found])
 
 
 @routes.delete("/auth/passkeys/{passkey_id}", status_code=204)
@@ -86,7 +86,8 @@ async def sign_in(
     return set_tokens(service, response, pair, in_cookies=body.cookie)
 
 
-def _describe(passkey: Passkey) -> PasskeyBody:
+def passkey_body(passkey: Passkey) -> PasskeyBody:
+    """A passkey without its key."""
     return PasskeyBody(
         id=passkey.id, name=passkey.name, created=passkey.created_s, used=passkey.used_s
     )

@@ -24,7 +24,13 @@ from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.rendering import without_path
 from cellwall.interfaces.http.sandboxes import default_policy
 from cellwall.interfaces.http.service import CurrentService, Service
-from cellwall.runtime.policies import Policy, effective_policy, read_call
+from cellwall.runtime.policies import (
+    Policy,
+    PolicyPlace,
+    approved_rules_place,
+    effective_policy,
+    read_call,
+)
 
 routes = APIRouter(
     route_class=CheckedRoute, prefix="/policies", tags=["policies"], responses=ERRORS
@@ -79,6 +85,11 @@ def service_policy(service: Service) -> Policy:
     """The rules that apply to sessions of the service."""
     named = service.app.settings.policy.files or tuple(filter(None, [default_policy(service.app)]))
     return effective_policy(named=named, cwd="/", environ=os.environ)
+
+
+def rule_place(service: Service) -> PolicyPlace:
+    """The file that gets rules that a person approves, and its layer."""
+    return approved_rules_place(service.app.settings.policy.files, os.environ)
 
 
 def _shown(service: Service, text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -23,7 +23,7 @@ from cellwall.core.errors import Busy, CellwallError, NotFound, StorageError
 from cellwall.core.limits import Limits
 from cellwall.core.messages import SessionStore
 from cellwall.core.outcomes import Outcome
-from cellwall.core.types import Json, OutputSink, Principal
+from cellwall.core.types import Json, OutputSink, Principal, SetDomains
 from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.runs import Runs
 from cellwall.interfaces.sandbox_options import with_limits
@@ -54,6 +54,8 @@ class OwnedSandbox:
     busy: int = 0
     writing: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while a file is written over the API."""
+    widening: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while domains are added: of two that are added at once, none is lost."""
 
     @property
     def id(self) -> str:
@@ -95,6 +97,12 @@ class OwnedSandbox:
                 operation, timeout=timeout, envs=envs, stdin=stdin, sink=sink, principal=principal
             )
 
+    async def allow(self, principal: Principal, rules: Sequence[str]) -> Outcome:
+        """Add domain rules, by an action that is judged like a run with all of them."""
+        async with self.widening:
+            domains = tuple(dict.fromkeys((*self.host.domains, *rules)))
+            return await self.perform(principal, SetDomains(domains))
+
 
 class OwnedSandboxes:
     """All sandboxes of the service."""
@@ -117,12 +125,21 @@ class OwnedSandboxes:
         self._is_closed = False
 
     async def create(
-        self, who: Identity, spec: SandboxSpec, *, keep_alive_s: float, team_id: str | None = None
+        self,
+        who: Identity,
+        spec: SandboxSpec,
+        *,
+        keep_alive_s: float,
+        team_id: str | None = None,
+        resumed_id: str | None = None,
     ) -> OwnedSandbox:
-        """A new sandbox; raises `Busy` beyond the number that one user may have."""
+        """A new sandbox; raises `Busy` beyond the number that one user may have. `resumed_id`: of
+        a kept session, whose files it gets; see `KeptSessions.find`."""
         spec, limits = self._bounded(spec)
         with self._counted(who.user_id):
-            host = await LocalHost.create(self._app, spec, principal=who.principal(INTERFACE))
+            host = await LocalHost.create(
+                self._app, spec, principal=who.principal(INTERFACE), resumed_id=resumed_id
+            )
             made = OwnedSandbox(
                 host, who.user_id, team_id, spec.template, limits, keep_alive_s, Runs(self._tasks)
             )

@@ -27,8 +27,10 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import CellwallError
 from cellwall.core.home import shaping
 from cellwall.interfaces.http.application import ServiceSettings, make_application
+from cellwall.interfaces.http.bounded_listener import BoundedListener, ConnectionPlaces
+from cellwall.interfaces.http.bounded_websocket import BoundedWebSocket
 from cellwall.interfaces.http.connections import bounded_protocol
-from cellwall.interfaces.http.housekeeping import Housekeeping, watch_alerts
+from cellwall.interfaces.http.housekeeping import Housekeeping, index_texts, watch_alerts
 from cellwall.interfaces.http.listening import Listening, Started
 from cellwall.interfaces.http.operator_view import OperatorView
 from cellwall.interfaces.http.presence import check_neighbours
@@ -85,8 +87,13 @@ class ServiceProcess:
             await check_neighbours(store, accounts, self._settings)
             self._api = make_application(app, accounts, self._service_settings(), store=store)
             self._view.follow(app, store, self._api)
-            timeout_s = self._settings.server.request_timeout_s
-            server = _Server(self._uvicorn_config(self._api), self._is_busy, timeout_s)
+            bounds = self._settings.server
+            server = _Server(
+                self._uvicorn_config(self._api),
+                self._is_busy,
+                handshake_s=bounds.request_timeout_s,
+                places=ConnectionPlaces(bounds.max_connections),
+            )
 
             async def announce() -> None:
                 code = await accounts.sign_in.first_owner_link()
@@ -107,6 +114,7 @@ class ServiceProcess:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch_signals, server, supervisor)
                 tasks.start_soon(watch_alerts, app)
+                tasks.start_soon(index_texts, app)
                 tasks.start_soon(housekeeping.run)
                 tasks.start_soon(housekeeping.watch_owners, store, self._sandboxes)
                 tasks.start_soon(self._ping)
@@ -149,15 +157,15 @@ class ServiceProcess:
             origins=server.origins,
             trusted_proxies=server.trusted_proxies,
             max_sessions_per_user=server.max_sessions_per_user,
+            max_kept_per_user=server.max_kept_per_user,
+            max_kept_bytes_per_user=server.max_kept_bytes_per_user,
             max_body_bytes=server.max_body_bytes,
             max_file_bytes=server.max_file_bytes,
         )
 
     def _uvicorn_config(self, api: FastAPI) -> uvicorn.Config:
         server, context = self._settings.server, self._listening.context
-        protocol = bounded_protocol(
-            max_connections=server.max_connections, timeout_s=server.request_timeout_s
-        )
+        protocol = bounded_protocol(timeout_s=server.request_timeout_s)
         return uvicorn.Config(
             api,
             http=protocol,  # type: ignore[arg-type]  # a factory serves as the class does
@@ -168,6 +176,7 @@ class ServiceProcess:
             proxy_headers=False,  # a client could name any address
             server_header=False,
             # A WebSocket accepts messages before its caller is known.
+            ws=BoundedWebSocket,
             ws_max_size=MAX_FRAME_BYTES,
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=server.drain_s,  # type: ignore[arg-type]  # passed to asyncio
@@ -203,10 +212,15 @@ class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers, and with an end of its start."""
 
     def __init__(
-        self, config: uvicorn.Config, is_busy: Callable[[], bool], handshake_s: float
+        self,
+        config: uvicorn.Config,
+        is_busy: Callable[[], bool],
+        *,
+        handshake_s: float,
+        places: ConnectionPlaces,
     ) -> None:
         super().__init__(config)
-        self._is_busy, self._handshake_s = is_busy, handshake_s
+        self._is_busy, self._handshake_s, self._places = is_busy, handshake_s, places
         self.on_started: Callable[[], Awaitable[None]] | None = None
 
     @contextmanager
@@ -214,8 +228,8 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
-        """As uvicorn's, but a failed start is an error of ours, and a TLS handshake has a deadline:
-        such a connection is not counted yet."""
+        """As uvicorn's, but a failed start is an error of ours, and a TLS handshake has a deadline
+        and counts as a connection."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise _not_started()
@@ -231,7 +245,7 @@ class _Server(uvicorn.Server):
         for each in sockets or ():
             server = await asyncio.get_running_loop().create_server(
                 make,
-                sock=each,
+                sock=BoundedListener.around(each, self._places),
                 ssl=context,
                 ssl_handshake_timeout=None if context is None else self._handshake_s,
                 backlog=config.backlog,

@@ -16,6 +16,8 @@ from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.messages import SessionStore
 from cellwall.interfaces.http.approval_records import ApprovalRecords
+from cellwall.interfaces.http.audit_verification import AuditVerification
+from cellwall.interfaces.http.kept_sessions import KeptSessions
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandbox_usages import SandboxUsages
@@ -42,6 +44,8 @@ class ServiceSettings:
     trusted_proxies: tuple[str, ...] = ()
     """What these addresses append to `X-Forwarded-For` is believed."""
     max_sessions_per_user: int = 20
+    max_kept_per_user: int = 20
+    max_kept_bytes_per_user: int = 10 * 1024 * _MIB
     max_body_bytes: int = 16 * _MIB
     max_file_bytes: int = 64 * _MIB
     """The body of a written file."""
@@ -70,6 +74,7 @@ class Service:
     store: SessionStore
     settings: ServiceSettings
     sandboxes: OwnedSandboxes
+    kept: KeptSessions
     approvals: ApprovalRecords
     readiness: ReadinessProbe
     secrets: OwnedSecrets
@@ -83,6 +88,7 @@ class Service:
     """Threads for reading the record and for scans; more would starve the runs."""
 
     waiting: WaitingRequests = field(default_factory=WaitingRequests)
+    verification: AuditVerification = field(default_factory=AuditVerification)
 
     @property
     def board(self) -> ApprovalBoard:

@@ -12,14 +12,14 @@ from fastapi import APIRouter, Query, Response
 
 from cellwall.admin import session_data
 from cellwall.admin.accounts import Identity
+from cellwall.admin.kept_workspaces import KeptWorkspace
 from cellwall.core.accounts import SessionRecord
 from cellwall.core.errors import BadInput, NotFound
 from cellwall.core.types import Permission
 from cellwall.interfaces.http.bodies import ERRORS
-from cellwall.interfaces.http.bodies.sessions import NewSession, Session, SessionPage
+from cellwall.interfaces.http.bodies.sessions import Kept, NewSession, Session, SessionPage
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
-from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.sandboxes import OwnedSandbox, about
 from cellwall.interfaces.http.service import CurrentService, Service
 from cellwall.interfaces.sdk.hosts import SandboxSpec
@@ -54,8 +54,13 @@ async def create_session(
         template=body.template,
         skills=body.skills,
     )
+    resumed = body.resume and (await service.kept.find(caller.identity, body.resume)).id
     made = await service.sandboxes.create(
-        caller.identity, spec, keep_alive_s=body.keep_alive, team_id=body.team
+        caller.identity,
+        spec,
+        keep_alive_s=body.keep_alive,
+        team_id=body.team,
+        resumed_id=resumed,
     )
     response.headers["Location"] = f"/v1/sessions/{made.id}"
     return _live(made)
@@ -65,20 +70,25 @@ async def create_session(
 async def list_sessions(
     service: CurrentService,
     caller: CurrentCaller,
-    state: Literal["live", "all"] = "live",
+    state: Literal["live", "kept", "all"] = "live",
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     after: Annotated[str, Query(max_length=60)] = "",
 ) -> SessionPage:
-    """The sandboxes of the caller and of the caller's teams, by id; ended ones with `state=all`."""
+    """The sandboxes of the caller and of the caller's teams, by id; ended ones with `state=all`,
+    and with `state=kept` those whose files the caller keeps."""
+    who = caller.identity
     if state == "live":
-        live = [each for each in service.sandboxes.of(caller.identity) if each.id > after]
+        live = [each for each in service.sandboxes.of(who) if each.id > after]
         found = [_live(each) for each in live[: limit + 1]]
+    elif state == "kept":
+        pairs = await service.kept.of(who, after=after, limit=limit + 1)
+        found = [_describe(service, who, record, kept) for record, kept in pairs]
     else:
-        who = caller.identity
         records = await service.store.list_sessions(
             user_id=who.user_id, teams=who.teams, after=after, limit=limit + 1
         )
-        found = [_describe(service, who, record) for record in records]
+        stored = await service.kept.among([record.id for record in records])
+        found = [_describe(service, who, each, stored.get(each.id)) for each in records]
     page = found[:limit]
     return SessionPage(sessions=page, next=page[-1].id if len(found) > limit else None)
 
@@ -90,7 +100,7 @@ async def get_session(service: CurrentService, caller: CurrentCaller, session_id
     record = await service.store.find_session(session_id, user_id=who.user_id, teams=who.teams)
     if record is None:
         raise NotFound("there is no such session", hint="Check the id, and who owns it.")
-    return _describe(service, who, record)
+    return _describe(service, who, record, (await service.kept.among([record.id])).get(record.id))
 
 
 @routes.delete(_ONE, status_code=204)
@@ -102,12 +112,25 @@ async def end_session(
     erase: Annotated[
         bool, Query(description="also destroy its keys: records and files can never be read again")
     ] = False,
+    keep: Annotated[
+        bool, Query(description="keep its files, encrypted, for a new session with `resume`")
+    ] = False,
 ) -> None:
-    """End a sandbox with everything in it. With `erase`, also one that has ended before."""
+    """End a sandbox with everything in it; of one that has ended, destroy the files that were kept.
+    With `erase`, also the records of one that has ended before."""
+    if erase and keep:
+        raise BadInput("a session is either kept or erased", hint="Use one of `erase` and `keep`.")
+    if keep:
+        await service.kept.keep(caller.identity, session_id)
+        return
     if erase:
         await _erase(service, caller, session_id)
         return
-    sandbox = await service.sandboxes.find(caller.identity, session_id)
+    try:
+        sandbox = await service.sandboxes.find(caller.identity, session_id)
+    except NotFound:
+        await service.kept.discard(caller.identity, caller.principal, session_id)
+        return
     if sandbox.owner_id != caller.id:  # shared by a team
         require(service, caller, Permission.SANDBOX_EXECUTE)
     await service.sandboxes.end(sandbox)
@@ -116,12 +139,8 @@ async def end_session(
 async def _erase(service: Service, caller: Caller, session_id: str) -> None:
     """Only the owner: a member of a team must not remove what another one has done."""
     who = caller.identity
-    record = await service.store.find_session(session_id, user_id=who.user_id, teams=frozenset())
-    if record is None or record.owner_id != caller.id:
-        raise NotFound("there is no such session", hint="Check the id, and who owns it.")
+    await service.kept.own_record(who, session_id)
     require(service, caller, Permission.FILES_WRITE)
-    if not service.sandboxes.is_own(record):  # its keys and files are in another state folder
-        raise elsewhere("session")
 
     async def end_live() -> None:
         with suppress(NotFound):  # ended meanwhile
@@ -149,10 +168,13 @@ def _live(sandbox: OwnedSandbox) -> Session:
         ended=None,
         ends_in=round(sandbox.ends_in_s, 1),
         is_busy=sandbox.busy > 0,
+        kept=None,
     )
 
 
-def _describe(service: Service, who: Identity, record: SessionRecord) -> Session:
+def _describe(
+    service: Service, who: Identity, record: SessionRecord, kept: KeptWorkspace | None
+) -> Session:
     try:
         return _live(service.sandboxes.look(who, record.id))
     except NotFound:
@@ -169,4 +191,7 @@ def _describe(service: Service, who: Identity, record: SessionRecord) -> Session
         ended=record.ended_s,
         ends_in=None,
         is_busy=False,
+        kept=None
+        if kept is None or kept.keeper != who.user_id
+        else Kept(bytes=kept.size_bytes, expires=kept.expires_s),
     )

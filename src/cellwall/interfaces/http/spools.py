@@ -11,6 +11,7 @@ import hashlib
 import tempfile
 import threading
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 import anyio
@@ -116,6 +117,9 @@ class SpoolResponse(StreamingResponse):
         self, spool: Spool, *, start: int, end: int, status: int, headers: dict[str, str]
     ) -> None:
         self._spool = spool
+        self.held = ExitStack()
+        """Closed at the end of the response."""
+        self.held.callback(spool.close)
         spool.rewind(start)
         super().__init__(
             self._pieces(end - start),
@@ -142,4 +146,4 @@ class SpoolResponse(StreamingResponse):
         except* TimeoutError:
             pass  # uvicorn closes a connection whose response is incomplete
         finally:
-            self._spool.close()
+            self.held.close()

@@ -29,12 +29,12 @@ from cellwall.core.outcomes import ErrorInfo, Outcome
 from cellwall.core.types import TERMINAL_SHELL, ProcessInfo, ProcessOperation, RunCommand
 from cellwall.interfaces.cli.interactive import ScreenFilter
 from cellwall.interfaces.http.callers import (
-    ACCESS_COOKIE,
     INTERFACE,
     address_of,
     authenticate,
     csrf_token,
 )
+from cellwall.interfaces.http.cookies import ACCESS_COOKIE
 from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.service import Service, service_of
 from cellwall.interfaces.sdk.commands import COLUMNS, ROWS, argv_of
@@ -119,7 +119,7 @@ class _Terminal:
         token, csrf = start.get("token", ""), start.get("csrf_token", "")
         if isinstance(token, str) and token:
             return token
-        cookie = self._socket.cookies.get(ACCESS_COOKIE, "")
+        cookie = ACCESS_COOKIE.read(self._socket, self._service)
         is_right = isinstance(csrf, str) and hmac.compare_digest(
             csrf.encode("utf-8", "replace"), csrf_token(cookie).encode()
         )

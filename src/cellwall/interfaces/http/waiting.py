@@ -1,4 +1,4 @@
-"""Requests that wait for a run, follow its events or show a terminal.
+"""Requests that wait for a run, follow its events, show a terminal or carry a file.
 
 Each holds a connection for as long as it likes, and connections are bounded for all users together
 (`max_connections`): without a bound for each user, one of them could take every connection.
@@ -36,7 +36,7 @@ class WaitingRequests:
         if self._counts[user_id] >= MAX_WAITING:
             raise Busy(
                 f"{MAX_WAITING} requests of this user wait already",
-                hint="Close some streams or terminals.",
+                hint="Close some streams or terminals, or wait for transfers to end.",
                 code="CW-TOO-MANY-WAITING",
             )
         self._counts[user_id] += 1

@@ -151,6 +151,10 @@ class HttpClient:
             if request.credential.identity.credential == name:
                 request.scope.cancel()
 
+    def take_role(self) -> None:
+        """The same user; a role that has changed counts from now on (RBAC-2)."""
+        self._session.act_as(self.identity.principal(INTERFACE))
+
     def end_streams(self) -> None:
         """End the streams that wait for events; calls go on."""
         for request in self._requests:
@@ -165,8 +169,7 @@ class HttpClient:
             await response.end_early()
             return
         self.credential = credential
-        # The same user; a role or scope that has changed counts from now on (RBAC-2).
-        self._session.act_as(self.identity.principal(INTERFACE))
+        self.take_role()
         with self._entered(credential, scope["method"]) as request:
             await self._manager.handle_request(scope, receive, response)
         if request.scope.cancelled_caught:

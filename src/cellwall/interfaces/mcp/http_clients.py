@@ -43,8 +43,9 @@ class CredentialChecks(Protocol):
     async def revision(self) -> int:
         """Another number after every change of users and tokens."""
 
-    async def still_counts(self, identity: Identity) -> bool:
-        """Whether the credential was not revoked; an access token may have expired."""
+    async def renewed(self, identity: Identity) -> Identity | None:
+        """The identity with the role of now; None if its credential was revoked. An access token
+        may have expired."""
 
 
 def owner_of(identity: Identity) -> Owner:
@@ -206,6 +207,8 @@ class HttpClients:
                     client.drop(credential)
                     if client.is_ended:
                         self.end(client)
+            if not client.is_ended:
+                client.take_role()
 
     async def _counts(self, credential: Credential, revision: int) -> bool:
         identity = credential.identity
@@ -213,9 +216,10 @@ class HttpClients:
         if not identity.family_id and identity.expires_s <= time.time():
             return False
         if credential.revision != revision:
-            if not await self._checks.still_counts(identity):
+            renewed = await self._checks.renewed(identity)
+            if renewed is None:
                 return False
-            credential.revision = revision
+            credential.identity, credential.revision = renewed, revision
         return True
 
 

@@ -51,6 +51,8 @@ class SignInServers:
         # command and the domains: rules of the configuration judge it where there are any.
         self._policy = default_policy(app, os.environ, cwd=None, has_domains=True)
         self._held: dict[Owner, _Held] = {}
+        self._ending: list[tuple[str, ToolServers]] = []
+        """Sets without a client, with the id of their user, until their sandboxes have ended."""
         self._opening = anyio.Lock()
 
     def of(self, owner: Owner, who: Principal) -> LentServers:
@@ -82,10 +84,13 @@ class SignInServers:
         held.clients -= 1
         if not held.clients:
             del self._held[owner]
+            ending = owner[0], servers
+            self._ending.append(ending)
             try:
                 with anyio.CancelScope(shield=True):
                     await servers.close()
             finally:
+                self._ending.remove(ending)
                 held.scope.cancel()
 
     async def _run(
@@ -114,7 +119,8 @@ class SignInServers:
             _log.exception("the servers of a user did not end cleanly")
 
     def _admit(self, user_id: str) -> None:
-        live = sum(held.servers.count for owner, held in self._held.items() if owner[0] == user_id)
+        used = [(owner[0], held.servers) for owner, held in self._held.items()]
+        live = sum(each.count for user, each in (*used, *self._ending) if user == user_id)
         if live >= self._max_per_user:
             raise Busy(
                 f"{self._max_per_user} MCP servers of this user are running",

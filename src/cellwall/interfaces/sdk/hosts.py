@@ -127,10 +127,12 @@ class LocalHost:
         tools: ToolBroker | None = None,
         approver: ApproverPort | None = None,
         principal: Principal | None = None,
+        resumed_id: str | None = None,
     ) -> LocalHost:
         """Raises for an invalid name, domain or file now, not at the first command.
 
-        `principal` is the user of a service; else the user who started this process.
+        `principal` is the user of a service; else the user who started this process. `resumed_id`
+        names a kept workspace, whose files the sandbox gets.
         """
         who = principal or wiring.principal("sdk")
         limits = with_limits(
@@ -149,11 +151,17 @@ class LocalHost:
             skills=skill_names(spec.skills),
         )
         stack = ExitStack()
-        session_id = stack.enter_context(app.session(parse_workspace(spec.workspace), who))
+        session = app.session(parse_workspace(spec.workspace), who, resumed_id=resumed_id)
+        if resumed_id is None:
+            session_id = stack.enter_context(session)
+        else:  # decrypts files of any size
+            session_id = await anyio.to_thread.run_sync(stack.enter_context, session)
         host = cls(app, replace(pattern, session_id=session_id), stack, tools, approver)
         try:
             await app.runtime.check(replace(pattern, session_id=session_id))
             app.check_template(spec.template)
+            if resumed_id is not None:
+                await anyio.to_thread.run_sync(app.check_room, session_id, limits)
         except BaseException:
             await host.end()
             raise
@@ -161,6 +169,11 @@ class LocalHost:
 
     def waiting(self) -> AbstractContextManager[None]:
         return self._live.entered()
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domain rules of this sandbox, without those of the configuration."""
+        return self._pattern.allow_domains
 
     async def perform(
         self,
@@ -212,7 +225,7 @@ class LocalHost:
         self.alive = False
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._live.end)
-            self._stack.close()
+            await anyio.to_thread.run_sync(self._stack.close)  # may encrypt files of any size
 
     async def leave(self) -> None:
         await self.end()

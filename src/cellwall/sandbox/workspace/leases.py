@@ -15,7 +15,7 @@ from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Finding
 from cellwall.core.ports import NO_UNLINKED_FILES, UnlinkedFiles
 from cellwall.core.protected_names import Protection
-from cellwall.core.types import Action, WorkspaceMount
+from cellwall.core.types import Action, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.descriptors import unlock_root
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
 from cellwall.sandbox.files.root import Root
@@ -164,7 +164,9 @@ class ReadWriteLease(PlainLease):
         self.is_checked = False
         """Whether the last check of the workspace was complete."""
         most = settings.max_walk_entries
-        self._before_bytes, self._before_files = tree.usage(max_entries=most)
+        if mount.mode is not WorkspaceMode.PRIVATE:
+            # Of a private workspace everything counts: else it could grow each time it is resumed.
+            self._before_bytes, self._before_files = tree.usage(max_entries=most)
 
     def reserve(self) -> None:
         # Other runs of this process may use up all descriptors; a planted file would then stay,

@@ -1,7 +1,8 @@
-"""Seals the layers of an ended copy-on-write session, and opens them for a reader (FS-5).
+"""Seals what an ended session keeps: the layers of a copy-on-write workspace, or the files of a
+private one; opens it for a reader, or restores it for a new session (FS-5).
 
   seal:   (1) write the archive under a temporary name; flush it; rename it; flush the folder;
-          (2) remove the layers in clear.
+          (2) remove the layers or files in clear.
   open:   (1) extract into a directory of its own, locked; (2) read; (3) remove the directory.
 
 A kill in seal (1) leaves the layers, in (2) the archive and what is left of the layers, which are
@@ -32,6 +33,10 @@ from cellwall.sandbox.workspace.sealed_files import (
 _SEALED = "sealed"
 _DRAFT = "sealed.draft"
 _LAYERS = "layers"
+_FILES = "files"
+_IN_CLEAR = {_LAYERS: (_LAYERS,), _FILES: ("quarantine", _FILES)}
+"""What is removed once an archive has replaced it. The quarantine of a private workspace has what
+its limits refused, and is not kept."""
 _OPENED = "opened."
 _LOCK_TIMEOUT_S = 10.0
 _PAUSE_S = 0.01
@@ -60,18 +65,25 @@ class SealedLayers:
                 return
             if not is_sealed(folder):
                 self._write(session, folder, fd)
-            remove_tree(fd, _LAYERS, max_entries=MAX_ENTRIES)
+            for kept, names in _IN_CLEAR.items():
+                if not os.path.isdir(os.path.join(folder, kept)):
+                    continue
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        remove_tree(fd, name, max_entries=MAX_ENTRIES)
 
     def _write(self, session: str, folder: str, fd: int) -> None:
         assert self._keys is not None  # noqa: S101  # by `seal`
         key_name, key = self._keys.new_key(session)
+        is_private = os.path.isdir(os.path.join(folder, _FILES))
+        name, place = (_FILES, _FILES) if is_private else ("upper", f"{_LAYERS}/upper")
         try:
             with (
                 closing_fd(os.open(_DRAFT, _NEW, 0o600, dir_fd=fd)) as file,
-                Root.open(os.path.join(folder, _LAYERS, "upper")) as upper,
+                Root.open(os.path.join(folder, place)) as tree,
             ):
-                unlock_root(upper.fd)
-                write_archive({"upper": upper}, file, session=session, key_name=key_name, key=key)
+                unlock_root(tree.fd)
+                write_archive({name: tree}, file, session=session, key_name=key_name, key=key)
                 os.fsync(file)
         except BaseException:
             with suppress(OSError):
@@ -95,20 +107,24 @@ class SealedLayers:
                 try:
                     fcntl.flock(own, fcntl.LOCK_EX)
                     os.mkdir(_LAYERS, 0o700, dir_fd=own)
-                    self._extract(session, folder, own)
+                    with closing_fd(os.open(_LAYERS, _FOLDER, dir_fd=own)) as layers:
+                        self._extract(session, folder, layers)
                     yield os.path.join(folder, name)
                 finally:
                     remove_tree(fd, name, max_entries=MAX_ENTRIES)
 
-    def _extract(self, session: str, folder: str, own: int) -> None:
-        assert self._keys is not None  # noqa: S101  # by `opened`
-        with (
-            open(os.path.join(folder, _SEALED), "rb") as file,
-            closing_fd(os.open(_LAYERS, _FOLDER, dir_fd=own)) as layers,
-        ):
+    def restore(self, session: str, folder: str, target: str) -> None:
+        """Decrypt the files of a private workspace into the folder of a new one. The archive stays
+        as it is."""
+        with closing_fd(os.open(target, _FOLDER)) as own:
+            self._extract(session, folder, own)
+
+    def _extract(self, session: str, folder: str, target: int) -> None:
+        assert self._keys is not None  # noqa: S101  # without keys there is no archive
+        with open(os.path.join(folder, _SEALED), "rb") as file:
             key_name = read_key_name(file)
             key = self._keys.key_bytes(key_name)
-            extract(file, layers, session=session, key_name=key_name, key=key)
+            extract(file, target, session=session, key_name=key_name, key=key)
 
     def is_erased(self, folder: str) -> bool:
         """Whether there is an archive that nothing can read any more."""
@@ -128,7 +144,7 @@ class SealedLayers:
 
     def tidy(self, session: str, folder: str) -> None:
         """Seal what is still in clear, and remove what killed readers left."""
-        if os.path.isdir(os.path.join(folder, _LAYERS)):
+        if any(os.path.isdir(os.path.join(folder, name)) for name in _IN_CLEAR):
             self.seal(session, folder)
         with closing_fd(os.open(folder, _FOLDER)) as fd:
             for name in os.listdir(fd):

@@ -3,7 +3,8 @@
 $CELLWALL_HOME/workspaces/ID, mode 0700:
   files/        a private workspace          layers/upper, layers/work   copy-on-write layers
   quarantine/   files moved out of it        session.json                mode and directory
-  sealed        the layers between runs, encrypted under the key of the session (FS-5)
+  sealed        the layers between runs, or the files of a private workspace that its owner keeps,
+                encrypted under the key of the session (FS-5)
   opened.NAME/  the layers decrypted for one reader, which has it locked
 """
 
@@ -14,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.ports import SessionKeysPort
@@ -43,6 +44,9 @@ class StoredWorkspace:
     made_ns: int
     identity: tuple[int, int] | None = None
     """Device and inode of the user's directory, so that another one is not taken for it."""
+    keeper: str = ""
+    """The owner who keeps this private workspace after its session; empty if it is not kept."""
+    kept_ns: int = 0
 
     @property
     def files_path(self) -> str:
@@ -79,7 +83,9 @@ class WorkspaceStore:
         request: WorkspaceRequest,
         *,
         identity: tuple[int, int] | None = None,
+        resumed: StoredWorkspace | None = None,
     ) -> StoredWorkspace:
+        """A new folder; with the files of `resumed`, a kept private workspace, which stays."""
         folder = os.path.join(self._folder, check_id(session_id))
         made_ns = time.clock_gettime_ns(COARSE_CLOCK)
         try:
@@ -87,24 +93,37 @@ class WorkspaceStore:
         except OSError as error:
             raise _cannot_make(error) from error
         try:
-            if request.mode is WorkspaceMode.PRIVATE:
+            if resumed is not None:
+                self._sealing.restore(resumed.id, resumed.folder, folder)
+            elif request.mode is WorkspaceMode.PRIVATE:
                 os.mkdir(f"{folder}/files", 0o755)
             if request.mode is WorkspaceMode.COPY_ON_WRITE:
                 for name in ("layers", "layers/upper", "layers/work"):
                     os.mkdir(f"{folder}/{name}", 0o755)
-            text: dict[str, object] = {
-                "mode": request.mode.value,
-                "directory": request.directory,
-                "made_ns": made_ns,
-                "identity": identity,
-            }
+            made = StoredWorkspace(session_id, folder, request, made_ns, identity)
             with open(f"{folder}/session.json", "x", encoding="utf-8") as file:
-                json.dump(text, file)
-        except OSError as error:
+                json.dump(_description(made), file)
+        except (OSError, CellwallError) as error:
             with suppress(OSError, WorkspaceError):
                 self.remove(session_id)
+            if isinstance(error, CellwallError):  # an archive that cannot be decrypted
+                raise
             raise _cannot_make(error) from error
-        return StoredWorkspace(session_id, folder, request, made_ns, identity)
+        return made
+
+    def keep(self, session_id: str, *, keeper: str) -> None:
+        """From now on, the end of this session seals its private workspace instead of removing it,
+        also if the process is killed."""
+        stored = replace(self.session(session_id), keeper=keeper, kept_ns=time.time_ns())
+        draft = f"{stored.folder}/session.json.draft"
+        try:
+            with open(draft, "w", encoding="utf-8") as file:
+                json.dump(_description(stored), file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(draft, f"{stored.folder}/session.json")
+        except OSError as error:
+            raise _cannot_make(error) from error
 
     def session(self, session_id: str) -> StoredWorkspace:
         folder = os.path.join(self._folder, check_id(session_id))
@@ -114,7 +133,8 @@ class WorkspaceStore:
             request = WorkspaceRequest(WorkspaceMode(record["mode"]), record["directory"])
             identity = tuple(map(int, record["identity"])) if record.get("identity") else None
             made_ns = int(record["made_ns"])
-            return StoredWorkspace(session_id, folder, request, made_ns, identity)  # type: ignore[arg-type]  # another length equals no identity
+            keeper, kept_ns = str(record.get("keeper", "")), int(record.get("kept_ns", 0))
+            return StoredWorkspace(session_id, folder, request, made_ns, identity, keeper, kept_ns)  # type: ignore[arg-type]  # another length equals no identity
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise WorkspaceError(
                 f"there is no workspace {session_id}",
@@ -162,15 +182,38 @@ class WorkspaceStore:
         """
         match session.request.mode:
             case WorkspaceMode.PRIVATE:
-                holds_files = False
+                holds_files = self._is_kept(session.id)
             case WorkspaceMode.COPY_ON_WRITE:
                 holds_files = is_sealed(session.folder) or _holds_something(session.upper_path)
             case _:
                 holds_files = _holds_something(session.quarantine_path)
         if not holds_files:
             self.remove(session.id)
-        elif session.request.mode is WorkspaceMode.COPY_ON_WRITE:
+        elif session.request.mode in {WorkspaceMode.COPY_ON_WRITE, WorkspaceMode.PRIVATE}:
             self._sealing.seal(session.id, session.folder)
+
+    def usage(self, session: StoredWorkspace) -> tuple[int, int]:
+        """Bytes and number of the files of a private workspace in clear."""
+        with Root.open(session.files_path) as files:
+            return files.usage(max_entries=_MAX_ENTRIES_TO_REMOVE)
+
+    def kept(self) -> list[tuple[StoredWorkspace, int]]:
+        """The kept private workspaces, with the sizes of their archives in bytes."""
+        return [found for each in self.sessions() if (found := self.find_kept(each.id)) is not None]
+
+    def find_kept(self, session_id: str) -> tuple[StoredWorkspace, int] | None:
+        """One of them; None if nothing of this session is kept."""
+        with suppress(OSError, WorkspaceError):
+            stored = self.session(session_id)
+            if stored.keeper:
+                return stored, os.stat(f"{stored.folder}/sealed").st_size
+        return None
+
+    def _is_kept(self, session_id: str) -> bool:
+        """As the disk says: `keep` may have come after the session was made."""
+        with suppress(WorkspaceError):
+            return bool(self.session(session_id).keeper)
+        return False
 
     @contextmanager
     def open_upper(self, session: StoredWorkspace) -> Iterator[str]:
@@ -201,6 +244,7 @@ class WorkspaceStore:
         dead: Collection[str],
         live: Collection[str],
         keep_days: int,
+        keep_private_days: int,
         hold_ended: Callable[[str], AbstractContextManager[None]],
         is_held: Callable[[], bool],
     ) -> None:
@@ -213,21 +257,39 @@ class WorkspaceStore:
         for session in self.sessions():
             if session.id in live:
                 continue
+            is_private = session.request.mode is WorkspaceMode.PRIVATE
+            days = keep_private_days if is_private else keep_days
+            since_ns = session.kept_ns if is_private else session.made_ns
             with suppress(OSError, CellwallError):
                 if (
-                    (time.time_ns() - session.made_ns) / 1e9 > keep_days * _DAY_S
-                    and session.request.mode is not WorkspaceMode.PRIVATE
+                    (time.time_ns() - since_ns) / 1e9 > days * _DAY_S
+                    and (session.keeper or not is_private)
                     and not is_held()
                 ):
                     with hold_ended(session.id):
                         self.remove(session.id)
                 elif session.id in dead:
                     self.retire(session)
-                elif time.time_ns() - session.made_ns > _TIDY_AFTER_NS:
+                elif time.time_ns() - session.made_ns > _TIDY_AFTER_NS and (
+                    session.keeper or not is_private
+                ):
                     # A kill, a full disk or a locked folder may have left files in clear. A run
                     # that is being started has a folder before it is in the ledger.
                     with hold_ended(session.id):
                         self._sealing.tidy(session.id, session.folder)
+
+
+def _description(stored: StoredWorkspace) -> dict[str, object]:
+    """The content of session.json."""
+    text: dict[str, object] = {
+        "mode": stored.request.mode.value,
+        "directory": stored.request.directory,
+        "made_ns": stored.made_ns,
+        "identity": stored.identity,
+    }
+    if stored.keeper:
+        text |= {"keeper": stored.keeper, "kept_ns": stored.kept_ns}
+    return text
 
 
 def _size_of(folder: str) -> int:

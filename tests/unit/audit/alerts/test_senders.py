@@ -10,7 +10,11 @@ import hmac
 import json
 import re
 import smtplib
-from collections.abc import Iterator
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -268,6 +272,48 @@ def test_a_mail_server_without_tls_gets_nothing(certificates):
     finally:
         controller.stop()
     assert mailbox.messages == []
+
+
+@pytest.mark.parametrize("scheme", ["smtp", "smtps"])
+def test_a_mail_server_without_an_end_to_its_replies_fills_no_memory(certificates, scheme):
+    """Before TLS, anybody on the network can answer in the place of the server."""
+    sent: list[int] = []
+
+    def flood(link: socket.socket) -> None:
+        with suppress(OSError):
+            sent.extend(link.send(b"220-x" + b"x" * 1000 + b"\r\n") for _ in range(1000))
+            link.sendall(b"220 at last\r\n")
+            link.recv(1)
+
+    context = certificates.server() if scheme == "smtps" else None
+    with _answering(flood, context) as port, pytest.raises(NotDelivered):
+        send(
+            mail_table(port, certificates, to=f"{scheme}://127.0.0.1:{port}"), notice(), read_secret
+        )
+    assert sent
+    if context is None:  # the control: `smtplib` takes all of it
+        with _answering(flood, context) as port:
+            smtplib.SMTP("127.0.0.1", port, timeout=30).close()
+        assert sum(sent) > 1_000_000
+
+
+@contextmanager
+def _answering(
+    work: Callable[[socket.socket], None], context: ssl.SSLContext | None
+) -> Iterator[int]:
+    """A server for one connection."""
+
+    def serve() -> None:
+        link = listener.accept()[0]
+        with suppress(OSError), link if context is None else context.wrap_socket(link, True) as own:
+            work(own)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(30)
+    assert not thread.is_alive()
 
 
 # --- syslog and files

@@ -250,6 +250,29 @@ def test_a_damaged_state_is_told_and_evaluation_goes_on(host, log):
     assert host.check() == [("firing", "tampering"), ("firing", "failures")]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'"severity":"', b'"severity":"x'),
+        (b'"retry_s":', b'"retry_s":[],"x":'),
+        (b'"clock_s":', b'"clock_s":1e999,"x":'),
+        (b'"seq":', b'"seq":"","x":'),
+    ],
+)
+def test_a_damaged_state_that_is_still_json_ends_no_evaluation(host, log, before, after):
+    host.receivers["file"]["to"] = str(host.folder / "absent" / "file")  # messages wait
+    write_outcomes(log, *["failed"] * 20)
+    host.check()
+    path = host.folder / "state.json"
+    content = path.read_bytes()
+    assert before in content
+    path.write_bytes(content.replace(before, after))
+    host.receivers["file"]["to"] = str(host.file)
+    write_outcomes(log, "failed")
+    assert ("firing", "tampering") in host.check()
+    assert host.check() == []  # and the state is whole again
+
+
 def test_a_first_look_at_an_old_log_reads_no_further_back_than_a_day(host, log):
     write_outcomes(log, *["failed"] * 30)
     host.later_s = 2 * 86_400

@@ -18,10 +18,11 @@ import pytest
 from cellwall.core.types import new_id
 from cellwall.sandbox.linux import cgroups
 from cellwall.sandbox.linux.cell_ending import end_cells, freeze_cells, is_frozen, thaw_cells
-from cellwall.sandbox.linux.cell_search import FoundCell, find_cells, start_time
+from cellwall.sandbox.linux.cell_search import CellSearch, find_cells
+from cellwall.sandbox.linux.process_table import start_time
 from cellwall.sandbox.linux.programs import cell_program
 from cellwall.sandbox.linux.run_cgroup import write_control
-from cellwall.sandbox.run_ledger import home_tag
+from cellwall.sandbox.run_ledger import cell_tag
 from conftest import need, ordinary_user
 
 pytestmark = pytest.mark.requirement("OBS-3")
@@ -49,11 +50,11 @@ def test_an_entry_that_names_another_process_finds_nothing(
     enter(tmp_path, 1, start_time(1))
     enter(tmp_path, -1, 0)
     enter(tmp_path, 0, 0)
-    assert find_cells(str(tmp_path), home_tag(str(tmp_path))) == ()
+    assert find_cells(str(tmp_path), cell_tag(str(tmp_path))) == ()
 
 
 def test_a_shim_is_found_by_its_entry_and_by_its_tag_alone(tmp_path: Path) -> None:
-    ledger, tag = str(tmp_path), home_tag(str(tmp_path))
+    ledger, tag = str(tmp_path), cell_tag(str(tmp_path))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     number = str(theirs.fileno())
     words = [cell_program(), "keep", number, number, tag]  # it waits for a plan
@@ -82,8 +83,8 @@ def test_links_pipes_and_damaged_entries_are_skipped(tmp_path: Path) -> None:
     (ledger / new_id("act")).write_bytes(b"\xff{")
     (ledger / new_id("act")).write_text('{"shim": [true, "x", {}]}')
     (ledger / "name\nwith a newline").write_text('{"shim": [2, 0]}')
-    assert find_cells(str(ledger), home_tag(str(tmp_path))) == ()
-    assert find_cells(str(tmp_path / "missing"), home_tag(str(tmp_path))) == ()
+    assert find_cells(str(ledger), cell_tag(str(tmp_path))) == ()
+    assert find_cells(str(tmp_path / "missing"), cell_tag(str(tmp_path))) == ()
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def group(tmp_path: Path) -> Iterator[Path]:
     mounts = cgroups.gather().mounts
     unified = next((mount.point for mount in mounts if mount.version == 2), "")
     need(os.geteuid() == 0 and unified and os.access(unified, os.W_OK), "cgroup v2 for root")
-    place = Path(unified, "cellwall", f"act_unit.{home_tag(str(tmp_path))}")
+    place = Path(unified, "cellwall", f"act_unit.{cell_tag(str(tmp_path))}")
     place.mkdir(parents=True)
     yield place
     with suppress(OSError):
@@ -103,18 +104,18 @@ def test_cells_without_a_shim_are_found_by_their_cgroup(
     tmp_path: Path, group: Path, program: subprocess.Popen[bytes]
 ) -> None:
     need((group / "cgroup.freeze").exists(), "cgroup.freeze")
-
-    def search() -> tuple[FoundCell, ...]:
-        return find_cells(str(tmp_path), home_tag(str(tmp_path)))
-
-    with subprocess.Popen(["sh", "-c", "trap '' TERM INT; while :; do sleep 1; done"]) as inside:
+    forever = ["sh", "-c", "trap '' TERM INT; while :; do sleep 1; done"]
+    with (
+        subprocess.Popen(forever) as inside,
+        CellSearch(str(tmp_path), cell_tag(str(tmp_path))) as search,
+    ):
         write_control(str(group / "cgroup.procs"), str(inside.pid))
-        (found,) = search()
+        (found,) = search.find()
         assert (found.id, found.shim, found.unified_groups) == ("act_unit", None, (str(group),))
         done = freeze_cells(search, within_s=30.0, before_each=lambda: None)
         assert (done.ids, done.left) == (("act_unit",), ())
         assert "frozen 1" in (group / "cgroup.events").read_text()
-        assert all(map(is_frozen, search()))
+        assert all(map(is_frozen, search.find()))
         assert thaw_cells(search) == ("act_unit",)
         assert "frozen 0" in (group / "cgroup.events").read_text()
         freeze_cells(search, within_s=30.0, before_each=lambda: None)
@@ -133,7 +134,7 @@ def test_a_cgroup_of_another_user_with_our_tag_is_no_cell_of_ours(
         "import sys; from cellwall.sandbox.linux.cell_search import find_cells;"
         "print([cell.id for cell in find_cells('/nonexistent', sys.argv[1])])"
     )
-    words = [sys.executable, "-c", search, home_tag(str(tmp_path))]
+    words = [sys.executable, "-c", search, cell_tag(str(tmp_path))]
     found = subprocess.check_output(words, cwd="/", text=True)
     assert found == "['act_unit']\n"  # the control: root may end it
     assert subprocess.check_output(words, cwd="/", text=True, **ordinary_user()) == "[]\n"

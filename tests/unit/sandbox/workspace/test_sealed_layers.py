@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -267,7 +268,13 @@ def test_a_failure_leaves_the_files_as_they_are_and_the_next_sweep_seals_them(
     assert not holds_canary(session.folder)
 
 
-def sweep(store: WorkspaceStore, session: StoredWorkspace, *, is_live: bool = False) -> None:
+def sweep(
+    store: WorkspaceStore,
+    session: StoredWorkspace,
+    *,
+    is_live: bool = False,
+    dead: Collection[str] = (),
+) -> None:
     """As the next start does it, two hours later."""
 
     @contextmanager
@@ -278,8 +285,14 @@ def sweep(store: WorkspaceStore, session: StoredWorkspace, *, is_live: bool = Fa
     note = Path(session.folder, "session.json")
     made = f'"made_ns": {session.made_ns}'
     note.write_text(note.read_text().replace(made, f'"made_ns": {session.made_ns - 7200 * 10**9}'))
-    hold_ended = alive if is_live else nullcontext
-    store.sweep(dead=(), live=(), keep_days=7, hold_ended=hold_ended, is_held=lambda: False)
+    store.sweep(
+        dead=dead,
+        live=(),
+        keep_days=7,
+        keep_private_days=30,
+        hold_ended=alive if is_live else nullcontext,
+        is_held=lambda: False,
+    )
 
 
 def test_a_sweep_touches_no_live_session(store):
@@ -367,3 +380,72 @@ def test_the_oldest_workspaces_beyond_a_size_are_named(store):
     assert store.oldest_beyond(100 * size, ()) == []
     assert store.oldest_beyond(2 * size + size // 2, ()) == [sessions[0].id]
     assert store.oldest_beyond(0, {sessions[1].id}) == [sessions[0].id, sessions[2].id]
+
+
+def private(store: WorkspaceStore) -> StoredWorkspace:
+    session = store.make(new_id("sbx"), WorkspaceRequest())
+    fill(Path(session.files_path))
+    quarantine = Path(session.quarantine_path)
+    quarantine.mkdir()
+    (quarantine / "refused").write_bytes(CANARY)
+    return session
+
+
+def test_a_kept_private_workspace_is_sealed_and_restored_whole_for_a_new_session(store, keys):
+    session = private(store)
+    before = picture(Path(session.files_path))
+    store.keep(session.id, keeper="usr_1")
+    store.retire(session)  # as it was known before it was kept
+    assert sorted(os.listdir(session.folder)) == ["sealed", "session.json"]
+    assert not holds_canary(session.folder)
+    size_bytes = Path(session.folder, "sealed").stat().st_size
+    [(found, found_bytes)] = store.kept()
+    assert (found.id, found.keeper, found_bytes) == (session.id, "usr_1", size_bytes)
+    for _ in range(2):
+        resumed = store.make(new_id("sbx"), WorkspaceRequest(), resumed=found)
+        assert picture(Path(resumed.files_path)) == before
+        assert sorted(os.listdir(resumed.folder)) == ["files", "session.json"]
+        store.retire(resumed)
+        assert not Path(resumed.folder).exists()  # nobody keeps the new one
+    [name] = keys.made
+    store.remove(session.id)
+    assert name not in keys.made
+
+
+def test_a_private_workspace_that_cannot_be_restored_leaves_nothing(store, keys):
+    session = private(store)
+    store.keep(session.id, keeper="usr_1")
+    store.retire(session)
+    archive = Path(session.folder, "sealed")
+    archive.write_bytes(archive.read_bytes()[:-1])
+    new = new_id("sbx")
+    with pytest.raises(WorkspaceError) as caught:
+        store.make(new, WorkspaceRequest(), resumed=store.session(session.id))
+    assert caught.value.code == "CW-WORKSPACE-DAMAGED"
+    assert [each.id for each in store.sessions()] == [session.id]
+
+
+def test_a_kill_after_the_mark_keeps_the_workspace_and_before_it_does_not(store):
+    marked, unmarked = private(store), private(store)
+    store.keep(marked.id, keeper="usr_1")
+    sweep(store, marked, dead=(marked.id, unmarked.id))
+    assert [each.id for each, _ in store.kept()] == [marked.id]
+    assert not holds_canary(marked.folder)
+    assert not Path(unmarked.folder).exists()
+
+
+def test_a_kept_workspace_that_was_not_sealed_is_sealed_by_the_next_sweep(store, keys, monkeypatch):
+    session = private(store)
+    store.keep(session.id, keeper="usr_1")
+
+    def fail(_: str) -> tuple[str, bytes]:
+        raise CellwallError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(keys, "new_key", fail)
+        store.retire(session)
+    assert store.kept() == []
+    assert Path(session.files_path, "a").read_bytes() == CANARY
+    sweep(store, session)
+    assert [each.id for each, _ in store.kept()] == [session.id]
+    assert not holds_canary(session.folder)

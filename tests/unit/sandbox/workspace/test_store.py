@@ -103,6 +103,7 @@ def test_sweeping_removes_the_dead_and_the_expired_only(store: WorkspaceStore) -
         dead={dead.id, fresh.id, unchanged.id},
         live=live,
         keep_days=7,
+        keep_private_days=30,
         hold_ended=nullcontext,
     )
     sweep(is_held=lambda: True)

@@ -125,6 +125,46 @@ class AuditReport(BaseModel):
     deleted: int = Field(description="by retention; their hashes are verified")
 
 
+class SignedHeadBody(BaseModel):
+    """The last checkpoint that the service signed."""
+
+    size: int = Field(description="records that it covers")
+    root: str = Field(description="the root of the Merkle tree, in hexadecimal")
+    signed: Seconds | None
+
+
+class ForwardingBody(BaseModel):
+    """How forwarding of the log stands."""
+
+    is_configured: bool
+    state: str = Field(examples=["ok", "retrying", "locked", "failed", "never ran"])
+    last: int = Field(description="the last record that has arrived")
+    waiting: int = Field(description="records that have not arrived yet")
+    since: Seconds | None = Field(description="when the state was written")
+    problem: str
+
+
+class VerificationBody(BaseModel):
+    """The running verification, or else the last one."""
+
+    is_running: bool
+    verified: int = Field(description="records of the running one")
+    began: Seconds | None
+    ended: Seconds | None
+    report: AuditReport | None = Field(description="of the last one that has ended")
+    problem: str
+
+
+class AuditStatus(BaseModel):
+    """How the log stands, without reading the whole of it."""
+
+    records: int = Field(description="the size of the tree")
+    head: SignedHeadBody | None
+    has_witness: bool = Field(description="checkpoints are also kept elsewhere")
+    forwarding: ForwardingBody
+    verification: VerificationBody
+
+
 class ScanRequest(RequestBody):
     """A text that came from elsewhere, or will be shown."""
 
@@ -178,6 +218,8 @@ class PackageVerdictBody(BaseModel):
     reasons: list[str]
     suggestion: str | None
     version: str | None
+    risk: int = Field(description="what the checks found, from 0 (nothing) to 10")
+    risk_causes: list[str]
 
 
 class PackageVerdicts(BaseModel):

@@ -35,7 +35,17 @@ class NewSession(RequestBody):
     keep_alive: float = Field(
         900, gt=0, le=MAX_KEEP_ALIVE_S, description="seconds without a request until the end"
     )
+    resume: str | None = Field(
+        None, max_length=60, description="an ended session of the caller whose files were kept"
+    )
     model_config = examples({"timeout": 30, "memory": "512m"}, {})
+
+
+class Kept(BaseModel):
+    """Files of an ended session, encrypted."""
+
+    bytes: int = Field(description="size of the archive")
+    expires: Seconds = Field(description="removed then, or before if space is short")
 
 
 class Session(BaseModel):
@@ -50,6 +60,7 @@ class Session(BaseModel):
     ended: Seconds | None
     ends_in: float | None = Field(description="seconds until the end if no request comes")
     is_busy: bool
+    kept: Kept | None = Field(None, description="what the caller keeps of its files")
 
 
 class SessionPage(BaseModel):

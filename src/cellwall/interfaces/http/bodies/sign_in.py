@@ -111,3 +111,18 @@ class BudgetChange(RequestBody):
     limit: float = Field(ge=0, le=1e15, allow_inf_nan=False)
     period_s: float = Field(86_400.0, ge=60, le=366 * 86_400, allow_inf_nan=False)
     model_config = examples({"limit": 1000, "period_s": 86400})
+
+
+class LiveSignIn(BaseModel):
+    """A sign-in that goes on, with its tokens."""
+
+    id: str
+    created: Seconds
+    expires: Seconds
+    is_current: bool = Field(description="the sign-in of this request")
+
+
+class LiveSignInList(BaseModel):
+    """The newest first, at most 200."""
+
+    sign_ins: list[LiveSignIn]

@@ -38,7 +38,7 @@ from cellwall.interfaces.http.dashboard.browser import (
 from cellwall.interfaces.http.dashboard.decision_tree import tree_of
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
 from cellwall.interfaces.http.dashboard.templating import with_query
-from cellwall.interfaces.http.policy_routes import service_policy
+from cellwall.interfaces.http.policy_routes import rule_place, service_policy
 from cellwall.runtime.policies import Policy
 from cellwall.runtime.questions import is_text_whole
 
@@ -240,5 +240,6 @@ def _preview(
     if not browser.sees_all:
         return None
     app = browser.service.app
-    judge = partial(preview_rule, home=app.store.home, keys=app.keys)
+    layer = rule_place(browser.service).layer
+    judge = partial(preview_rule, layer=layer, home=app.store.home, keys=app.keys)
     return judge(rule, answers=question.rule, policy=policy)

@@ -14,11 +14,12 @@ from cellwall.admin.live_view import happenings
 from cellwall.core.errors import BadInput, NotFound
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Permission
-from cellwall.interfaces.http.bodies.lookups import AuditPage, AuditReport
+from cellwall.interfaces.http.bodies.lookups import AuditPage, AuditStatus
 from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBrowser
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
 from cellwall.interfaces.http.dashboard.templating import with_query
-from cellwall.interfaces.http.lookup_routes import read_audit, verify_audit
+from cellwall.interfaces.http.log_status_routes import audit_status, begin_verification
+from cellwall.interfaces.http.lookup_routes import read_audit
 
 routes = APIRouter(route_class=PageRoute)
 _LIST = "/ui/audit"
@@ -41,6 +42,7 @@ async def audit_page(
     session: Text = "",
     action: Text = "",
     since: Text = "",
+    until: Text = "",
     before: Annotated[int | None, Query(ge=1)] = None,
 ) -> Response:
     """Records that match all conditions, the newest first."""
@@ -54,6 +56,7 @@ async def audit_page(
         "session": session,
         "action": action,
         "since": since,
+        "until": until,
     }
     started = time.perf_counter()
     page = await read_audit(
@@ -65,7 +68,7 @@ async def audit_page(
         session=session or None,
         principal=principal or None,
         since=moment(since),
-        until=None,
+        until=moment(until),
         text=text or None,
         kind=EventKind(kind) if kind else None,
         verdict=verdict or None,  # type: ignore[arg-type]  # one of the words, as checked above
@@ -77,20 +80,32 @@ async def audit_page(
         rows=happenings(page.records),
         filters=filters,
         kinds=sorted(_KINDS),
+        looked_to=page.next,
         next=with_query(_LIST, **filters, before=page.next) if page.next else "",
         took_s=time.perf_counter() - started,
-        may_verify=browser.may(Permission.AUDIT_READ),
-        report=_last_report(request),
-        verified_s=getattr(request.app.state, "audit_verified_s", None),
+        log=await _log_status(browser),
     )
 
 
-@routes.post(_LIST + "/verify")
-async def verify_now(request: Request, browser: CurrentBrowser) -> Response:
-    """Verify the whole log, and show the report until the next verification."""
-    report = await verify_audit(browser.service, browser.caller)
-    request.app.state.audit_report, request.app.state.audit_verified_s = report, time.time()
-    return RedirectResponse(f"{_LIST}#proof", status_code=303)
+@routes.get(_LIST + "/proof")
+async def proof_page(request: Request, browser: CurrentBrowser) -> Response:
+    """How the log stands; while a verification runs, scripts load this page again."""
+    log = await audit_status(browser.service, browser.caller)
+    return render(request, "proof.html", browser=browser, log=log)
+
+
+@routes.post(_LIST + "/proof")
+async def verify_now(browser: CurrentBrowser) -> Response:
+    """Begin to verify the whole log; the page shows how far it got."""
+    await begin_verification(browser.service, browser.caller)
+    return RedirectResponse(f"{_LIST}/proof", status_code=303)
+
+
+async def _log_status(browser: BrowserSession) -> AuditStatus | None:
+    """None for who may not read the record."""
+    if not browser.may(Permission.AUDIT_READ):
+        return None
+    return await audit_status(browser.service, browser.caller)
 
 
 @routes.get(_LIST + "/{record_id}")
@@ -128,11 +143,6 @@ async def _page(
         verdict=None,
         record=record,
     )
-
-
-def _last_report(request: Request) -> AuditReport | None:
-    found: AuditReport | None = getattr(request.app.state, "audit_report", None)
-    return found
 
 
 def moment(text: str) -> datetime | None:

@@ -19,7 +19,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from fastapi import Depends, Request, Response
@@ -28,18 +28,17 @@ from fastapi.responses import RedirectResponse
 from cellwall.core.errors import BadInput, Denied, SignInRefused
 from cellwall.core.types import Permission
 from cellwall.interfaces.http.callers import (
-    ACCESS_COOKIE,
     Caller,
     address_of,
     authenticate,
     may,
 )
+from cellwall.interfaces.http.cookies import ACCESS_COOKIE, FORM_COOKIE
 from cellwall.interfaces.http.gate import MAX_UNKNOWN_BYTES
 from cellwall.interfaces.http.service import CurrentService, Service
 
 SIGN_IN = "/ui/sign-in"
 RENEW = "/v1/auth/renew"
-FORM_COOKIE = "cellwall_form"
 FORM_FIELD = "form_token"
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _MAX_FIELDS = 2000
@@ -89,14 +88,14 @@ class SentForm:
 
 async def current_browser(request: Request, service: CurrentService) -> BrowserSession:
     """The person of this request; raises `SignInRefused`, or `Denied` for a forged form."""
-    token = request.cookies.get(ACCESS_COOKIE, "")
+    token = ACCESS_COOKIE.read(request, service)
     if not token:
         raise SignInRefused("nobody is signed in", hint="Sign in.", code="CW-SIGN-IN-MISSING")
     address = address_of(request)
     identity = await authenticate(service, token, address=address)
     caller = Caller(identity, address, is_by_cookie=True)
     request.state.caller = caller  # for the record of a refusal
-    expected = form_token(request, identity.family_id)
+    expected = form_token(request, service, identity.family_id)
     request.state.browser = BrowserSession(service, caller, expected)
     if request.method not in _SAFE_METHODS:
         await check_form(request, expected)
@@ -140,9 +139,9 @@ async def check_form(request: Request, expected: str) -> None:
         )
 
 
-def form_token(request: Request, family_id: str) -> str:
+def form_token(request: Request, service: Service, family_id: str) -> str:
     """The token that forms of this browser carry; makes the cookie of a new browser."""
-    cookie = request.cookies.get(FORM_COOKIE, "")
+    cookie = FORM_COOKIE.read(request, service)
     if not 20 <= len(cookie) <= 100:
         cookie = getattr(request.state, "new_form_cookie", "") or secrets.token_urlsafe(24)
         request.state.new_form_cookie = cookie
@@ -150,12 +149,11 @@ def form_token(request: Request, family_id: str) -> str:
     return base64.urlsafe_b64encode(digest).decode("ascii").rstrip("=")
 
 
-def keep_form_cookie(request: Request, response: Response, *, is_https: bool) -> None:
+def keep_form_cookie(request: Request, response: Response, service: Service) -> None:
     """Set the cookie that `form_token` made for this request, if it made one."""
     made = getattr(request.state, "new_form_cookie", "")
     if made:
-        options: dict[str, Any] = {"httponly": True, "samesite": "strict", "secure": is_https}
-        response.set_cookie(FORM_COOKIE, made, path="/", **options)
+        FORM_COOKIE.put(response, service, made)
 
 
 def own_page(text: str) -> str:

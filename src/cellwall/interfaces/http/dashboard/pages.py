@@ -94,7 +94,7 @@ def render(
     response.headers["Content-Security-Policy"] = _CSP.format(nonce)
     # With `no-referrer` a browser sends `Origin: null` with forms, which the gate refuses.
     response.headers["Referrer-Policy"] = "same-origin"
-    keep_form_cookie(request, response, is_https=service.settings.is_https)
+    keep_form_cookie(request, response, service)
     return response
 
 

@@ -16,7 +16,7 @@ from cellwall.interfaces.http.callers import require
 from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBrowser
 from cellwall.interfaces.http.dashboard.decision_tree import tree_of
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
-from cellwall.interfaces.http.policy_routes import read_rules, service_policy
+from cellwall.interfaces.http.policy_routes import read_rules, rule_place, service_policy
 
 routes = APIRouter(route_class=PageRoute)
 _PAGE = 200
@@ -88,6 +88,7 @@ async def _preview(browser: BrowserSession, rule: str) -> tuple[object, str]:
             rule,
             answers="",
             policy=service_policy(service),
+            layer=rule_place(service).layer,
             home=service.app.store.home,
             keys=service.app.keys,
         )

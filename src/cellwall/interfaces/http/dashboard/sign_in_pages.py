@@ -10,8 +10,9 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from cellwall.core.errors import BadInput, CellwallError, SignInRefused
-from cellwall.interfaces.http.auth_routes import REFRESH_COOKIE, delete_tokens, set_tokens
+from cellwall.interfaces.http.auth_routes import delete_tokens, set_tokens
 from cellwall.interfaces.http.callers import address_of
+from cellwall.interfaces.http.cookies import REFRESH_COOKIE
 from cellwall.interfaces.http.dashboard.browser import (
     RENEW,
     SIGN_IN,
@@ -43,7 +44,7 @@ async def sign_in_page(request: Request, service: CurrentService, after: Next = 
 async def sign_in(request: Request, service: CurrentService, form: CurrentForm) -> Response:
     """Sign in, and go to the page that was wanted."""
     after = own_page(form.text("next"))
-    await check_form(request, form_token(request, ""))
+    await check_form(request, form_token(request, service, ""))
     ways, address = service.accounts.sign_in, address_of(request)
     audience = service.settings.audience
     name, password, link = form.text("name")[:256], form.text("password"), form.text("link").strip()
@@ -78,7 +79,7 @@ def _form(
         "sign_in.html",
         browser=None,
         status=200 if error is None else status_of(error),
-        form_token=form_token(request, ""),
+        form_token=form_token(request, service, ""),
         next=own_page(after),
         error=error,
         name=name,
@@ -91,7 +92,7 @@ def _form(
 async def renew(request: Request, service: CurrentService, after: Next = "/") -> Response:
     """Exchange the refresh token for new ones, and send the browser back. Of two pages that do so
     at once, both get the same tokens, see `SignIn.refresh`."""
-    back, token = own_page(after), request.cookies.get(REFRESH_COOKIE, "")
+    back, token = own_page(after), REFRESH_COOKIE.read(request, service)
     if token:
         with suppress(SignInRefused):
             pair = await service.accounts.sign_in.refresh(token, address=address_of(request))
@@ -105,7 +106,7 @@ async def renew(request: Request, service: CurrentService, after: Next = "/") ->
         # A part of a page is loaded: the whole page must go.
         response = RedirectResponse(SIGN_IN, status_code=200)
         response.headers["HX-Redirect"] = SIGN_IN
-    delete_tokens(response)
+    delete_tokens(service, response)
     return response
 
 
@@ -114,7 +115,7 @@ async def sign_out(browser: CurrentBrowser) -> Response:
     """End this sign-in, with its refresh token."""
     await browser.service.accounts.directory.revoke_access(browser.caller.identity)
     response = RedirectResponse(SIGN_IN, status_code=303)
-    delete_tokens(response)
+    delete_tokens(browser.service, response)
     return response
 
 

@@ -18,8 +18,8 @@ from markupsafe import Markup, escape
 from cellwall.core.showing import escaped
 
 _MAX_LINE = 400
-_MAX_BLOCK = 20_000
-_MAX_LINES = 400
+MAX_BLOCK = 20_000
+MAX_LINES = 400
 NOTHING = "\N{EN DASH}"
 """For a value that is not known."""
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -35,11 +35,11 @@ def shown(value: object, most: int = _MAX_LINE) -> str:
     return escaped(text)
 
 
-def shown_block(value: object, most_lines: int = _MAX_LINES) -> str:
+def shown_block(value: object, most_lines: int = MAX_LINES) -> str:
     """Several lines, each as by `shown`."""
     text = str(value)
-    if len(text) > _MAX_BLOCK:
-        half = _MAX_BLOCK // 2
+    if len(text) > MAX_BLOCK:
+        half = MAX_BLOCK // 2
         text = f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
     lines = text.split("\n")
     if len(lines) > most_lines:
@@ -58,6 +58,11 @@ def clock(at_s: float | None) -> Markup:
     text = moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M")
     machine = moment.isoformat(timespec="seconds").replace("+00:00", "Z")
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(machine, text)
+
+
+def recorded(text: str) -> Markup:
+    """The time of a record, by `clock`."""
+    return clock(datetime.fromisoformat(text).timestamp())
 
 
 def ago(at_s: float | None) -> str:
@@ -142,6 +147,7 @@ def environment() -> jinja2.Environment:
         "shown": shown,
         "block": shown_block,
         "clock": clock,
+        "recorded": recorded,
         "ago": ago,
         "span": span,
         "size": size,
