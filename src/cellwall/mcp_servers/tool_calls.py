@@ -7,6 +7,7 @@ written here, and its answer is validated once, by the SDK's model.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -22,14 +23,15 @@ from mcp_types import (
     JSONRPCResponse,
     RequestId,
 )
-from pydantic_core import to_json
 
+from cellwall.core.text import plain
 from cellwall.core.types import Json
 from cellwall.parsing.message_streams import MessageWriter
 
 _FIRST_ID = 1 << 30
 """The SDK numbers its own requests from 1, and sends one for the handshake and each list."""
 _CANCEL_WITHIN_S = 5.0
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 
 
@@ -63,7 +65,9 @@ class ToolCalls:
         `ValueError` for an answer that is no result. A cancelled call is cancelled at the server.
         """
         call_id, self._next_id = self._next_id, self._next_id + 1
-        params = {"name": tool, "arguments": arguments, **({"_meta": meta} if meta else {})}
+        params: dict[str, Json] = {"name": tool, "arguments": plain(dict(arguments))}
+        if meta:
+            params["_meta"] = dict(meta)
         pending = self._pending[call_id] = _PendingCall()
         try:
             await self._send(
@@ -101,7 +105,7 @@ class ToolCalls:
     async def _send(self, message: Mapping[str, object]) -> None:
         if self._is_closed:
             raise anyio.ClosedResourceError
-        await self._outgoing.send_line(to_json(message, inf_nan_mode="null") + b"\n")
+        await self._outgoing.send_line(_encode(message).encode("ascii") + b"\n")
 
     async def _tell_cancelled(self, call_id: int) -> None:
         params = {"requestId": call_id, "reason": "the caller has cancelled the call"}

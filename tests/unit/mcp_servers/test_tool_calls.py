@@ -92,6 +92,20 @@ async def test_answers_reach_their_own_calls_in_any_order() -> None:
 
 
 @pytest.mark.anyio
+async def test_arguments_without_a_form_in_json_reach_the_server_as_valid_json() -> None:
+    server = Server()
+    async with anyio.create_task_group() as tasks:
+        odd = {"number": float("nan"), "text": "\ud800 é"}
+        tasks.start_soon(server.calls.call, "tool", odd, {"key": 1})
+        while not server.sent:
+            await anyio.lowlevel.checkpoint()
+        assert server.answer(0, "taken")
+    params = server.sent[0]["params"]
+    assert (params["arguments"]["number"], params["_meta"]) == (None, {"key": 1})
+    assert params["arguments"]["text"].endswith(" é")
+
+
+@pytest.mark.anyio
 async def test_messages_that_answer_no_call_are_left_to_the_session() -> None:
     server = Server()
     async with anyio.create_task_group() as tasks:
