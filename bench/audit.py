@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 import anyio
+from audit_text import measure_text
 
 from cellwall.audit.encoding import RecordDraft
 from cellwall.audit.files import LogSettings
@@ -42,6 +43,8 @@ def measure(rounds: int, *, quiet: bool) -> dict[str, Any]:
         figures |= _many_writers(folder)
         _say(f"{MANY} events; this takes a minute", quiet=quiet)
         figures |= _million(folder)
+        _say(f"{MANY} encrypted events, indexed by text; some minutes", quiet=quiet)
+        figures |= measure_text(folder)
     return figures
 
 

@@ -17,6 +17,8 @@ import cellwall
 from cellwall.admin import audit_queries, package_inventory, session_data
 from cellwall.admin.audit_log import AuditLogAdmin
 from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
+from cellwall.audit.text_index import list_chunks
+from cellwall.audit.text_indexing import update_text_index
 from cellwall.core.errors import BadInput, CellwallError, Denied, VaultError
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Principal
@@ -56,7 +58,9 @@ def found_in(home: str) -> set[str]:
             if os.path.isfile(path) and not os.path.islink(path):
                 content = Path(path).read_bytes()
                 if path.endswith(".zst"):
-                    with zstandard.ZstdDecompressor().stream_reader(content) as plain:
+                    with zstandard.ZstdDecompressor().stream_reader(
+                        content, read_across_frames=True
+                    ) as plain:
                         content += plain.read()
                 data += content
             hits |= {
@@ -98,10 +102,19 @@ def work(folder: Path) -> str:
     return session_id
 
 
+def index_texts(home: str) -> None:
+    """Build the text index, which needs the passphrase."""
+    with cellwall.Vault.open(passphrase=PASSPHRASE):
+        done = update_text_index(f"{home}/audit", shared_app().keys, is_complete=True)
+    assert 0 < done.indexed_bytes == done.all_bytes
+    assert list_chunks(f"{home}/audit")
+
+
 def test_a_stolen_disk_shows_nothing_and_the_passphrase_shows_all(home, tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()
     session_id = work(folder)
+    index_texts(home)
     close_shared(home)
     AuditLogAdmin(ME).seal()  # compressed segments and an index are part of the image
     assert found_in(home) == set()
@@ -137,9 +150,12 @@ def test_an_erased_session_is_gone_and_the_others_are_not(home, tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()
     session_id, kept_id = work(folder), work(folder)
+    index_texts(home)
     erased = session_data.erase(shared_app(), session_id, principal=ME)
     assert (erased.had_workspace, erased.records_in_clear) == (True, 0)
     assert erased.records > 8
+    assert list_chunks(f"{home}/audit") == {}
+    index_texts(home)  # from now on without the erased session
     close_shared(home)
     assert audit_queries.check().ok
     assert not Path(home, "workspaces", session_id).exists()

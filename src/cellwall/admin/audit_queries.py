@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -20,12 +20,14 @@ from cellwall.audit.export.delivery import (
 )
 from cellwall.audit.export.target import ExportTarget, parse_headers
 from cellwall.audit.files import io_failure
+from cellwall.audit.following import follow
 from cellwall.audit.merkle import BadProof, unproven_checkpoint
 from cellwall.audit.proofs import Proof, verifier_source
 from cellwall.audit.sealed_bodies import is_locked
 from cellwall.audit.search import FoundRecord, Query
 from cellwall.audit.segments import BadSegment, open_plain
 from cellwall.audit.signers import parse_keys
+from cellwall.audit.text_indexing import IndexingStopped, update_text_index
 from cellwall.audit.verify import VerifyReport
 from cellwall.audit.witness import SignedMemory
 from cellwall.config.load import load_settings
@@ -64,14 +66,33 @@ __all__ = [
     "verifier_source",
     "weakened",
 ]
+_LONG_SEARCH_S = 0.5
+_MIN_INDEXING_S = 4.0
+"""Enough for a chunk of the index; one that is begun and not ended is lost."""
 _TRUSTED = "trusted-keys"
 _RETIRED = "retired-keys"
 _MAX_PROOF_BYTES = 2 * 1024 * 1024
 
 
 def latest(query: Query, count: int, *, ask: AskPassphrase | None = None) -> list[dict[str, Any]]:
-    """The newest matching records, the newest last."""
-    return list(islice(newest(query, ask=ask), count))[::-1]
+    """The newest matching records, the newest last. After a search for a text that took long, the
+    records that were scanned are indexed for about as long: later searches are faster."""
+    with _readable(ask) as keys:
+        started_s = time.monotonic()
+        found = list(islice(newest(query, keys=keys), count))[::-1]
+        took_s = time.monotonic() - started_s
+        if query.text is not None and took_s > _LONG_SEARCH_S:
+            _index_texts(keys, until_s=time.monotonic() + max(_MIN_INDEXING_S, took_s))
+        return found
+
+
+def _index_texts(keys: SessionKeys, *, until_s: float) -> None:
+    def rest() -> None:
+        if time.monotonic() > until_s:
+            raise IndexingStopped
+
+    with suppress(IndexingStopped, CellwallError):
+        update_text_index(_directory(), keys, rest=rest)
 
 
 def newest(
@@ -94,13 +115,10 @@ def newest(
 def newest_with_progress(
     query: Query, *, home: str, keys: SessionKeys
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """The number of each record that the other conditions select, the newest first, with the record
-    where the text matches as well. A caller that has waited long enough knows how far it got."""
-    plain = replace(query, text=None)
-    for found in search.search(_directory(home), plain, keys=keys):
-        if query.text is not None and is_locked(found.record):
-            raise vault_failures.session_locked()
-        yield found.record["seq"], found.record if query.matches_text(found.line) else None
+    """The number of each record that was looked at, the newest first, with the record if it
+    matches. A caller that has waited long enough knows how far it got."""
+    for seq, found in search.search_steps(_directory(home), query, keys=keys):
+        yield seq, None if found is None else found.record
 
 
 def following(
@@ -114,7 +132,7 @@ def following(
     """Matching records as they are written, or all after a sequence number; None from time to time
     while there are none. `keys`: those of the running service."""
     with _readable(ask) if keys is None else nullcontext(keys) as known:
-        for found in search.follow(_directory(home), query, after_seq=after, keys=known):
+        for found in follow(_directory(home), query, after_seq=after, keys=known):
             yield None if found is None else found.record
 
 

@@ -4,7 +4,7 @@
   (2) no hold is in force, and none can be placed until the end; then the session is ended;
   (3) write the intent; a failed write refuses (AUD-1);
   (4) destroy the keys, flushed: from here on nothing can read the data, also after a crash;
-  (5) remove the workspace and quarantined files; (6) write the outcome.
+  (5) remove the workspace, quarantined files and parts of the text index; (6) write the outcome.
 
 The records of the session stay, sealed for ever: the log verifies, and shows that they were erased.
 """
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from cellwall.audit.records import SEALED_VERSION
 from cellwall.audit.sealed_bodies import CLEAR_KINDS
 from cellwall.audit.search import Query, search
+from cellwall.audit.text_indexing import remove_erased
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json, Permission, Principal, check_id, new_id
@@ -75,6 +76,7 @@ def _erase(app: App, subject_id: str, principal: Principal) -> ErasedSession:
         keys = app.keys.destroy(subject_id, names)  # (4)
         app.store.remove(subject_id)  # (5)
         _remove_quarantine(app, subject_id)
+        remove_erased(audit_directory(app.store.home), app.keys)
         erased = ErasedSession(subject_id, keys, sealed, clear, had_workspace)
         body: dict[str, Json] = {
             "step": "outcome",

@@ -6,7 +6,6 @@ every hit is checked against the record.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import struct
@@ -23,13 +22,14 @@ from cellwall.audit import files
 from cellwall.audit.files import closing_fd
 from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.records import BadRecord, parse_record, tail_fields
+from cellwall.audit.searchable_text import encoded_text
+from cellwall.audit.segment_content import SegmentContent
 from cellwall.audit.segments import (
     INDEX,
     MAX_SEGMENT_BYTES,
     SEAL,
     BadSegment,
     Segment,
-    SegmentContent,
     open_plain,
     open_records,
     read_lines,
@@ -170,11 +170,6 @@ class Index:
         """Clocks can go backwards, so every row is checked."""
         times = struct.iter_unpack("<8xQ72x", self._rows)
         return {number for number, (at,) in enumerate(times) if since_us <= at < until_us}
-
-
-def encoded_text(text: str) -> bytes:
-    """The text as the record spells it, without quotes."""
-    return json.dumps(text).encode("ascii")[1:-1]
 
 
 def read_indexed_line(content: SegmentContent, index: Index, number: int) -> bytes | None:

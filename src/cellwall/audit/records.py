@@ -125,16 +125,17 @@ def encoded_line(encoded: Encoded, seq: int, time: str, prev: str) -> bytes:
 
 def parse_link(line: bytes) -> RecordLink:
     """The link fields, without parsing the body: fast enough for millions of records."""
-    found = _tail(line)
+    found = match_tail(line)
     return RecordLink(found[3], found[4], int(found[6]))
 
 
 def tail_fields(line: bytes) -> TailFields:
     """All fields after the body."""
-    return TailFields(*_tail(line).groups())
+    return TailFields(*match_tail(line).groups())
 
 
-def _tail(line: bytes) -> re.Match[bytes]:
+def match_tail(line: bytes) -> re.Match[bytes]:
+    """The fields after the body, in the order of `TailFields`, and their places."""
     found = _TAIL.fullmatch(line, max(0, line.rfind(_TAIL_MARK)))
     if found is None or not line.startswith(_HEAD) or len(line) > MAX_RECORD_BYTES:
         raise IncompleteRecord("it is not a record")

@@ -4,7 +4,7 @@ The seal of a deleted segment stays, with its checkpoints: the tree can still be
 on, and a record states what was deleted. A legal hold suspends deletion.
 """
 
-# ruff: noqa: PLC0415  # late imports: most runs compress no segment
+# ruff: noqa: PLC0415  # late imports: most runs compress and delete no segment
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from cellwall.audit import files
 from cellwall.audit.files import LogSettings, closing_fd, log_altered
 from cellwall.audit.index import is_incomplete, parse_microseconds, update_index
 from cellwall.audit.merkle import Frontier, deletion_lines, leaf_hash
+from cellwall.audit.packed_frames import write_frames
 from cellwall.audit.records import tail_fields
 from cellwall.audit.search import Query, search
 from cellwall.audit.segments import (
@@ -107,15 +108,16 @@ def _pack(segment: Segment, folder: int) -> None:
         dir_fd=folder,
     )
     with os.fdopen(descriptor, "r+b") as packed, open_records(segment) as plain:
-        compressor = zstandard.ZstdCompressor(level=6, write_checksum=True)
-        compressor.copy_stream(plain, packed)
+        write_frames(plain, packed, level=6)
         packed.flush()
         os.fsync(packed.fileno())
         # Unlink the original only after the compressed copy was shown to decompress to the same
         # bytes.
         packed.seek(0)
         plain.seek(0)
-        with zstandard.ZstdDecompressor().stream_reader(packed, closefd=False) as unpacked:
+        with zstandard.ZstdDecompressor().stream_reader(
+            packed, closefd=False, read_across_frames=True
+        ) as unpacked:
             is_same = _digest(unpacked) == _digest(plain)
     if not is_same:
         os.unlink(draft, dir_fd=folder)
@@ -137,6 +139,8 @@ def _delete_old(
 ) -> list[int]:
     if settings.keep_days is None or holds(directory):
         return []
+    from cellwall.audit.text_indexing import remove_segment_chunks
+
     oldest_s = time.time() - settings.keep_days * _DAY_S
     forwarded = _forwarded_up_to(settings)
     gone: list[int] = []
@@ -181,6 +185,7 @@ def _delete_old(
         os.unlink(segment_name(segment.first, PACKED), dir_fd=folder)
         with suppress(FileNotFoundError):
             os.unlink(segment_name(segment.first, INDEX), dir_fd=folder)
+        remove_segment_chunks(directory, segment.first)
         gone.append(segment.first)
     return gone
 

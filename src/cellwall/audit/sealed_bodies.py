@@ -17,10 +17,10 @@ from __future__ import annotations
 import base64
 import json
 import re
-from binascii import b2a_base64
-from typing import Any, Final
+from binascii import a2b_base64, b2a_base64
+from typing import Any, Final, NamedTuple
 
-from cellwall.audit.records import SEALED_VERSION, record_line
+from cellwall.audit.records import SEALED_VERSION, BadRecord, match_tail, record_line
 from cellwall.core.errors import SEALED_CODES, AuditFailed, VaultError
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.ports import SessionKeysPort
@@ -39,8 +39,16 @@ CLEAR_KINDS: Final = frozenset(
     )
 )
 _WORDS = ("action_kind", "error_code", "limit", "status")
+_AAD = "cellwall.audit/3 "
 _SHARED = "log"
 """Names the key of records that belong to no session and no action, such as the configuration."""
+# As `seal_body` spells a line: the words in clear stand before, between and behind the two fields.
+_SEALED_LINE = re.compile(
+    rb'\{"action_id":("(?:[^"\\]|\\.)*+"),"body":'
+    rb'\{((?:"(?:action_kind|error_code)":"[0-9A-Za-z_-]++",)*+)"key":"([0-9a-f-]++)"'
+    rb'((?:,"limit":"[0-9A-Za-z_-]++")?+),"sealed":"([0-9A-Za-z+/=]++)"'
+    rb'((?:,"(?:status|verdict)":"[0-9A-Za-z_-]++")*+)\}'
+)
 _is_word = re.compile(r"[A-Za-z][0-9A-Za-z_-]{0,39}").fullmatch
 _quote = json.encoder.encode_basestring_ascii
 
@@ -76,6 +84,35 @@ def open_record(keys: SessionKeysPort, record: dict[str, Any]) -> dict[str, Any]
     except (ValueError, RecursionError):
         return record | {"body": {"sealed": "damaged", **dict(words)}}
     return record | {"body": plain}
+
+
+class OpenedLine(NamedTuple):
+    """A line with its body decrypted, as `opened_line` spells it, its key and its number."""
+
+    line: bytes
+    key: str
+    seq: int
+
+
+def open_line(keys: SessionKeysPort, line: bytes) -> OpenedLine | None:
+    """The line opened without parsing its record, which takes a fifth of the time. None where the
+    body is not sealed or cannot be read, or the line is not spelled as expected."""
+    found = _SEALED_LINE.match(line)
+    if found is None:
+        return None
+    try:
+        tail = match_tail(line)
+        if tail.start() + 1 != found.end():  # both have the brace behind the body
+            return None
+        before, limit, after = found[2], found[4], found[6]
+        clear = (b"," + before[:-1] if before else b"") + limit + after
+        aad = b'%b"%b","%b",%b,"%b"%b' % (_AAD.encode(), tail[1], tail[3], found[1], tail[7], clear)
+        key = found[3].decode("ascii")
+        plain = keys.unseal(key, a2b_base64(found[5], strict_mode=True), aad)
+    except (VaultError, BadRecord, ValueError):
+        return None
+    opened = b'{"action_id":%b,"body":%b%b' % (found[1], plain, line[found.end() :])
+    return OpenedLine(opened, key, int(tail[6]))
 
 
 def is_locked(record: dict[str, Any]) -> bool:
@@ -114,4 +151,4 @@ def _clear_words(body: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _aad(names: str, clear: str) -> bytes:
-    return f"cellwall.audit/3 {names}{clear}".encode("ascii")
+    return f"{_AAD}{names}{clear}".encode("ascii")

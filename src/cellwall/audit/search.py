@@ -1,40 +1,35 @@
 """Searches records, newest first. Never writes; every index hit is checked against the record."""
 
+# ruff: noqa: PLC0415  # late imports: most searches ask for no text
+
 from __future__ import annotations
 
 import os
 import stat
-import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cellwall.audit.files import log_altered, map_errors
 from cellwall.audit.index import (
     Index,
-    encoded_text,
     read_index,
     read_indexed_line,
     to_microseconds,
     verdict_of,
 )
 from cellwall.audit.records import SEALED_VERSION, BadRecord, parse_link, parse_record
-from cellwall.audit.sealed_bodies import is_locked, open_record, opened_line
+from cellwall.audit.sealed_bodies import is_locked, open_line, open_record, opened_line
+from cellwall.audit.searchable_text import contains, encoded_text, searchable
+from cellwall.audit.segment_content import SegmentContent, lines_before
 from cellwall.audit.segments import (
-    BLOCK_BYTES,
-    PACKED,
     RECORDS,
     SEAL,
-    BadSegment,
     Segment,
-    SegmentContent,
-    end_of_records,
     list_segments,
-    open_records,
-    read_lines,
     read_seal,
 )
 from cellwall.core.errors import VaultError
@@ -42,14 +37,16 @@ from cellwall.core.outcomes import EventKind
 from cellwall.core.ports import SessionKeysPort
 from cellwall.core.verdict import Verdict
 
-_POLL_INTERVAL_S = 0.2
+if TYPE_CHECKING:
+    from cellwall.audit.text_index import Span, TextIndex
+
 _UNPACKERS = 2
 _NAMES = ("id", "action_id", "session_id", "principal")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Search conditions; all that are given must match. `text` may occur anywhere in a record."""
+    """Search conditions; all that are given must match. searchable_text.py says what `text` is."""
 
     id: str | None = None
     action_id: str | None = None
@@ -73,7 +70,7 @@ class Query:
         return self.matches_clear(record) and self.matches_text(line)
 
     def matches_text(self, line: bytes) -> bool:
-        return self.text is None or encoded_text(self.text) in line
+        return self.text is None or contains(searchable(line), encoded_text(self.text))
 
     def matches_clear(self, record: dict[str, Any]) -> bool:
         """All conditions but the text: they need no key of a session."""
@@ -105,12 +102,35 @@ def search(
     keys: SessionKeysPort | None = None,
 ) -> Iterator[FoundRecord]:
     """All matches, newest first; an altered record among them raises. `is_indexed=False` reads
-    every record instead of relying on the index. A text in a sealed body is found with `keys`
+    every record instead of relying on the indexes. A text in a sealed body is found with `keys`
     only."""
+    for _, found in search_steps(directory, query, is_indexed=is_indexed, keys=keys):
+        if found is not None:
+            yield found
+
+
+Step = tuple[int, FoundRecord | None]
+"""The number of a record that was looked at, and the record if it matches."""
+
+
+def search_steps(
+    directory: str,
+    query: Query,
+    *,
+    is_indexed: bool = True,
+    keys: SessionKeysPort | None = None,
+) -> Iterator[Step]:
+    """`search`, with the records that were looked at in vain: a caller that has waited long enough
+    knows where to go on."""
     with map_errors():
-        newest = reversed(_segments_with_records(directory))
+        newest = reversed(segments_with_records(directory))
+        texts = None
+        if is_indexed and query.text is not None and keys is not None:
+            from cellwall.audit.text_index import TextIndex
+
+            texts = TextIndex(directory, keys, query.text, before=query.before)
         searches = (
-            _SegmentSearch(each, query, is_indexed=is_indexed, keys=keys)
+            _SegmentSearch(each, query, is_indexed=is_indexed, keys=keys, texts=texts)
             for each in newest
             if query.before is None or each.first < query.before
         )
@@ -118,14 +138,15 @@ def search(
         yield from _search_ahead(searches)
 
 
-def _segments_with_records(directory: str) -> list[Segment]:
+def segments_with_records(directory: str) -> list[Segment]:
+    """In record order; none if there is no log."""
     try:
         return [each for each in list_segments(directory) if each.has_records]
     except FileNotFoundError:
         return []
 
 
-def _search_ahead(searches: Iterator[_SegmentSearch]) -> Iterator[FoundRecord]:
+def _search_ahead(searches: Iterator[_SegmentSearch]) -> Iterator[Step]:
     """Decompression takes longer than the scan, so the next segments are decompressed meanwhile."""
     ahead: deque[tuple[_SegmentSearch, Future[SegmentContent]]] = deque()
     with ThreadPoolExecutor(_UNPACKERS, thread_name_prefix="cellwall-search") as threads:
@@ -145,9 +166,16 @@ class _SegmentSearch:
     """The search in one segment: index hits, and records that are not indexed yet."""
 
     def __init__(
-        self, segment: Segment, query: Query, *, is_indexed: bool, keys: SessionKeysPort | None
+        self,
+        segment: Segment,
+        query: Query,
+        *,
+        is_indexed: bool,
+        keys: SessionKeysPort | None,
+        texts: TextIndex | None,
     ) -> None:
-        self.segment, self._query, self._keys = segment, query, keys
+        self.segment, self._query, self._keys, self._texts = segment, query, keys, texts
+        self._wanted = None if query.text is None else encoded_text(query.text)
         is_needed = is_indexed and query.needs_index
         self._index = read_index(segment) if is_needed else Index(b"")
         self._numbers = _candidates(self._index, query)
@@ -166,34 +194,80 @@ class _SegmentSearch:
         except FileNotFoundError:  # sealed and compressed meanwhile
             return False
 
-    def run(self, content: SegmentContent) -> Iterator[FoundRecord]:
-        text = self._query.text if self._keys is None else None
+    def run(self, content: SegmentContent) -> Iterator[Step]:
         last = len(self._index) - 1
-        if last >= 0 and read_indexed_line(content, self._index, last) is None:
-            yield from self._matching(
-                _lines(content, 0, text)
-            )  # the index does not belong to these records
+        spans = [(0, content.size_bytes)] if self._texts is None else self._spans(content)
+        if last < 0 or read_indexed_line(content, self._index, last) is None:
+            # Without an index, or with one that does not belong to these records.
+            for start, end in spans:
+                yield from self._matching(self._lines(content, start, end))
             return
         yielded: set[int] = set()
         # Records that are not indexed yet are scanned.
-        for found in self._matching(_lines(content, self._start, text)):
-            yielded.add(found.record["seq"])
-            yield found
-        for number in sorted(self._numbers, reverse=True):
+        for seq, found in self._matching(self._lines(content, self._start, content.size_bytes)):
+            yielded.add(seq)
+            yield seq, found
+        for number in self._numbers_within(spans):
             line = read_indexed_line(content, self._index, number)
             if line is None:  # the index is wrong: scan everything
-                everything = self._matching(_lines(content, 0, text))
-                yield from (each for each in everything if each.record["seq"] not in yielded)
+                everything = self._matching(self._lines(content, 0, content.size_bytes))
+                yield from (each for each in everything if each[0] not in yielded)
                 return
-            for found in self._matching([line]):
-                yielded.add(found.record["seq"])
-                yield found
+            for seq, found in self._matching([line]):
+                yielded.add(seq)
+                yield seq, found
 
-    def _matching(self, lines: Iterable[bytes]) -> Iterator[FoundRecord]:
+    def _spans(self, content: SegmentContent) -> Iterator[Span]:
+        assert self._texts is not None  # noqa: S101  # the caller has looked
+        return self._texts.spans(self.segment, content)
+
+    def _numbers_within(self, spans: Iterable[Span]) -> Iterator[int]:
+        """The candidates of the index that lie in one of the spans, both the newest first."""
+        left = iter(spans)
+        span = next(left, None)
+        for number in sorted(self._numbers, reverse=True):
+            end = self._index.row(number).end
+            while span is not None and end <= span[0]:
+                span = next(left, None)
+            if span is None:
+                return
+            if end <= span[1]:
+                yield number
+
+    def _lines(self, content: SegmentContent, start: int, end: int) -> Iterator[bytes]:
+        return lines_before(content, start, end, self._wanted if self._keys is None else None)
+
+    def _matching(self, lines: Iterable[bytes]) -> Iterator[Step]:
         for line in lines:
-            found = match_line(self._query, _parse(line), line, self.segment, self._keys)
-            if found is not None:
-                yield found
+            if self._is_later(line):
+                continue
+            seq = self._seq_without_text(line)
+            if seq is not None:
+                yield seq, None
+                continue
+            record = parse_or_refuse(line)
+            yield record["seq"], match_line(self._query, record, line, self.segment, self._keys)
+
+    def _is_later(self, line: bytes) -> bool:
+        """Whether another page had this record."""
+        if self._query.before is None:
+            return False
+        try:
+            return parse_link(line).seq >= self._query.before
+        except BadRecord:
+            return False
+
+    def _seq_without_text(self, line: bytes) -> int | None:
+        """The number of a sealed record that does not have the text; None if it has, or may have.
+        Most records of a scan end here, before the record is parsed."""
+        if self._wanted is None or self._keys is None:
+            return None
+        opened = open_line(self._keys, line)
+        if opened is None:
+            return None
+        # The text is a part of the line, which is searched faster.
+        has_text = self._wanted in opened.line
+        return None if has_text and contains(searchable(opened.line), self._wanted) else opened.seq
 
 
 def match_line(
@@ -218,115 +292,6 @@ def match_line(
     return FoundRecord(record, line, segment) if query.matches_text(line) else None
 
 
-def follow(
-    directory: str,
-    query: Query,
-    *,
-    after_seq: int | None = None,
-    keys: SessionKeysPort | None = None,
-) -> Generator[FoundRecord | None, None, None]:
-    """Records written from now on, or all after a number; yields None several times a second while
-    there is nothing new."""
-    with map_errors():
-        if after_seq is None:
-            segment, following = _segment_from(directory, None), 1
-            at_end = segment is not None
-        else:
-            segment, following = _segment_with(directory, after_seq + 1), after_seq + 1
-            at_end = False
-        while True:
-            if segment is None:
-                yield None
-                time.sleep(_POLL_INTERVAL_S)
-            else:
-                for line in _follow_lines(segment, at_end=at_end):
-                    if line is None:
-                        yield None
-                        continue
-                    if _is_before(line, after_seq):  # a restart reads past what is known quickly
-                        continue
-                    record = _parse(line)
-                    if record["seq"] > (after_seq or 0):
-                        found = match_line(query, record, line, segment, keys)
-                        if found is not None:
-                            yield found
-                    if record["kind"] == EventKind.SEAL:
-                        following = record["seq"] + 1
-                        break
-                else:  # starting over would loop forever
-                    raise BadSegment("a packed segment does not end with its seal")
-                at_end = False
-            segment = _segment_from(directory, following)
-
-
-def _is_before(line: bytes, after_seq: int | None) -> bool:
-    if after_seq is None:
-        return False
-    try:
-        link = parse_link(line)
-    except BadRecord as problem:
-        raise log_altered(f"a record of the audit log was altered: {problem}") from None
-    return link.seq <= after_seq and link.kind != EventKind.SEAL.value.encode()
-
-
-def _segment_with(directory: str, seq: int) -> Segment | None:
-    """The segment that has this record, or will have it; the next one if it was deleted."""
-    segments = _segments_with_records(directory)
-    before = [each for each in segments if each.first <= seq]
-    if before and SEAL in before[-1].parts and read_seal(before[-1]).last < seq:
-        before = []
-    later = next((each for each in segments if each.first > seq), None)
-    return before[-1] if before else later
-
-
-def _follow_lines(segment: Segment, *, at_end: bool) -> Iterator[bytes | None]:
-    """The lines of a segment as they are written; None while there is no new line."""
-    with open_records(segment) as file:
-        if not file.seekable():  # sealed and compressed meanwhile
-            lines = (line for line, _ in read_lines(file))
-            yield from deque(lines, maxlen=1) if at_end else lines
-            return
-        # Keep the file open: compression removes its name.
-        number, place = file.fileno(), end_of_records(file.fileno()) if at_end else 0
-        place, before = _line_start_before(number, place), b""
-        while True:
-            block = os.pread(number, BLOCK_BYTES, place)
-            # A record written over the preallocation may show its end before its beginning.
-            written = block.partition(b"\0")[0]
-            whole = written[: written.rfind(b"\n") + 1]
-            yield from whole.split(b"\n")[:-1]
-            place += len(whole)
-            if not whole:
-                if len(block) == BLOCK_BYTES:
-                    raise BadSegment("a line is longer than any record")
-                if block == before and block.rstrip(b"\0") != written:
-                    raise BadSegment("there is something that is no record")
-                before = block
-                place = min(place, os.fstat(number).st_size)  # rolled back
-                yield None
-                time.sleep(_POLL_INTERVAL_S)
-
-
-def _line_start_before(file: int, end: int) -> int:
-    """Where the next record begins, or the one being written now."""
-    start = max(0, end - BLOCK_BYTES)
-    return start + os.pread(file, end - start, start).rfind(b"\n") + 1
-
-
-def _segment_from(directory: str, first: int | None) -> Segment | None:
-    """The segment that begins with this record; the growing one if no number is given."""
-    segments = _segments_with_records(directory)
-    if first is None:
-        return segments[-1] if segments else None
-    later = next((each for each in segments if each.first >= first), None)
-    if later is None or later.first == first:
-        return later
-    # Deleted by now, or compressed while the directory was listed.
-    unlisted = Segment(directory, first, frozenset({RECORDS, PACKED}))
-    is_there = any(os.path.lexists(unlisted.path(part)) for part in unlisted.parts)
-    return unlisted if is_there else later
-
-
 def _candidates(index: Index, query: Query) -> set[int]:
     """The records that the index selects."""
     sets = [
@@ -343,36 +308,8 @@ def _candidates(index: Index, query: Query) -> set[int]:
     return set.intersection(*sets) if sets else set()
 
 
-def _lines(content: SegmentContent, start: int, text: str | None) -> Iterator[bytes]:
-    """The complete lines from an offset on, last first; only lines that may contain the text."""
-    end = content.size_bytes
-    while end > start:
-        begin = max(start, end - BLOCK_BYTES)
-        block = content.read(begin, end)
-        # A line that starts before this block is read with the next block; an unfinished line is
-        # being written.
-        first = 0 if begin == start else block.find(b"\n") + 1
-        last = block.rfind(b"\n") + 1
-        if first < last:
-            yield from _lines_in(block, first, last - 1, text)
-        elif begin + first == end:
-            raise BadSegment("a line is longer than any record")
-        end = begin + first
-
-
-def _lines_in(block: bytes, start: int, end: int, text: str | None) -> Iterator[bytes]:
-    while end >= start:
-        if text is not None:
-            hit = block.rfind(encoded_text(text), start, end)
-            if hit < 0:
-                return
-            end = block.find(b"\n", hit)
-        begin = max(block.rfind(b"\n", start, end) + 1, start)
-        yield block[begin:end]
-        end = begin - 1
-
-
-def _parse(line: bytes) -> dict[str, Any]:
+def parse_or_refuse(line: bytes) -> dict[str, Any]:
+    """The record; raises `AuditFailed` if it was altered."""
     try:
         return parse_record(line)
     except BadRecord as problem:

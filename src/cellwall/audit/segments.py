@@ -18,7 +18,6 @@ import json
 import os
 import re
 import stat
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -52,7 +51,6 @@ the longest record."""
 MAX_SEGMENT_BYTES = 4 * 1024**3 + 64 * 1024**2
 """The largest size the configuration allows, plus one batch. A compressed file that yields more
 was not written by us and might never end (decompression bomb)."""
-_MAX_HELD_BLOCKS = 128
 _MAX_SEAL_BYTES = 64 * 1024
 _MAX_CHECKPOINTS_BYTES = 256 * 1024 * 1024
 
@@ -187,45 +185,6 @@ def parts_agree(segment: Segment) -> bool:
                     return True
         return False
     return True
-
-
-class SegmentContent:
-    """The bytes of a segment up to its current end, read in blocks, fastest from the end.
-
-    Not memory-mapped: a writer that rolls back a batch shortens the file, and touching an unmapped
-    page would kill the process with SIGBUS. Rolled-back bytes are missing from the result.
-    """
-
-    def __init__(self, segment: Segment) -> None:
-        self._segment, self._at, self._buffer = segment, 0, b""
-        self.size_bytes = self._load(None)
-
-    def read(self, start: int, end: int) -> bytes:
-        """At most one block; empty if the range is invalid, as a damaged index may state one."""
-        if not 0 <= start <= end <= min(self.size_bytes, start + BLOCK_BYTES):
-            return b""
-        if not self._at <= start <= end <= self._at + len(self._buffer):
-            self._load(end)
-        return self._buffer[max(0, start - self._at) : end - self._at]
-
-    def _load(self, end: int | None) -> int:
-        """Buffer the bytes before an offset (default: the end); returns the offset where they
-        end."""
-        with open_records(self._segment) as file:
-            if file.seekable():
-                end = end_of_records(file.fileno()) if end is None else end
-                self._at = file.seek(max(0, end - BLOCK_BYTES))
-                self._buffer = file.read(end - self._at)
-                return end
-            # The whole content, up to a limit; beyond it, each block is decompressed again.
-            size_bytes, blocks = 0, deque[bytes](maxlen=_MAX_HELD_BLOCKS)
-            end = MAX_SEGMENT_BYTES + 1 if end is None else end
-            while block := file.read(min(BLOCK_BYTES, end - size_bytes)):
-                blocks.append(block)
-                size_bytes += len(block)
-            self._buffer = b"".join(blocks)
-            self._at = size_bytes - len(self._buffer)
-            return size_bytes
 
 
 def end_of_records(file: int) -> int:

@@ -129,7 +129,7 @@ def enforce_retention(
         with suppress(Denied, Busy), no_hold(store.home, is_sure=is_forced):
             if retention.session_days is not None:
                 before_s = time.time() - retention.session_days * _DAY_S
-                destroyed = _expire_keys(audit, keys, before_s)
+                destroyed = _expire_keys(audit, keys, before_s, audit_directory(store.home))
                 removed += [each for each in store.erased() if _remove(audit, store, ledger, each)]
             if retention.workspaces_bytes is not None:
                 beyond = store.oldest_beyond(retention.workspaces_bytes, ledger.live())
@@ -157,12 +157,15 @@ def _is_due(marker: str) -> bool:
         return True
 
 
-def _expire_keys(audit: AuditLog, keys: SessionKeys, before_s: float) -> int:
+def _expire_keys(audit: AuditLog, keys: SessionKeys, before_s: float, directory: str) -> int:
+    from cellwall.audit.text_indexing import remove_erased
+
     count = keys.count_expired(before_s)
     if count:
         # Before the keys: a record of an erasure that a crash prevented is harmless.
         _record(audit, {"reason": "age", "keys": count})
         keys.expire(before_s)
+        remove_erased(directory, keys)
     return count
 
 

@@ -69,6 +69,7 @@ class SessionKeys:
         self._directory = os.path.join(home, "session-keys")
         self._recipients = Recipients(self._directory, vault_key)
         self._opened: dict[str, AESGCM] = {}
+        self._shared: dict[bytes, bytearray] = {}
         self._slots = SlotFiles(self._directory)
         self.forget_parent()
         forget_in_child(self)
@@ -86,6 +87,7 @@ class SessionKeys:
             self._live.clear()
             self._reserved.clear()
             self._opened.clear()
+            self._shared.clear()
             self._slots.close()
 
     def adopt(self, vault: str, key: bytes | bytearray | memoryview) -> None:
@@ -202,13 +204,21 @@ class SessionKeys:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
         slot = self._read_slot(key)
-        private = self._recipients.private(slot.recipient)
-        public = private.public_key().public_bytes_raw()
-        try:
-            shared = private.exchange(X25519PublicKey.from_public_bytes(slot.ephemeral))
-        except ValueError:
-            raise failures.session_damaged("a slot") from None
-        return _session_key(_shared_key(shared, slot.ephemeral, public), slot.id, slot.random)
+        # Slots that were reserved together have one ephemeral key.
+        middle = self._shared.get(slot.recipient + slot.ephemeral)
+        if middle is None:
+            private = self._recipients.private(slot.recipient)
+            public = private.public_key().public_bytes_raw()
+            try:
+                shared = private.exchange(X25519PublicKey.from_public_bytes(slot.ephemeral))
+            except ValueError:
+                raise failures.session_damaged("a slot") from None
+            middle = _shared_key(shared, slot.ephemeral, public)
+            with self._lock:
+                while len(self._shared) >= _MAX_CACHED:
+                    del self._shared[next(iter(self._shared))]
+                self._shared[slot.recipient + slot.ephemeral] = middle
+        return _session_key(middle, slot.id, slot.random)
 
     def is_destroyed(self, key: str) -> bool:
         """True if nothing can ever read data under this key."""

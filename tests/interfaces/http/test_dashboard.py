@@ -385,6 +385,8 @@ def test_only_who_manages_users_can_change_them_by_forms(
         refused = fay.send("/ui/people", name="gus", role="owner")
         assert (refused.status_code, "CW-ROLE" in refused.text) == (403, True)
         fay.open("/ui/people")
+        for days in ("²", "0030" + "9" * 400, "366", "1\n"):
+            assert fay.send("/ui/tokens", name="ci", days=days).status_code == 400
         token = fay.send("/ui/tokens", name="ci", days="7")
         secret = re.search(r"<code[^>]*>(cws_[\w-]+|[\w.-]{40,})</code>", token.text)
         assert secret is not None
@@ -435,6 +437,7 @@ def test_a_long_search_ends_in_time_and_goes_on_where_it_ended(
     monkeypatch.setattr(lookup_routes, "_MAX_SEEN", 4)
     page, pages = ann.open("/ui/audit?text=needle-42").text, 1
     assert "Nothing found yet" in page
+    assert "The search goes on with older records" in page
     while "echo needle-42" not in page:
         following = re.search(r'class="button" href="(/ui/audit[^"]+)">Search further', page)
         assert following is not None, page

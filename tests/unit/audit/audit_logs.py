@@ -69,7 +69,8 @@ def all_records(folder: Path) -> list[dict]:
         if path.suffix == ".zst" and path.with_suffix("").exists():
             continue  # killed before the original went
         if path.name.endswith(".jsonl.zst"):
-            data = zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
+            unpacker = zstandard.ZstdDecompressor()
+            data = unpacker.stream_reader(path.read_bytes(), read_across_frames=True).read()
         elif path.name.endswith(".jsonl"):
             data = without_preallocation(path.read_bytes())
         else:

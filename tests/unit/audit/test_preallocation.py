@@ -20,16 +20,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellwall.audit import growing_segment
-from cellwall.audit import search as search_module
+from cellwall.audit import following, growing_segment
 from cellwall.audit import segments as segments_module
 from cellwall.audit import writer as writer_module
 from cellwall.audit.encoding import RecordDraft
 from cellwall.audit.export.delivery import records_after
+from cellwall.audit.following import follow
 from cellwall.audit.log import AuditLog
 from cellwall.audit.proofs import check_proof, prove, verifier_source
 from cellwall.audit.retention import maintain_segments
-from cellwall.audit.search import Query, follow, search
+from cellwall.audit.search import Query, search
 from cellwall.audit.segments import PREALLOCATION_BYTES, end_of_bytes, end_of_records, read_lines
 from cellwall.audit.tree_builder import WrittenBatch
 from cellwall.audit.verify import verify
@@ -736,7 +736,7 @@ def test_gap_in_a_preallocation_stops_the_notary_and_so_the_writer(log, folder, 
 
 
 def test_what_is_written_into_a_preallocation_is_followed(log, folder, path, monkeypatch):
-    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(following, "_POLL_INTERVAL_S", 0.001)
     log.write(event(0))
     found = follow(str(folder), Query())
     assert next(found) is None
@@ -770,7 +770,7 @@ def test_record_that_shows_its_end_first_is_still_being_written(
     log, folder, path, monkeypatch, missing
 ):
     """The kernel copies it page by page, and readers hold no lock."""
-    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(following, "_POLL_INTERVAL_S", 0.001)
     ids = [log.write(event(number)) for number in range(3)]
     found = follow(str(folder), Query())
     assert next(found) is None
@@ -790,7 +790,7 @@ def test_record_that_shows_its_end_first_is_still_being_written(
 
 
 def test_gap_that_stays_is_told_to_whoever_follows(log, folder, path, monkeypatch):
-    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(following, "_POLL_INTERVAL_S", 0.001)
     log.write(event(0))
     found = follow(str(folder), Query())
     assert next(found) is None

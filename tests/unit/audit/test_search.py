@@ -16,12 +16,14 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cellwall.audit import following
 from cellwall.audit import search as search_module
 from cellwall.audit import segments as segments_module
+from cellwall.audit.following import follow
 from cellwall.audit.index import ROW_BYTES
 from cellwall.audit.log import AuditLog
 from cellwall.audit.retention import maintain_segments
-from cellwall.audit.search import Query, follow, search
+from cellwall.audit.search import Query, search
 from cellwall.audit.segments import BLOCK_BYTES
 from cellwall.core.errors import AuditFailed
 from cellwall.core.outcomes import Event, EventKind
@@ -277,7 +279,7 @@ def test_search_that_is_not_read_to_its_end_leaves_nothing_behind(folder):
 
 
 def test_follow_gives_what_is_written_from_now_on_across_segments(tmp_path, monkeypatch):
-    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(following, "_POLL_INTERVAL_S", 0.001)
     folder = tmp_path / "other"
     with AuditLog.open(str(folder), settings=NEVER) as log:
         log.write(event(0))
@@ -298,7 +300,7 @@ def test_follow_gives_what_is_written_from_now_on_across_segments(tmp_path, monk
 
 
 def test_follow_goes_through_a_segment_that_was_packed_before_it_came(tmp_path, monkeypatch):
-    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(following, "_POLL_INTERVAL_S", 0.001)
     folder = tmp_path / "other"
     with AuditLog.open(str(folder), settings=NEVER) as log:
         log.write(event(0))
@@ -317,7 +319,7 @@ def test_follow_goes_through_a_segment_that_was_packed_before_it_came(tmp_path, 
 
 
 def test_follow_goes_on_after_segments_that_were_deleted(tmp_path, monkeypatch):
-    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(following, "_POLL_INTERVAL_S", 0.001)
     folder = tmp_path / "other"
     with AuditLog.open(str(folder), settings=NEVER) as log:
         log.write(event(0))
@@ -347,7 +349,7 @@ def test_follow_refuses_a_packed_segment_without_its_seal(tmp_path):
 
 
 def test_follow_goes_on_after_a_batch_was_taken_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(following, "_POLL_INTERVAL_S", 0.001)
     folder = tmp_path / "other"
     with AuditLog.open(str(folder), settings=NEVER) as log:
         for number in range(3):
@@ -368,7 +370,7 @@ def test_follow_goes_on_after_a_batch_was_taken_back(tmp_path, monkeypatch):
 
 
 def test_follow_waits_for_a_log_to_begin(tmp_path, monkeypatch):
-    monkeypatch.setattr(search_module, "_POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(following, "_POLL_INTERVAL_S", 0.001)
     folder = tmp_path / "other"
     found = follow(str(folder), Query(kind=EventKind.INTENT))
     assert next(found) is None

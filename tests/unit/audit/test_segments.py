@@ -13,9 +13,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellwall.audit import segments
+from cellwall.audit import segment_content, segments
 from cellwall.audit.merkle import Frontier, leaf_hash
 from cellwall.audit.records import MAX_RECORD_BYTES
+from cellwall.audit.segment_content import SegmentContent
 from cellwall.audit.segments import (
     BLOCK_BYTES,
     CHECKPOINTS,
@@ -25,7 +26,6 @@ from cellwall.audit.segments import (
     BadSegment,
     Seal,
     Segment,
-    SegmentContent,
     find_notes,
     list_segments,
     open_records,
@@ -244,7 +244,7 @@ def test_packed_segment_without_end_is_refused(tmp_path, monkeypatch):
 
 
 def test_bomb_is_not_held_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "_MAX_HELD_BLOCKS", 4)
+    monkeypatch.setattr(segment_content, "_MAX_HELD_BLOCKS", 4)
     pack(tmp_path, b"\0" * (64 * BLOCK_BYTES))
     tracemalloc.start()
     try:
@@ -258,7 +258,7 @@ def test_bomb_is_not_held_in_memory(tmp_path, monkeypatch):
 @pytest.mark.parametrize("part", [RECORDS, PACKED])
 @pytest.mark.slow
 def test_content_is_the_same_wherever_it_is_read(tmp_path, part, monkeypatch):
-    monkeypatch.setattr(segments, "_MAX_HELD_BLOCKS", 2)
+    monkeypatch.setattr(segment_content, "_MAX_HELD_BLOCKS", 2)
     data = b"".join(b"%d\n" % number for number in range(700_000))
     pack(tmp_path, data)
     if part == RECORDS:

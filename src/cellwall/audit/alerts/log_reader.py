@@ -19,8 +19,9 @@ from contextlib import closing, suppress
 
 from cellwall.audit.alerts.events import AlertEvent
 from cellwall.audit.alerts.watch_state import NO_LEAF, LogPosition
+from cellwall.audit.following import follow
 from cellwall.audit.merkle import leaf_hash
-from cellwall.audit.search import FoundRecord, Query, follow, search
+from cellwall.audit.search import FoundRecord, Query, search
 from cellwall.core.errors import AuditFailed
 
 _ALTERED = "CW-AUDIT-ALTERED"

@@ -37,10 +37,11 @@ from cellwall.audit.files import (
     open_private,
     replace_file,
 )
+from cellwall.audit.following import follow
 from cellwall.audit.merkle import leaf_hash, unproven_checkpoint
 from cellwall.audit.records import SEALED_VERSION
 from cellwall.audit.sealed_bodies import is_locked
-from cellwall.audit.search import FoundRecord, Query, follow, match_line
+from cellwall.audit.search import FoundRecord, Query, match_line
 from cellwall.audit.segments import CHECKPOINTS, BadSegment, list_segments, read_notes
 from cellwall.core.errors import CellwallError
 from cellwall.core.notes import BadNote

@@ -55,7 +55,7 @@ _FILTER_OPTIONS = (
         callback=parse_time,
         help="End (exclusive): a time, or 90m, 2h, 3d ago.",
     ),
-    click.option("--text", metavar="TEXT", help="Records that contain this text."),
+    click.option("--text", metavar="TEXT", help="Records that contain this text, in any place."),
 )
 
 

@@ -30,7 +30,7 @@ from cellwall.interfaces.http.application import ServiceSettings, make_applicati
 from cellwall.interfaces.http.bounded_listener import BoundedListener, ConnectionPlaces
 from cellwall.interfaces.http.bounded_websocket import BoundedWebSocket
 from cellwall.interfaces.http.connections import bounded_protocol
-from cellwall.interfaces.http.housekeeping import Housekeeping, watch_alerts
+from cellwall.interfaces.http.housekeeping import Housekeeping, index_texts, watch_alerts
 from cellwall.interfaces.http.listening import Listening, Started
 from cellwall.interfaces.http.operator_view import OperatorView
 from cellwall.interfaces.http.presence import check_neighbours
@@ -114,6 +114,7 @@ class ServiceProcess:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch_signals, server, supervisor)
                 tasks.start_soon(watch_alerts, app)
+                tasks.start_soon(index_texts, app)
                 tasks.start_soon(housekeeping.run)
                 tasks.start_soon(housekeeping.watch_owners, store, self._sandboxes)
                 tasks.start_soon(self._ping)

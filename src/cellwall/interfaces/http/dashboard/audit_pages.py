@@ -80,6 +80,7 @@ async def audit_page(
         rows=happenings(page.records),
         filters=filters,
         kinds=sorted(_KINDS),
+        looked_to=page.next,
         next=with_query(_LIST, **filters, before=page.next) if page.next else "",
         took_s=time.perf_counter() - started,
         log=await _log_status(browser),
