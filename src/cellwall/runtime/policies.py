@@ -55,6 +55,7 @@ from cellwall.runtime.policy_places import is_there, project_files, user_policy
 __all__ = [
     "INSIDE",
     "Call",
+    "Layer",
     "Policy",
     "PolicyPlace",
     "approved_rules_place",

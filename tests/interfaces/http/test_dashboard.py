@@ -385,6 +385,8 @@ def test_only_who_manages_users_can_change_them_by_forms(
         refused = fay.send("/ui/people", name="gus", role="owner")
         assert (refused.status_code, "CW-ROLE" in refused.text) == (403, True)
         fay.open("/ui/people")
+        for days in ("²", "0030" + "9" * 400, "366", "1\n"):
+            assert fay.send("/ui/tokens", name="ci", days=days).status_code == 400
         token = fay.send("/ui/tokens", name="ci", days="7")
         secret = re.search(r"<code[^>]*>(cws_[\w-]+|[\w.-]{40,})</code>", token.text)
         assert secret is not None

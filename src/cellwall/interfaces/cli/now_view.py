@@ -85,7 +85,7 @@ class NowView:
 
     def question_lines(self, columns: int) -> list[str]:
         return [
-            f"{each.id}  {max(0.0, each.deadline_s - time.time()):4.0f} s left  "
+            f"{one_line(each.id, most=32)}  {max(0.0, each.deadline_s - time.time()):4.0f} s left  "
             f"{one_line(each.principal.name, most=20)}  {one_line(each.tool, most=20)}: "
             f"{one_line(each.text, most=max(20, columns - 80))}"
             for each in self.questions
@@ -186,4 +186,5 @@ def _event_line(event: Happening, columns: int) -> str:
     reason = f"  ({one_line(event.reason, most=80)})" if event.reason else ""
     text = one_line(event.text, most=max(20, columns - 40))
     who = one_line(event.by, most=16)
-    return f"{clock}  {event.verdict or event.kind:10}  {who:16}  {text}{reason}"
+    word = one_line(event.verdict or event.kind, most=10)  # of a log that may have been altered
+    return f"{clock}  {word:10}  {who:16}  {text}{reason}"
