@@ -166,6 +166,27 @@ def test_an_answer_is_good_once_for_its_own_challenge_and_with_a_verified_user(
         assert weak.status_code == 401
 
 
+@pytest.mark.requirement("SRV-5")
+def test_a_passkey_is_added_and_removed_on_the_page_of_people(
+    visitor: Visitor, access: str
+) -> None:
+    assert access  # the password is set
+    page = visitor.page
+    page.goto("/ui/sign-in?next=/ui/people")
+    page.locator("#by-password [name=name]").fill("ann")
+    page.locator("#by-password [name=password]").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    form, listed = page.locator("#add-passkey"), page.locator("#passkeys")
+    for password, result in (("wrong horse battery", "not added"), (PASSWORD, "work-laptop")):
+        form.locator("[name=name]").fill("work-laptop")
+        form.locator("[name=password]").fill(password)
+        form.get_by_role("button").click()
+        where = page.locator("#banner") if result == "not added" else listed
+        expect(where).to_contain_text(result, timeout=20_000)
+    listed.locator("tr", has_text="work-laptop").get_by_role("button", name="Remove").click()
+    expect(listed).not_to_contain_text("work-laptop")
+
+
 def test_a_page_of_another_origin_gets_no_passkey_of_this_one(
     served: Served, browser: WatchedBrowser
 ) -> None:
