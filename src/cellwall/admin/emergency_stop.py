@@ -31,7 +31,7 @@ from cellwall.sandbox.linux.cell_ending import (
     is_held,
     thaw_cells,
 )
-from cellwall.sandbox.linux.cell_search import FoundCell, find_cells
+from cellwall.sandbox.linux.cell_search import CellSearch
 from cellwall.sandbox.run_ledger import cell_tag
 from cellwall.sandbox.stop_flag import StopFlag
 
@@ -118,9 +118,10 @@ class EmergencyStop:
         with self._flag.held():
             # (1) Again before each search: a lift that was under way has no effect on this stop.
             set_flag = functools.partial(self._set_flag, content, problems)
+            set_flag()
             # (2)
-            with highest_priority():
-                done = act(self._search, within_s=_WITHIN_S, before_each=set_flag)
+            with highest_priority(), self._search() as search:
+                done = act(search, within_s=_WITHIN_S, before_each=set_flag)
             self._flag.make_durable()
             # (3)
             report = StopReport(
@@ -143,7 +144,8 @@ class EmergencyStop:
         """Continue frozen cells; returns their ids. The stop stays in effect."""
         self._require_person("the continuation of frozen sandboxes")
         self._write({"change": "thaw"})
-        return thaw_cells(self._search)
+        with self._search() as search:
+            return thaw_cells(search)
 
     def lift(self, *, reason: str) -> bool:
         """New runs are accepted again; whether a stop was in effect. Recorded first: what lowers a
@@ -152,7 +154,9 @@ class EmergencyStop:
         seen, found = self._flag.mark(), self._flag.read()
         if found is None:
             return False
-        if any(map(is_held, self._search())):
+        with self._search() as search:
+            is_any_held = any(map(is_held, search.find()))
+        if is_any_held:
             # Nothing is cleaned up around frozen cells as long as the flag is set, and only then.
             raise Denied(
                 "sandboxes are suspended, so the stop is not lifted",
@@ -163,7 +167,8 @@ class EmergencyStop:
         return self._flag.lift(seen=seen)
 
     def status(self) -> StopStatus:
-        found, cells = self._flag.read(), self._search(is_detailed=True)
+        with self._search() as search:
+            found, cells = self._flag.read(), search.find(is_detailed=True)
         known = found or {}
         since = known.get("since_s")
         return StopStatus(
@@ -175,9 +180,9 @@ class EmergencyStop:
             frozen=sum(max(1, len(each.inner)) for each in cells if is_frozen(each)),
         )
 
-    def _search(self, *, is_detailed: bool = False) -> tuple[FoundCell, ...]:
+    def _search(self) -> CellSearch:
         ledger = os.path.join(self._home, "runs")
-        return find_cells(ledger, cell_tag(ledger), is_detailed=is_detailed)
+        return CellSearch(ledger, cell_tag(ledger))
 
     def _require_person(self, deed: str) -> None:
         """What ends the protection needs the permission, and is not for an agent (POL-13)."""

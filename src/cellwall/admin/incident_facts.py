@@ -24,7 +24,8 @@ from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.files.root import Root, WalkStep
 from cellwall.sandbox.linux import cgroups
 from cellwall.sandbox.linux.cell_ending import is_frozen
-from cellwall.sandbox.linux.cell_search import CellProcess, FoundCell
+from cellwall.sandbox.linux.cell_search import FoundCell
+from cellwall.sandbox.linux.process_table import CellProcess
 from cellwall.sandbox.linux.run_cgroup import read_text
 
 _MAX_PROCESSES = 1000

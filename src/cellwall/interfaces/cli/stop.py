@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import resource
 from typing import TYPE_CHECKING
 
 import click
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cellwall.admin.emergency_stop import EmergencyStop
 
 _INCOMPLETE = 1
+_MAX_DESCRIPTORS = 65_536
 
 
 @click.command(
@@ -78,6 +80,9 @@ def stop(
     from cellwall.admin.emergency_stop import EmergencyStop
     from cellwall.runtime.home import user_name
 
+    # The search keeps a descriptor of each process; the usual limit is lower than their number.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, _MAX_DESCRIPTORS), hard))
     # Not `cli_principal`, which imports the whole runtime first: the cells would live on meanwhile.
     switch = EmergencyStop.configured(Principal(user_name(), "cli"), **configured)
     if is_all:

@@ -11,6 +11,7 @@ left below it: it is the subreaper, and an orphan stays below it until then.
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import time
@@ -19,21 +20,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from cellwall.sandbox.linux.cell_search import (
-    FIRST,
-    CellProcess,
-    FoundCell,
-    continues_itself,
-    start_time,
-)
+from cellwall.sandbox.linux.cell_search import FIRST, CellSearch, FoundCell, continues_itself
+from cellwall.sandbox.linux.process_table import CellProcess
 from cellwall.sandbox.linux.run_cgroup import read_text, write_control
 
 _PAUSE_S = 0.005
 _WAIT_S = 0.05
 _MAX_WAITED = 256  # descriptors; the search finds whatever was not waited for
 _HIGHEST = -20
-
-Search = Callable[[], tuple[FoundCell, ...]]
+_OWN_GROUP = "/proc/self/autogroup"
+_AUTOGROUP = re.compile(r" nice (-?\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +43,15 @@ class StoppedCells:
     took_s: float
 
 
-def end_cells(search: Search, *, within_s: float, before_each: Callable[[], None]) -> StoppedCells:
+def end_cells(
+    search: CellSearch, *, within_s: float, before_each: Callable[[], None]
+) -> StoppedCells:
     """Kill every process of every cell, until a search finds none. `before_each` search, the caller
     makes sure that no new cell starts."""
     return _until_none(search, lambda _cell: True, _end, within_s=within_s, before_each=before_each)
 
 
-def _end(cell: FoundCell, *, is_first: bool) -> list[int]:
+def _end(search: CellSearch, cell: FoundCell, *, is_first: bool) -> list[int]:
     for group in cell.unified_groups:
         with suppress(OSError):  # a kernel before 5.14 has no such file
             write_control(f"{group}/cgroup.kill", "1")
@@ -61,12 +59,12 @@ def _end(cell: FoundCell, *, is_first: bool) -> list[int]:
         # At first bubblewrap and the first process of the PID namespace: the kernel kills the rest
         # of the namespace with it, and much faster. What a later search still finds is killed too.
         top = cell.processes[:FIRST] if is_first and cell.shim else cell.processes
-        return _signal_all(top, signal.SIGKILL)
-    return _signal_all(filter(None, [cell.shim]), signal.SIGKILL)
+        return _signal_all(search, top, signal.SIGKILL)
+    return _signal_all(search, filter(None, [cell.shim]), signal.SIGKILL)
 
 
 def freeze_cells(
-    search: Search, *, within_s: float, before_each: Callable[[], None]
+    search: CellSearch, *, within_s: float, before_each: Callable[[], None]
 ) -> StoppedCells:
     """Suspend every process of every cell, the shim as well: the supervisor's time limit would end
     the cell through it. On a host without cgroup v2, a process that is not suspended yet may
@@ -81,18 +79,18 @@ def freeze_cells(
     )
 
 
-def _freeze(cell: FoundCell, *, is_first: bool) -> list[int]:  # noqa: ARG001  # as `_end` has it
+def _freeze(search: CellSearch, cell: FoundCell, *, is_first: bool) -> list[int]:  # noqa: ARG001  # as `_end` has it
     if cell.shim is not None and not cell.shim.is_stopped:
-        _close_all(_signal_all([cell.shim], signal.SIGSTOP))
+        _close_all(_signal_all(search, [cell.shim], signal.SIGSTOP))
     for group in cell.unified_groups:
         with suppress(OSError):
             write_control(f"{group}/cgroup.freeze", "1")
     if not cell.unified_groups:
         # Once it is suspended: until then it can still make such a timer.
         restless = (each for each in cell.processes if each.is_stopped and _is_restless(each))
-        _close_all(_signal_all(restless, signal.SIGKILL))
+        _close_all(_signal_all(search, restless, signal.SIGKILL))
         running = (each for each in cell.processes if not each.is_stopped)
-        _close_all(_signal_all(running, signal.SIGSTOP))
+        _close_all(_signal_all(search, running, signal.SIGSTOP))
     return []
 
 
@@ -117,25 +115,27 @@ def _is_restless(process: CellProcess) -> bool:
     return continues_itself(process.pid)
 
 
-def thaw_cells(search: Search) -> tuple[str, ...]:
+def thaw_cells(search: CellSearch) -> tuple[str, ...]:
     """Continue frozen cells; returns their ids."""
-    thawed = [cell for cell in search() if is_held(cell)]
+    thawed = [cell for cell in search.find() if is_held(cell)]
     for cell in thawed:
         for group in cell.unified_groups:
             with suppress(OSError):
                 write_control(f"{group}/cgroup.freeze", "0")
         # The shim last: a time limit that has passed meanwhile ends the cell through it.
-        _close_all(_signal_all([*cell.processes, *filter(None, [cell.shim])], signal.SIGCONT))
+        _close_all(
+            _signal_all(search, [*cell.processes, *filter(None, [cell.shim])], signal.SIGCONT)
+        )
     return tuple(sorted(cell.id for cell in thawed))
 
 
 class _Act(Protocol):
-    def __call__(self, cell: FoundCell, *, is_first: bool) -> list[int]:
+    def __call__(self, search: CellSearch, cell: FoundCell, *, is_first: bool) -> list[int]:
         """Pidfds of processes that are about to end."""
 
 
 def _until_none(
-    search: Search,
+    search: CellSearch,
     concerns: Callable[[FoundCell], bool],
     act: _Act,
     *,
@@ -147,8 +147,11 @@ def _until_none(
     pids: set[tuple[int, int]] = set()
     while True:
         before_each()
-        found = [cell for cell in search() if concerns(cell)]
+        found = [cell for cell in search.find() if concerns(cell)]
         took_s = time.monotonic() - began
+        if not found and not search.was_complete:
+            search.forget_others()
+            continue
         if not found or took_s > within_s:
             left = tuple(sorted(cell.id for cell in found))
             return StoppedCells(tuple(sorted(set(ids.values()))), len(pids), left, took_s)
@@ -157,7 +160,7 @@ def _until_none(
             shim = (cell.shim.pid, cell.shim.started) if cell.shim else cell.id
             ids.setdefault(shim, cell.id)
             pids.update((each.pid, each.started) for each in cell.processes)
-            ending += act(cell, is_first=is_first)
+            ending += act(search, cell, is_first=is_first)
             _close_all(ending[_MAX_WAITED:])
             del ending[_MAX_WAITED:]
         is_first = False
@@ -181,20 +184,34 @@ def _wait_for_end(pidfds: Iterable[int]) -> None:
 @contextmanager
 def highest_priority() -> Iterator[None]:
     """This thread before all others, where that is allowed: what is to be stopped may take every
-    processor."""
-    before = os.getpriority(os.PRIO_PROCESS, 0)
+    processor. Where the kernel shares processors between sessions (autogroup, sched(7)), a nice
+    value counts within the own session alone, and each cell is a session: so the session gets the
+    value too. No real-time policy: a reader of /proc then spins on locks whose holders, processes
+    that end, never get the processor."""
+    before, group = os.getpriority(os.PRIO_PROCESS, 0), _AUTOGROUP.search(read_text(_OWN_GROUP))
     try:
         os.setpriority(os.PRIO_PROCESS, 0, _HIGHEST)
     except OSError:
         yield
         return
     try:
+        if group is not None:
+            _set_group_nice(_HIGHEST)
         yield
     finally:
+        if group is not None:
+            _set_group_nice(int(group[1]))
         os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
-def _signal_all(processes: Iterable[CellProcess], number: signal.Signals) -> list[int]:
+def _set_group_nice(value: int) -> None:
+    with suppress(OSError):
+        write_control(_OWN_GROUP, str(value))
+
+
+def _signal_all(
+    search: CellSearch, processes: Iterable[CellProcess], number: signal.Signals
+) -> list[int]:
     """Pidfds of the processes that got the signal; the caller closes them."""
     sent = []
     for process in processes:
@@ -202,7 +219,7 @@ def _signal_all(processes: Iterable[CellProcess], number: signal.Signals) -> lis
             pidfd = os.pidfd_open(process.pid)
             try:
                 # After it was opened: from here on, the descriptor means this process alone.
-                if start_time(process.pid) == process.started:
+                if search.is_same(process):
                     signal.pidfd_send_signal(pidfd, number)
                     sent.append(pidfd)
                     continue

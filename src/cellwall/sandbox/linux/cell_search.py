@@ -21,16 +21,15 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Self
 
 from cellwall.core.errors import BadInput
 from cellwall.core.types import check_id
 from cellwall.sandbox.files.descriptors import closing_fd, read_at_most
 from cellwall.sandbox.linux import cgroups
+from cellwall.sandbox.linux.process_table import CellProcess, ProcessTable
 from cellwall.sandbox.linux.run_cgroup import read_text
 
-# Offsets in /proc/PID/stat after the command's closing parenthesis, proc_pid_stat(5).
-_STATE, _PARENT, _FLAGS, _THREADS, _STARTED = 0, 1, 6, 17, 19
-_EXITING = 0x4  # PF_EXITING: the kernel takes it apart, and no code of it runs again
 _SHIM_NAME = "cellwall-cell"
 FIRST = 2  # bubblewrap's monitor, and the first process of the cell's PID namespace
 _MAX_ENTRY_BYTES = 1024 * 1024
@@ -40,21 +39,6 @@ _IN_PATH = re.compile(
     r"(?:/(?P<inner>cell_[0-9a-z]+))?(?:/|$)"
 )
 _OPEN_ENTRY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-@dataclass(frozen=True, slots=True)
-class CellProcess:
-    """A process as the kernel describes it. A pid with its start time is never reused."""
-
-    pid: int
-    parent: int
-    started: int
-    state: str
-    name: str
-
-    @property
-    def is_stopped(self) -> bool:
-        return self.state in "Tt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +58,6 @@ class FoundCell:
     """The ids of the cells of a template, by their cgroups."""
 
 
-def start_time(pid: int) -> int:
-    """When a process started, in ticks since boot; 0 for a process that is gone."""
-    found = _read_process(pid)
-    return 0 if found is None else found.started
-
-
-def is_suspended(pid: int) -> bool:
-    """Whether a process of ours was suspended, as the shims of frozen cells are."""
-    found = _read_process(pid)
-    return found is not None and found.is_stopped
-
-
 def continues_itself(pid: int) -> bool:
     """Whether the kernel will continue a suspended process for it: by a POSIX timer that sends
     SIGCONT. A program has no other use for such a timer."""
@@ -93,35 +65,83 @@ def continues_itself(pid: int) -> bool:
     return any(int(number) == signal.SIGCONT for number in numbers)
 
 
+class CellSearch:
+    """The search for the cells of one ledger, which may be repeated while they end. It remembers
+    what cannot change about a process, so that a repeated search opens nothing of a process that
+    is ending; see `ProcessTable`."""
+
+    def __init__(self, ledger: str, tag: str) -> None:
+        self._ledger, self._tag = ledger, tag
+        self._table = ProcessTable()
+        self._members: dict[tuple[int, int], _Membership | None] = {}
+        self._is_fresh = True
+        self.was_complete = False
+        """Whether the last search looked at every process, and took nothing from an earlier one."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._table.close()
+
+    def is_same(self, process: CellProcess) -> bool:
+        """Whether this process, and no other of its pid, is still there."""
+        return self._table.is_same(process)
+
+    def find(self, *, is_detailed: bool = False) -> tuple[FoundCell, ...]:
+        """All cells that have a living process; see `find_cells`."""
+        self.was_complete, self._is_fresh = self._is_fresh, False
+        table, tag = self._table.read(), self._tag
+        noted = {shim: name for name, shim in _noted_shims(self._ledger)}
+        shims: dict[int, str] = {}
+        for process in table.values():
+            name = noted.get((process.pid, process.started))
+            if name is not None and _is_shim(process, None):
+                shims[process.pid] = name
+            elif _is_shim(process, tag):
+                shims[process.pid] = ""
+        trees = _trees(table, shims)
+        below = {pid for tree in trees.values() for pid in tree}
+        # The group of a cell is that of its first process. Every process outside of a known tree is
+        # looked at as well: its shim may be gone, before the kernel delivers the signal of its
+        # death.
+        asked = (
+            table.keys()
+            if is_detailed
+            else [
+                *(pid for pid in table if pid not in below),
+                *(pid for tree in trees.values() for pid in tree[:FIRST]),
+            ]
+        )
+        members = {pid: each for pid in asked if (each := self._member(table[pid])) is not None}
+        for shim, tree in trees.items():
+            below_shim = _Membership(shims[shim] or f"shim-{shim}", "", "", is_ours=True)
+            for pid in tree:  # once the shim has ended, nothing needs to be opened to know them
+                self._members.setdefault((pid, table[pid].started), below_shim)
+        unified = next((mount for mount in _mounts() if mount.version == 2), None)
+        return tuple(_assemble(table, shims, trees, members, unified))
+
+    def _member(self, process: CellProcess) -> _Membership | None:
+        """As it was when the process was first looked at."""
+        key = (process.pid, process.started)
+        if key not in self._members:
+            self._members[key] = _membership(process.pid, self._tag)
+        return self._members[key]
+
+    def forget_others(self) -> None:
+        """The next search looks again at the processes that were in no cell: one may have been put
+        into a cell's group since."""
+        self._is_fresh = True
+        self._members = {key: each for key, each in self._members.items() if each is not None}
+
+
 def find_cells(ledger: str, tag: str, *, is_detailed: bool = False) -> tuple[FoundCell, ...]:
     """All cells of the state folder that have a living process, by one pass over /proc.
 
     `is_detailed` also names the cells of each template, which takes as long as the search itself.
     """
-    table = _read_table()
-    noted = {shim: name for name, shim in _noted_shims(ledger)}
-    shims: dict[int, str] = {}
-    for process in table.values():
-        name = noted.get((process.pid, process.started))
-        if name is not None and _is_shim(process, None):
-            shims[process.pid] = name
-        elif _is_shim(process, tag):
-            shims[process.pid] = ""
-    trees = _trees(table, shims)
-    below = {pid for tree in trees.values() for pid in tree}
-    # The group of a cell is that of its first process. Every process outside of a known tree is
-    # looked at as well: its shim may be gone, before the kernel delivers the signal of its death.
-    asked = (
-        table.keys()
-        if is_detailed
-        else [
-            *(pid for pid in table if pid not in below),
-            *(pid for tree in trees.values() for pid in tree[:FIRST]),
-        ]
-    )
-    members = {pid: each for pid in asked if (each := _membership(pid, tag)) is not None}
-    unified = next((mount for mount in _mounts() if mount.version == 2), None)
-    return tuple(_assemble(table, shims, trees, members, unified))
+    with CellSearch(ledger, tag) as search:
+        return search.find(is_detailed=is_detailed)
 
 
 def _trees(table: Mapping[int, CellProcess], shims: Mapping[int, str]) -> dict[int, list[int]]:
@@ -147,6 +167,8 @@ class _Membership:
     inner: str
     unified: str
     """Its path in the v2 hierarchy, if that has the tag."""
+    is_ours: bool = False
+    """Known from an earlier search, in which the process was below a shim."""
 
 
 def _assemble(
@@ -175,36 +197,10 @@ def _assemble(
         yield make(noted, table[pid], below)
     orphans: dict[str, list[int]] = {}
     for pid, member in members.items():
-        if pid not in seen and _is_of_us(pid):
+        if pid not in seen and (member.is_ours or _is_of_us(pid)):
             orphans.setdefault(member.cell, []).append(pid)
     for name, pids in orphans.items():
         yield make(name, None, pids)
-
-
-def _read_table() -> dict[int, CellProcess]:
-    found = (_read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return {each.pid: each for each in found if each is not None}
-
-
-def _read_process(pid: int) -> CellProcess | None:
-    """None for a process that is gone, a zombie or on its way there: the kernel may need long to
-    take its namespaces apart. The main thread of a living process may be dead as well, so that
-    such a process counts by its threads."""
-    try:
-        with closing_fd(os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
-            text = os.read(descriptor, 4096)
-    except OSError:
-        return None
-    before, _, after = text.rpartition(b")")
-    fields = after.split()
-    if len(fields) <= _STARTED:
-        return None
-    state = fields[_STATE].decode("ascii", "replace")
-    is_ending = state in "ZX" or int(fields[_FLAGS]) & _EXITING
-    if is_ending and int(fields[_THREADS]) <= 1:
-        return None
-    name = before.partition(b"(")[2].decode("utf-8", "replace")
-    return CellProcess(pid, int(fields[_PARENT]), int(fields[_STARTED]), state, name)
 
 
 def _is_shim(process: CellProcess, tag: str | None) -> bool:

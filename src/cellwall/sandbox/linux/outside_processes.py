@@ -22,8 +22,8 @@ from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
 from cellwall.core.forks import OwnerProcess, forget_in_child
 from cellwall.sandbox.files.descriptors import closing_fd, write_all
 from cellwall.sandbox.linux import cgroups
-from cellwall.sandbox.linux.cell_search import is_suspended
 from cellwall.sandbox.linux.channels import ready_to_read, receive_descriptors, receive_words
+from cellwall.sandbox.linux.process_table import is_suspended
 from cellwall.sandbox.linux.programs import cell_program
 
 FIRST_SENT_FD = 64  # as in cell/shim.c

@@ -18,7 +18,6 @@ from cellwall.core.limits import LimitName, Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox.linux import cgroups, outer_wall, run_cgroup
 from cellwall.sandbox.linux.cell_plan import Walls
-from cellwall.sandbox.linux.cell_search import is_suspended, start_time
 from cellwall.sandbox.linux.channels import CellPipes, EgressSockets, SupervisorEnds, ready_to_read
 from cellwall.sandbox.linux.layers import HostLayers
 from cellwall.sandbox.linux.outside_processes import (
@@ -28,6 +27,7 @@ from cellwall.sandbox.linux.outside_processes import (
     write_memory_file,
 )
 from cellwall.sandbox.linux.proc_usage import UsageSampler
+from cellwall.sandbox.linux.process_table import is_suspended, start_time
 from cellwall.sandbox.linux.programs import cell_program
 from cellwall.sandbox.linux.run_io import RunIO
 from cellwall.sandbox.linux.run_monitor import MonitoredRun, unkillable_process

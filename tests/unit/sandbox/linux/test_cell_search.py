@@ -18,7 +18,8 @@ import pytest
 from cellwall.core.types import new_id
 from cellwall.sandbox.linux import cgroups
 from cellwall.sandbox.linux.cell_ending import end_cells, freeze_cells, is_frozen, thaw_cells
-from cellwall.sandbox.linux.cell_search import FoundCell, find_cells, start_time
+from cellwall.sandbox.linux.cell_search import CellSearch, find_cells
+from cellwall.sandbox.linux.process_table import start_time
 from cellwall.sandbox.linux.programs import cell_program
 from cellwall.sandbox.linux.run_cgroup import write_control
 from cellwall.sandbox.run_ledger import cell_tag
@@ -103,18 +104,18 @@ def test_cells_without_a_shim_are_found_by_their_cgroup(
     tmp_path: Path, group: Path, program: subprocess.Popen[bytes]
 ) -> None:
     need((group / "cgroup.freeze").exists(), "cgroup.freeze")
-
-    def search() -> tuple[FoundCell, ...]:
-        return find_cells(str(tmp_path), cell_tag(str(tmp_path)))
-
-    with subprocess.Popen(["sh", "-c", "trap '' TERM INT; while :; do sleep 1; done"]) as inside:
+    forever = ["sh", "-c", "trap '' TERM INT; while :; do sleep 1; done"]
+    with (
+        subprocess.Popen(forever) as inside,
+        CellSearch(str(tmp_path), cell_tag(str(tmp_path))) as search,
+    ):
         write_control(str(group / "cgroup.procs"), str(inside.pid))
-        (found,) = search()
+        (found,) = search.find()
         assert (found.id, found.shim, found.unified_groups) == ("act_unit", None, (str(group),))
         done = freeze_cells(search, within_s=30.0, before_each=lambda: None)
         assert (done.ids, done.left) == (("act_unit",), ())
         assert "frozen 1" in (group / "cgroup.events").read_text()
-        assert all(map(is_frozen, search()))
+        assert all(map(is_frozen, search.find()))
         assert thaw_cells(search) == ("act_unit",)
         assert "frozen 0" in (group / "cgroup.events").read_text()
         freeze_cells(search, within_s=30.0, before_each=lambda: None)
