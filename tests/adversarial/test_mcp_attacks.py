@@ -300,7 +300,8 @@ def test_results_that_nobody_comes_for_are_kept_in_bounds(monkeypatch: pytest.Mo
             known = calls.Calls(None, tasks)  # type: ignore[arg-type]  # none runs
             names = []
             for number in range(calls._MAX_KEPT + 1):
-                call = calls.Call("run_code", {"code": str(number)})
+                given = {"code": str(number)}
+                call = calls.Call("run_code", given, arguments_of("run_code", given))
                 form = ElicitRequestFormParams(message="", requested_schema={})
                 names.append(known.park(call, calls.PendingQuestion(form)))
                 call.end(session_result(str(number), session=None))

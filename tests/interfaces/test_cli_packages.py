@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 
+import anyio
 import pytest
 
 from cellwall.admin.templates import Environment, Templates
@@ -186,16 +187,16 @@ def recorded(config):
     who = EgressContext(
         action_id="act_" + "1" * 20, principal="user", interface="cli", session_id="sbx_" + "2" * 20
     )
-    record.note_install(
+    anyio.run(
+        record.note_install,
         InstalledPackage(
             Ecosystem.PYPI, "zebra-atlas", "1.0", "zebra_atlas-1.0-py3-none-any.whl", "", "sha256", "a" * 64, 9
         ),
         who,
     )  # fmt: skip
     reason = Reason(Step.REGISTRY, Verdict.DENY, "unknown", "zebra-atlsa is not on pypi")
-    record.note_refusal(
-        PackageVerdict(Ecosystem.PYPI, "zebra-atlsa", None, (reason,), "zebra-atlas"), who
-    )
+    refused = PackageVerdict(Ecosystem.PYPI, "zebra-atlsa", None, (reason,), "zebra-atlas")
+    anyio.run(record.note_refusal, refused, who)
     return who
 
 

@@ -13,9 +13,11 @@ import sys
 import pytest
 
 import cellwall as sdk
+from cellwall.admin.live_view import Happening, LiveSnapshot
+from cellwall.admin.usage_history import UsageHistory
 from cellwall.core.errors import CellwallError
 from cellwall.interfaces.cli.now_screen import NowScreen
-from cellwall.interfaces.cli.now_view import NowReader, spark
+from cellwall.interfaces.cli.now_view import NowReader, NowView, ShownSandbox, spark
 from cellwall.interfaces.cli.top import watch
 from interfaces.test_cli_approvals import asking, outcome_of, policy, settings  # noqa: F401  # fixtures
 from interfaces.test_cli_process import cellwall, error_code
@@ -31,7 +33,7 @@ def snapshot() -> dict:
 
 
 def texts_of(screen: NowScreen) -> str:
-    names = ("tiles", "sandboxes-text", "questions-text", "events-text")
+    names = ("tiles", "sandboxes-text", "latencies-text", "questions-text", "events-text")
     return "\n".join(str(screen.query_one(f"#{name}").render()) for name in names)
 
 
@@ -69,6 +71,39 @@ def test_without_textual_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
         assert "cellwall[top]" in caught.value.hint
 
 
+@pytest.mark.requirement("SRV-5")
+def test_sixty_columns_are_enough_and_show_the_times_of_runs():
+    live = UsageHistory()
+    live.add(0.0, 5 << 20, 1.0)
+    live.add(0.5, 6 << 20, 2.0)
+    sandbox = ShownSandbox("sbx_" + "0" * 26, "ann", True, 12.0, 0.5, 6 << 20, live)
+    bounds = [0] * 13
+    bounds[1], bounds[3], bounds[-1] = 40, 10, 1
+    row = Happening(
+        seq=1, id="evt_1", at_s=0.0, kind="denial", by="ann", session_id="", action_id="",
+        verdict="deny", text=HOSTILE * 20, reason="no rule", rule="",
+    )  # fmt: skip
+    happened = LiveSnapshot(
+        runs=(1,) * 10, refusals=(2,), latencies=tuple(bounds), limits=(("wall", 3),),
+        rows=(row,), seen=1,
+    )  # fmt: skip
+    view = NowView(happened, (sandbox,), ())
+    lines = [*view.tiles(60).splitlines(), *view.sandbox_lines(60), *view.latency_lines(60)]
+    assert max(len(each) for each in lines) <= 60
+    assert "runs/s 1.0" in lines[0]
+    assert "limits hit wall 3" in "\n".join(lines)
+    bars = [(each.split("█")[0].strip(), each.count("█")) for each in view.latency_lines(60)]
+    assert bars[0] == ("≤ 10 ms", 38)
+    assert bars[2][1] == 10
+    assert "longer" in view.latency_lines(60)[-1]
+    [(verdict, line)] = view.event_lines(60)
+    assert verdict == "deny"
+    assert not {"\x1b", "\u202e"} & set(line)
+    assert "(no rule)" in line
+    assert "ann" not in line
+    assert "ann" in view.event_lines(160)[0][1]
+
+
 def test_bars_grow_with_the_value():
     assert spark([0.0, 0.5, 1.0]) == "▁▅█"
     assert spark([]) == ""
@@ -83,7 +118,7 @@ def test_hostile_text_is_escaped_and_an_agents_shell_cannot_allow(
     async def look() -> tuple[str, list[str]]:
         with NowReader.opened(config=str(settings), profile=None) as reader:
             screen = NowScreen(reader)
-            async with screen.run_test(size=(160, 50)) as pilot:
+            async with screen.run_test(size=(60, 50)) as pilot:
                 await screen.poll()
                 await pilot.press("j", "k", "a")
                 await pilot.pause()
@@ -93,7 +128,7 @@ def test_hostile_text_is_escaped_and_an_agents_shell_cannot_allow(
     monkeypatch.setenv("CLAUDECODE", "1")
     with asking(policy, settings, "echo", HOSTILE) as (process, name):
         shown, notices = asyncio.run(look())
-        assert name in shown
+        assert name[:12] in shown
         assert "[bold red]x[/]" in shown
         assert not {"\x1b", "\u202e"} & set(shown)
         assert r"\x1b[2J \u202egnp" in shown

@@ -15,12 +15,14 @@ from cellwall.config.load import load_settings
 from cellwall.config.models import Settings, weakened
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Outcome
-from cellwall.core.types import Action, RunCommand, WorkspaceMode, WorkspaceRequest
+from cellwall.core.types import Action, Principal, RunCommand, WorkspaceMode, WorkspaceRequest
 from cellwall.runtime.observing import describe_telemetry
 from cellwall.runtime.policies import effective_policy
 from cellwall.runtime.wiring import App, open_app, principal
 from cellwall.sandbox.doctor import HostCheck, HostFacts, HostReport, TrialRun, gather, judge
 from cellwall.sandbox.linux.layers import PYTHON
+
+__all__ = ["HostReport", "examine_host", "examine_production", "examine_running", "examine_service"]
 
 
 def examine_service(*, config: str | None, profile: str | None, address: str | None) -> HostReport:
@@ -48,13 +50,44 @@ def examine_host(*, config: str | None, profile: str | None, interface: str) -> 
     try:
         app = open_app(config=config, profile=profile)
         facts = replace(facts, placeholders=app.store.placeholders.leftovers())
-        trials = anyio.run(_try_all, app, interface)
+        trials = anyio.run(_try_all, app, principal(interface))
     except CellwallError as error:
         trials = (TrialRun("trial run", "the proof", error.message, error.hint),)
-    report = judge(replace(facts, trials=trials))
+    return _judge_host(settings, replace(facts, trials=trials))
+
+
+async def examine_running(
+    app: App, *, who: Principal, policy: str | None, address: str
+) -> HostReport:
+    """All checks of `doctor --production` for the service of this process: its own runtime runs the
+    trials, and its prepared interpreters stay."""
+    trials = await _try_all(app, who, policy, keeps_pool=True)
+
+    def read() -> HostReport:
+        settings = app.settings
+        facts = replace(
+            gather(weakened=weakened(settings)),
+            trials=trials,
+            placeholders=app.store.placeholders.leftovers(),
+        )
+        service = gather_service(settings, service=address)
+        has_database = NO_DATABASE not in service.database_problems
+        production = gather_production(settings, has_database=has_database)
+        return HostReport(
+            (
+                *_judge_host(settings, facts).checks,
+                *judge_service(service, is_production=True),
+                *judge_production(production),
+            )
+        )
+
+    return await anyio.to_thread.run_sync(read)
+
+
+def _judge_host(settings: Settings, facts: HostFacts) -> HostReport:
     telemetry = HostCheck("telemetry", *describe_telemetry(settings), required=False)
     settled = (*_check_rules(settings), *_check_forwarding(settings))
-    return HostReport((*report.checks, telemetry, *settled))
+    return HostReport((*judge(facts).checks, telemetry, *settled))
 
 
 def _check_forwarding(settings: Settings) -> tuple[HostCheck, ...]:
@@ -93,21 +126,23 @@ def _check_rules(settings: Settings) -> tuple[HostCheck, ...]:
     )
 
 
-async def _try_all(app: App, interface: str) -> tuple[TrialRun, ...]:
+async def _try_all(
+    app: App, who: Principal, policy: str | None = None, *, keeps_pool: bool = False
+) -> tuple[TrialRun, ...]:
     with tempfile.TemporaryDirectory(prefix="cellwall-trial-") as folder:
         copied = WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, folder)
-        plain = await _try(app, interface, WorkspaceRequest())
-        layered = await _try(app, interface, copied)
+        plain = await _try(app, who, policy, WorkspaceRequest())
+        layered = await _try(app, who, policy, copied)
         if layered.workspace_id is not None:
             app.store.remove(layered.workspace_id)
     return (
         _as_trial("trial run", "all layers together, as in every run", plain, required=True),
         _as_trial("trial of copy-on-write", "DIR:cow needs overlayfs", layered, required=False),
-        await anyio.to_thread.run_sync(_try_warm, app),
+        await anyio.to_thread.run_sync(_try_warm, app, keeps_pool),
     )
 
 
-def _try_warm(app: App) -> TrialRun:
+def _try_warm(app: App, keeps_pool: bool) -> TrialRun:  # noqa: FBT001  # called by a thread
     """Whether runs take the warm path here; the cold path has the same layers and is slower."""
     name, why = "warm path", "prepared interpreters: faster, with the same layers"
     try:
@@ -116,16 +151,20 @@ def _try_warm(app: App) -> TrialRun:
         hint = error.hint or "Runs take the cold path: the same layers, slower."
         return TrialRun(name, why, f"{error.message} [{error.code}]", hint, required=False)
     finally:
-        app.pool.close()
+        if not keeps_pool:
+            app.pool.close()
     return TrialRun(name, why, required=False)
 
 
-async def _try(app: App, interface: str, workspace: WorkspaceRequest) -> Outcome:
+async def _try(
+    app: App, who: Principal, policy: str | None, workspace: WorkspaceRequest
+) -> Outcome:
     action = Action(
-        principal=principal(interface),
+        principal=who,
         operation=RunCommand(("/bin/sh", "-c", "echo tried > file && cat file")),
         workspace=workspace,
         limits=app.limits,
+        policy=() if policy is None else (policy,),
     )
     return await app.runtime.perform(action)
 

@@ -78,6 +78,14 @@ class LiveSnapshot:
         """Over the last ten seconds."""
         return sum(self.runs[-10:]) / 10
 
+    @property
+    def latency_bins(self) -> list[tuple[float | None, int]]:
+        """The upper bound and the count of each bin from the first with runs to the last; None is
+        the bound of the bin above all. Empty without runs."""
+        bins = list(zip((*LATENCY_BOUNDS_S, None), self.latencies, strict=True))
+        used = [index for index, (_, count) in enumerate(bins) if count]
+        return bins[used[0] : used[-1] + 1] if used else []
+
     def latency_s(self, share: float) -> float | None:
         """The upper bound of the bin with this share of the runs; None without runs."""
         total, seen = sum(self.latencies), 0

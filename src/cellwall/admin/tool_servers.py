@@ -24,7 +24,7 @@ from cellwall.core.tool_servers import is_tool_name
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.egress.destinations.hostnames import parse_url
 from cellwall.mcp_servers.definitions import ToolSet
-from cellwall.mcp_servers.pins import ToolChange, accept, compare, plain_name, reject
+from cellwall.mcp_servers.pins import AcceptedTool, ToolChange, accept, compare, plain_name, reject
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.egress import check_domain
 from cellwall.runtime.judging import require
@@ -202,6 +202,7 @@ class ToolServerAdmin:
             outcome["offered_as"] = offered_as
             self._decide(
                 review,
+                names,
                 lambda entry: replace(
                     entry,
                     pins=accept(
@@ -263,7 +264,9 @@ class ToolServerAdmin:
         with self._recorded("reject", review.entry.name, who, known) as outcome:
             outcome["tools"] = sorted(names)
             self._decide(
-                review, lambda entry: replace(entry, pins=reject(entry.pins, review.seen, names))
+                review,
+                names,
+                lambda entry: replace(entry, pins=reject(entry.pins, review.seen, names)),
             )
         return names
 
@@ -283,11 +286,17 @@ class ToolServerAdmin:
             return server.name
         return owner_of(owners_of(entries, but=server.name), server.name, shown)
 
-    def _decide(self, review: ServerReview, change: Callable[[ServerEntry], ServerEntry]) -> None:
+    def _decide(
+        self,
+        review: ServerReview,
+        names: frozenset[str],
+        change: Callable[[ServerEntry], ServerEntry],
+    ) -> None:
         def checked(entry: ServerEntry) -> ServerEntry:
             if entry.seen is None or entry.seen.sha256 != review.seen.sha256:
                 raise _other_set(review.entry.name)
-            if entry.pins != review.entry.pins:  # of two people who decide at once, one is first
+            # Of two people who decide about a tool at once, one is first.
+            if any(_pinned(entry, name) != _pinned(review.entry, name) for name in names):
                 raise _other_set(review.entry.name)
             return change(entry)
 
@@ -307,6 +316,10 @@ def waiting_in(entry: ServerEntry) -> list[str]:
         return []
     changes = compare(entry.pins, entry.seen)
     return [each.name for each in changes if each.state in {"new", "changed"}]
+
+
+def _pinned(entry: ServerEntry, name: str) -> tuple[AcceptedTool | None, str | None]:
+    return entry.pins.tools.get(name), entry.pins.rejected.get(name)
 
 
 def _other_set(name: str) -> BadInput:

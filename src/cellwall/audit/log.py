@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -35,7 +35,7 @@ from cellwall.core.outcomes import Event
 from cellwall.core.ports import SessionKeysPort
 from cellwall.core.types import Json
 
-Redact = Callable[[Mapping[str, Json]], dict[str, Json]]
+Redact = Callable[[dict[str, Json]], dict[str, Json]]
 
 
 class Observe(Protocol):
@@ -193,7 +193,10 @@ class AuditLog:
         self._redact = redact
 
     def _redact_event(self, event: Event) -> Event:
-        return event if self._redact is None else replace(event, body=self._redact(event.body))
+        if self._redact is None:
+            return event
+        body = self._redact(event.body)
+        return event if body is event.body else replace(event, body=body)
 
     def observe_with(self, observe: Observe) -> None:
         """Call this function after each write (OBS-1)."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal, Protocol
 
-FILE_READS = frozenset({"read", "list", "stat", "exists", "download", "watch"})
+FILE_READS = frozenset({"read", "list", "stat", "exists", "download", "watch", "diff"})
 """Names of file operations that change nothing; every other one counts as a write."""
 
 
@@ -26,6 +26,7 @@ class FileOperation:
         "upload",
         "download",
         "watch",
+        "diff",
     ]
     path: str
     content: bytes = b""
@@ -89,6 +90,32 @@ class StreamedFile:
 
     def to_json(self) -> dict[str, int | str]:
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedPath:
+    """One path that differs from the start of a session. A missing side has no size."""
+
+    kind: Literal["added", "modified", "removed", "mode", "type"]
+    path: str
+    entry_kind: str
+    size_before: int | None
+    size_after: int | None
+    is_binary: bool
+    mark: str
+    """Why a person should see it first; empty for an ordinary file."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceDiff:
+    """What a session has changed in its workspace since its start."""
+
+    changes: Sequence[ChangedPath]
+    """Programs and instructions first."""
+    total: int
+    """All changes, also those that were left out of `changes`."""
+    text: str
+    """In the format of `git diff`, truncated with a note."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,8 @@ def wheel_program(distribution: str, name: str) -> str:
             resolved, problem = _walk(
                 path, owners=(0, own.st_uid), groups=(own.st_gid,), passed=_own_folders()
             )
+            if not resolved:
+                continue  # removed since it was installed
             if problem:
                 raise ProgramRefused(
                     f"others can change {name} of the package {distribution}",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
-from typing import Literal, Protocol
+from typing import IO, Literal, Protocol
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Finding
@@ -77,6 +77,47 @@ class ContentCheck(Protocol):
     def stream(self) -> ContentStream: ...
 
 
+Scheme = Literal["https", "http"]
+ReportRefusal = Callable[[CellwallError], None]
+"""Records a refusal in the audit log and in the findings of the action."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRequest:
+    """A request to a `HostService`, as the proxy has parsed and authorized it. No body."""
+
+    method: str
+    host: str
+    path: str
+    """With the query, as sent."""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    """Names in lower case."""
+    scheme: Scheme = "https"
+
+
+@dataclass(frozen=True, slots=True)
+class HostReply:
+    """The answer; `stream` is a file, open for reading, and the caller closes it."""
+
+    status: int
+    content_type: str
+    body: bytes = b""
+    stream: IO[bytes] | None = None
+    start: int = 0
+    """Where in the stream the body begins."""
+    size: int = 0
+    """Of the body, from whichever source."""
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.stream is not None:
+            self.stream.close()
+
+
+AnswerRequest = Callable[[HostRequest], Awaitable[HostReply]]
+
+
 class HostService(Protocol):
     """Answers for some hosts in this process, in place of the servers of these names.
 
@@ -90,24 +131,12 @@ class HostService(Protocol):
     def offered(self) -> Mapping[str, bytes]:
         """Path below the home of a new cell -> content, for programs that use the service."""
 
-    async def serve(
-        self,
-        connection: socket.socket,
-        context: EgressContext,
-        report: ReportRefusal,
-        *,
-        scheme: Scheme,
-    ) -> None:
-        """Serve HTTP/1.1, without TLS, until the peer closes the connection. `scheme` is that of
-        the URLs that the client asks for."""
+    def accept(self, context: EgressContext, report: ReportRefusal) -> AnswerRequest | None:
+        """What answers the requests of one action, on the loop of the proxy; None: the session
+        has ended, and nothing is served."""
 
     async def close(self) -> None:
-        """Release connections of its own; on the loop that `serve` ran on."""
-
-
-Scheme = Literal["https", "http"]
-ReportRefusal = Callable[[CellwallError], None]
-"""Records a refusal in the audit log and in the findings of the action."""
+        """Release connections of its own; on the loop on which requests were answered."""
 
 
 class CellNetwork(Protocol):

@@ -12,6 +12,7 @@ import base64
 import re
 import secrets
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Literal, get_args
 
 from cellwall.core.errors import BadInput
@@ -93,8 +94,10 @@ def _free_signs(text: str) -> Iterator[str]:
             yield sign
 
 
+@lru_cache(maxsize=256)
 def _escape_source(source: str) -> str:
-    """The source as it may stand in the marker line: no quote, no bracket, bounded length."""
+    """The source as it may stand in the marker line: no quote, no bracket, bounded length. Cached,
+    since the same few recur."""
     line = one_line(source.replace('"', "'").replace(">", ")").replace("<", "("))
     line = _WORD.sub(r"\1\\\2", line)
     return line[:_MAX_SOURCE_CHARACTERS]

@@ -28,7 +28,7 @@ from cellwall.core.types import (
     ToolResult,
     UseTool,
 )
-from cellwall.guard.rendering import ModelRenderer, ToolResultCleaner
+from cellwall.guard.rendering import ModelRenderer, TextFilter, ToolResultCleaner
 from cellwall.guard.report import GuardSettings
 from cellwall.guard.scanning import Scanner
 from cellwall.guard.screening import screen_action
@@ -94,23 +94,28 @@ class Guard:
             return self._clean(action, result)
 
     def _clean(self, action: Action, result: RunResult) -> RunResult:
-        result, findings = self._redact_result(action, result)
-        if not isinstance(action.operation, ToolResult):  # its host expects the same structure
+        redact = _RedactedOnce(self.redact)
+        result, findings = self._redact_result(action, result, redact)
+        canaries = self._canaries()
+        # The host of a tool result expects the same structure.
+        if canaries and not isinstance(action.operation, ToolResult):
             result = self._withhold_canaries(result, findings)
         if isinstance(action.operation, ToolResult):
             operation = action.operation
             answer = ToolResultCleaner(
-                f"the tool {operation.tool}", self._renderer(operation.agent_session)
+                f"the tool {operation.tool}", self._renderer(operation.agent_session, redact)
             )
             value = answer.clean(result.value)
             every = (*result.findings, *findings, *answer.findings)
             return replace(result, value=value, findings=every)
         if isinstance(action.operation, ReceiveMessage | SendReply):
             return replace(result, findings=(*result.findings, *findings))
-        shown = self._renderer(action.session_id or "").show(action, result)
+        shown = self._renderer(action.session_id or "", redact).show(action, result)
         is_read_by_model = action.audience == "model"
         text = shown.text if is_read_by_model else ""
-        if self._has_canary(text, "shown", findings):  # of a file, whose bytes a program gets
+        if canaries and self._has_canary(
+            text, "shown", findings
+        ):  # of a file, whose bytes a program gets
             text = CANARY_NOTE
         return replace(
             result,
@@ -121,8 +126,6 @@ class Guard:
 
     def _withhold_canaries(self, result: RunResult, findings: list[Finding]) -> RunResult:
         """The result without any output that contains part of a registered text."""
-        if not self._canaries():
-            return result
         changes: dict[str, Any] = {}
         for name in ("stdout", "stderr"):
             if self._has_canary(getattr(result, name), name, findings):
@@ -172,7 +175,8 @@ class Guard:
 
     def tell(self, action: Action, text: str) -> str:
         """A message of Cellwall that may contain foreign names, rendered for a model."""
-        return self._renderer(action.session_id or "").tell(text, "what Cellwall says")
+        renderer = self._renderer(action.session_id or "", self.redact)
+        return renderer.tell(text, "what Cellwall says")
 
     def stream(self, sink: OutputSink) -> RedactedSink:
         """A sink that redacts secrets, also those split across chunks."""
@@ -190,8 +194,8 @@ class Guard:
         pseudonyms = self._pseudonyms.get(session_id)
         return text if pseudonyms is None else pseudonyms.restore(text)
 
-    def _renderer(self, session_id: str) -> ModelRenderer:
-        renderer = ModelRenderer(scanner=self.scanner, redact=self.redact)
+    def _renderer(self, session_id: str, redact: TextFilter) -> ModelRenderer:
+        renderer = ModelRenderer(scanner=self.scanner, redact=redact)
         if not self.settings.hide_personal_data:
             return renderer
         from cellwall.guard.pii import Pseudonyms
@@ -204,31 +208,31 @@ class Guard:
                 pseudonyms = self._pseudonyms.setdefault(session_id, pseudonyms)
         return replace(renderer, hide=pseudonyms.cover)
 
-    def _redact_result(self, action: Action, result: RunResult) -> tuple[RunResult, list[Finding]]:
+    def _redact_result(
+        self, action: Action, result: RunResult, redact: TextFilter
+    ) -> tuple[RunResult, list[Finding]]:
         found: list[Finding] = []
+        changes: dict[str, Any] = {}
         match action.operation:
             case ProcessOperation(process=process):
                 stdout, stderr = self._redact_process_output(action, process, result, found)
+                changes |= {"stdout": stdout, "stderr": stderr}
             case _:
-                stdout = self._redact_bytes("stdout", result.stdout, found)
-                stderr = self._redact_bytes("stderr", result.stderr, found)
+                for name in ("stdout", "stderr"):
+                    if data := getattr(result, name):
+                        changes[name] = self._redact_bytes(name, data, found)
+        if result.text is not None and (text := redact(result.text)) != result.text:
+            changes["text"] = text
+        for name in ("value", "code_error"):
+            if (value := getattr(result, name)) is not None:
+                changes[name] = self._redact_json(value)
+        if result.results:
+            changes["results"] = tuple(self._redact_json(each) for each in result.results)
         payload = result.payload
         if isinstance(payload, Page):
             body = self._redact_bytes("page", payload.body, found)
-            payload = replace(payload, body=body, text=self.redact(payload.text))
-        return (
-            replace(
-                result,
-                stdout=stdout,
-                stderr=stderr,
-                text=None if result.text is None else self.redact(result.text),
-                value=self._redact_json(result.value),
-                results=tuple(self._redact_json(each) for each in result.results),
-                code_error=self._redact_json(result.code_error),
-                payload=payload,
-            ),
-            found,
-        )
+            changes["payload"] = replace(payload, body=body, text=redact(payload.text))
+        return replace(result, **changes) if changes else result, found
 
     def _redact_json(self, value: Json) -> Json:
         # Values that are not text need no rules, so none are loaded.
@@ -258,6 +262,22 @@ class Guard:
             with self._lock:
                 self._streams.pop(key, None)
         return cleaned
+
+
+class _RedactedOnce:
+    """Redacts the texts of one result, a text that occurs again only once."""
+
+    __slots__ = ("_done", "_redact")
+
+    def __init__(self, redact: TextFilter) -> None:
+        self._redact = redact
+        self._done: dict[str, str] = {}
+
+    def __call__(self, text: str) -> str:
+        known = self._done.get(text)
+        if known is None:
+            known = self._done[text] = self._redact(text)
+        return known
 
 
 class RedactedSink:

@@ -20,11 +20,11 @@ from mcp.client.session import ClientRequestContext, ClientSession
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
     CONNECTION_CLOSED,
     INVALID_REQUEST,
-    CallToolRequest,
-    CallToolRequestParams,
-    CallToolResult,
+    PROTOCOL_VERSION_META_KEY,
     ElicitRequestFormParams,
     ElicitRequestParams,
     ElicitResult,
@@ -51,9 +51,11 @@ from cellwall.mcp_servers.definitions import (
     tool_set,
 )
 from cellwall.mcp_servers.results import error_result, result_of
+from cellwall.mcp_servers.tool_calls import ToolCalls
 from cellwall.parsing.jsonrpc import Lines, parse_message
 from cellwall.parsing.message_streams import MessageReader, Messages, MessageWriter
 
+_OUR_NAME = "cellwall"
 MAX_LINE_BYTES = 8 * 1024 * 1024
 _MAX_VALUES = 100_000
 _BURST_MESSAGES, _MESSAGES_PER_S = 1000, 200
@@ -86,6 +88,8 @@ class ServerConnection:
         self.server = server
         self._settings = settings
         self._session: ClientSession | None = None
+        self._calls: ToolCalls
+        self._call_meta: Mapping[str, Json] = {}
         self._failure: ServerFailed | None = None
         self._askers: list[_Asker] = []
         self._listed_s = 0.0
@@ -98,6 +102,7 @@ class ServerConnection:
     async def serve(self, pipe: ServerPipe, work: Callable[[], Awaitable[None]]) -> None:
         """Speak over the pipe until `work` returns. Any exception is that of `work`."""
         outgoing = MessageWriter(pipe.send_now, partial(_send, pipe), self._note_silence)
+        self._calls = ToolCalls(outgoing)
         problem: Exception | None = None
         try:
             async with anyio.create_task_group() as tasks:
@@ -111,10 +116,14 @@ class ServerConnection:
                         problem = error
                 tasks.cancel_scope.cancel()
         finally:
-            self.ended.set()
+            self._end()
             outgoing.close()
         if problem is not None:
             raise problem
+
+    def _end(self) -> None:
+        self.ended.set()
+        self._calls.close()
 
     def _open_session(self, incoming: MessageReader, outgoing: MessageWriter) -> ClientSession:
         return ClientSession(
@@ -123,7 +132,7 @@ class ServerConnection:
             # Only a callback that is set is declared as a capability.
             elicitation_callback=self._elicit if self._settings.may_elicit else None,
             message_handler=self._notice,
-            client_info=Implementation(name="cellwall", version=self._settings.version),
+            client_info=Implementation(name=_OUR_NAME, version=self._settings.version),
         )
 
     async def start(self) -> ToolSet:
@@ -136,6 +145,7 @@ class ServerConnection:
                 if error.code == CONNECTION_CLOSED:
                     raise
                 await session.discover()  # a server of protocol 2026-07-28 alone
+            self._call_meta = self._envelope(session)
         return await self.list_tools()
 
     async def list_tools(self) -> ToolSet:
@@ -162,6 +172,17 @@ class ServerConnection:
             self._listed_s = anyio.current_time()
             return tool_set(self._identity(), listed)
 
+    def _envelope(self, session: ClientSession) -> Mapping[str, Json]:
+        """What each request of protocol 2026-07-28 states; older ones state it once."""
+        if session.discover_result is None or session.protocol_version is None:
+            return {}
+        return {
+            PROTOCOL_VERSION_META_KEY: session.protocol_version,
+            CLIENT_INFO_META_KEY: {"name": _OUR_NAME, "version": self._settings.version},
+            # Under this protocol a question is a result, which is not passed on.
+            CLIENT_CAPABILITIES_META_KEY: {},
+        }
+
     def _identity(self) -> dict[str, Json]:
         session = self._open()
         info = session.server_info
@@ -179,20 +200,18 @@ class ServerConnection:
         self, tool: str, arguments: Mapping[str, Json], *, elicit: Elicit | None
     ) -> RunResult:
         """Call a tool; an error that the server reports is a failed result."""
-        params = CallToolRequestParams(name=tool, arguments=dict(arguments))
         with self._asking(elicit), self._mapped("did not answer"):
+            is_modern = self._open().discover_result is not None
             try:
                 with anyio.fail_after(self._settings.call_timeout_s):
-                    # Not `session.call_tool`, which validates results by the server's own schema:
+                    # Not validated by the server's own schema, as `session.call_tool` does:
                     # a pattern in it could take for ever.
-                    answer = await self._open().send_request(
-                        CallToolRequest(params=params), CallToolResult
-                    )
+                    answer = await self._calls.call(tool, arguments, self._call_meta)
             except MCPError as error:
                 if error.code == CONNECTION_CLOSED:
                     raise
                 return error_result(error.message)
-        if answer.result_type != "complete":
+        if is_modern and answer.result_type != "complete":
             raise self._broken("wants input in a form that the gateway does not pass on")
         return result_of(answer)
 
@@ -211,18 +230,19 @@ class ServerConnection:
                     if number:
                         # Attack: many messages at once would keep the event loop from other tasks.
                         await anyio.lowlevel.checkpoint()
-                    if (message := _message_of(line)) is not None:
+                    message = _message_of(line)
+                    if message is not None and not self._calls.take(message):
                         yield message
         except OSError:
             pass  # the pipe has ended
         finally:
-            self.ended.set()
+            self._end()
 
     def _note_silence(self, error: OSError) -> None:
         """The server can be told nothing more."""
         if isinstance(error, TimeoutError):
             self._failure = self._broken("does not read its input", code="CW-MCP-TIMEOUT")
-        self.ended.set()
+        self._end()
 
     async def _notice(self, message: object) -> None:
         if isinstance(message, ToolListChangedNotification):

@@ -19,11 +19,12 @@ import secrets
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
+from typing import Any
 
 from cellwall.core.limits import MIB
-from cellwall.core.network import Scheme
-from cellwall.packages.registry.messages import RegistryReply, RegistryRequest
+from cellwall.core.network import HostReply, Scheme
+from cellwall.packages.registry.messages import RegistryRequest
 
 MAX_ARCHIVE_BYTES = 64 * MIB
 """Of one tree: the cell that unpacks gets the archive as its input."""
@@ -48,7 +49,7 @@ class RegistryAnswer:
     tag: str
 
     @classmethod
-    def of(cls, request: RegistryRequest, reply: RegistryReply) -> RegistryAnswer:
+    def of(cls, request: RegistryRequest, reply: HostReply) -> RegistryAnswer:
         """The entity tag of a page or a file is its hash; other answers are short texts."""
         tag = dict(reply.headers).get("etag") or hashlib.sha256(reply.body).hexdigest()
         asked = request.method, request.host, request.path, request.accept, request.range
@@ -78,7 +79,12 @@ class KeptTrees:
 
     def find(self, subject: Sequence[str]) -> KeptTree | None:
         """The tree of a request, if it is whole and unchanged. An entry that is not is removed."""
-        path = os.path.join(self._folder, _key(subject))
+        key = _key(subject)
+        path = os.path.join(self._folder, key)
+        try:
+            _check_folder(self._folder)
+        except OSError:
+            return None
         try:
             content = _read_private(path)
         except FileNotFoundError:
@@ -86,8 +92,8 @@ class KeptTrees:
         except OSError:
             content = b""
         try:
-            tree = _parse(content)
-        except (ValueError, TypeError, KeyError):
+            tree = _parse(content, key)
+        except (ValueError, TypeError, KeyError, RecursionError):
             with suppress(OSError):
                 os.unlink(path)
             return None
@@ -100,12 +106,14 @@ class KeptTrees:
         if len(tree.archive) > MAX_ARCHIVE_BYTES:
             return
         answers = [astuple(each) for each in tree.answers]
-        note = {"sha256": hashlib.sha256(tree.archive).hexdigest(), "answers": answers}
+        key, digest = _key(subject), hashlib.sha256(tree.archive).hexdigest()
+        note = {"key": key, "sha256": digest, "answers": answers}
         head = json.dumps(note).encode() + b"\n"
         if len(head) > _MAX_HEAD_BYTES:
             return
         with suppress(OSError):
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            _check_folder(self._folder)
             self._trim(len(head) + len(tree.archive))
             draft = os.path.join(self._folder, f"{_DRAFT}{secrets.token_hex(8)}")
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -113,7 +121,7 @@ class KeptTrees:
                 with open(os.open(draft, flags, 0o600), "wb") as file:
                     file.write(head)
                     file.write(tree.archive)
-                os.rename(draft, os.path.join(self._folder, _key(subject)))
+                os.rename(draft, os.path.join(self._folder, key))
             except BaseException:
                 with suppress(OSError):
                     os.unlink(draft)
@@ -132,12 +140,20 @@ class KeptTrees:
         while found and (total > _MAX_BYTES or len(found) >= _MAX_ENTRIES):
             _, size, path = found.pop(0)
             total -= size
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # another process trims as well
                 os.unlink(path)
 
 
 def _key(subject: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(list(subject)).encode()).hexdigest()
+
+
+def _check_folder(path: str) -> None:
+    """`PermissionError` where others can write: they could rename one tree to another's name."""
+    info = os.lstat(path)
+    is_own = info.st_uid == os.geteuid() and not info.st_mode & _WRITABLE_BY_OTHERS
+    if not is_own or not stat.S_ISDIR(info.st_mode):
+        raise PermissionError(path)
 
 
 def _read_private(path: str) -> bytes:
@@ -150,9 +166,19 @@ def _read_private(path: str) -> bytes:
         return file.read(_MAX_HEAD_BYTES + MAX_ARCHIVE_BYTES + 1)
 
 
-def _parse(content: bytes) -> KeptTree:
+def _parse(content: bytes, key: str) -> KeptTree:
     head, _, archive = content.partition(b"\n")
+    if len(head) > _MAX_HEAD_BYTES:
+        raise ValueError("too long")
     note = json.loads(head)
-    if hashlib.sha256(archive).hexdigest() != note["sha256"]:
+    if note["key"] != key or hashlib.sha256(archive).hexdigest() != note["sha256"]:
         raise ValueError("changed")
-    return KeptTree(tuple(RegistryAnswer(*each) for each in note["answers"]), archive)
+    return KeptTree(tuple(map(_answer, note["answers"])), archive)
+
+
+def _answer(found: list[Any]) -> RegistryAnswer:
+    answer = RegistryAnswer(*found)
+    kinds = {name: type(value) for name, value in asdict(answer).items()}
+    if kinds.pop("status") is not int or set(kinds.values()) != {str}:
+        raise ValueError("not an answer")
+    return answer

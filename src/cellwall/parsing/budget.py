@@ -20,10 +20,10 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-BASE_S = 2.0
-PER_BYTE_S = 4e-6
-"""Ordinary text takes a hundredth of this."""
-MAX_S = 20.0
+BASE_S = 1.0
+PER_BYTE_S = 2e-6
+"""Ordinary text takes a twentieth of this."""
+MAX_S = 10.0
 NOT_SCANNED = "not scanned in time"
 """Stands in a mark for the rest of a text whose budget was spent."""
 

@@ -28,10 +28,17 @@ class MessageReader:
 
     def __init__(self, source: Messages) -> None:
         self._source = source
+        self._peeked: SessionMessage | None = None
+
+    async def peek(self) -> SessionMessage | None:
+        """The next message, which stays the next; None at the end."""
+        if self._peeked is None:
+            self._peeked = await anext(self._source, None)
+        return self._peeked
 
     async def receive(self) -> SessionMessage:
         try:
-            return await self._source.__anext__()
+            return await self.__anext__()
         except StopAsyncIteration:
             raise anyio.EndOfStream from None
 
@@ -42,6 +49,9 @@ class MessageReader:
         return self
 
     async def __anext__(self) -> SessionMessage:
+        if self._peeked is not None:
+            peeked, self._peeked = self._peeked, None
+            return peeked
         return await self._source.__anext__()
 
     async def __aenter__(self) -> MessageReader:
@@ -76,10 +86,14 @@ class MessageWriter:
         self._is_closed = False
 
     async def send(self, item: SessionMessage, /) -> None:
+        await self.send_line(encode_message(item))
+
+    async def send_line(self, line: bytes) -> None:
+        """Send a message that is encoded already, with its line end."""
         await anyio.lowlevel.checkpoint_if_cancelled()
         if self._is_closed:
             raise anyio.ClosedResourceError
-        line, is_begun = encode_message(item), False
+        is_begun = False
         if not self._waiting:
             try:
                 accepted = self._put_now(line)

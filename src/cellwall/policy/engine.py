@@ -166,6 +166,11 @@ _WEB: Final = re.compile(r"(?i)\s*(?:https?|ftp|wss?):|//")
 _MAX_VALUES: Final = 200
 
 
+def names_files(tool_input: Mapping[str, Json]) -> bool:
+    """Whether the input has a text that may name a file or an address."""
+    return any(_texts(dict(tool_input))) or any(_joined_paths(dict(tool_input)))
+
+
 def denied_in_input(
     book: RuleBook, call: ToolCall, what: str, *, targets: Targets
 ) -> Decision | None:

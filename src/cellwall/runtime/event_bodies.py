@@ -30,6 +30,8 @@ from cellwall.core.types import (
 )
 from cellwall.core.verdict import Decision
 
+_encode = json.JSONEncoder(default=str).encode
+"""Escaped, as one string. Built once: `json.dumps` makes an encoder for each call with options."""
 _FETCH = "WebFetch("
 """The subject of a decision about a host; a run is denied for a domain as well."""
 
@@ -48,7 +50,7 @@ def denial_body(action: Action, decision: Decision) -> dict[str, Json]:
 
 def tool_result_body(operation: ToolResult, result: RunResult) -> dict[str, Json]:
     """A tool's response by size and digest, never the text itself."""
-    text = json.dumps(operation.response, default=str).encode("ascii")
+    text = _encode(operation.response).encode("ascii")
     return {
         "status": "ok",
         "tool": operation.tool,
@@ -63,7 +65,7 @@ def tool_result_body(operation: ToolResult, result: RunResult) -> dict[str, Json
 
 def _tool_use_body(operation: UseTool) -> dict[str, Json]:
     # One escaped string: no key that the agent chose can be read as a key of the record.
-    text = json.dumps(dict(operation.input), default=str)
+    text = _encode(dict(operation.input))
     return {
         "tool": operation.tool,
         "arguments_sha256": hashlib.sha256(text.encode("ascii")).hexdigest(),
@@ -88,9 +90,9 @@ def _message_body(message: ReceiveMessage | SendReply) -> dict[str, Json]:
 
 def _call_body(call: CallTool | CallServerTool) -> dict[str, Json]:
     if isinstance(call, CallTool):
-        arguments = json.dumps([list(call.args), dict(call.kwargs)], default=str)
+        arguments = _encode([list(call.args), dict(call.kwargs)])
         return {"tool": call.name, "arguments": arguments, "parent": call.parent}
-    text = json.dumps(dict(call.arguments), default=str)  # escaped, as for an agent's own tools
+    text = _encode(dict(call.arguments))  # escaped, as for an agent's own tools
     return {
         "server": call.server,
         "tool": call.tool,

@@ -52,6 +52,8 @@ class Offer:
 
     tools: Mapping[tuple[str, str], OfferedTool]
     withheld: Mapping[tuple[str, str], str]
+    by_name: Mapping[str, OfferedTool]
+    """Of two tools with one name the first."""
 
 
 def owners_of(entries: Iterable[ServerEntry], *, but: str = "") -> dict[str, str]:
@@ -121,7 +123,7 @@ def _offer(entries: Sequence[ServerEntry], scanner: Scanner) -> Offer:
                     definition=accepted.definition,
                     offered_as=accepted.offered_as,
                 )
-    return Offer(tools, withheld)
+    return Offer(tools, withheld, {each.name: each for each in reversed(tools.values())})
 
 
 class OfferedServers:
@@ -134,7 +136,7 @@ class OfferedServers:
         self.catalog = ServerCatalog(home)
         self._scanner = scanner
         self._entries: dict[str, ServerEntry] = {}
-        self._offer = Offer({}, {})
+        self._offer = Offer({}, {}, {})
         self._lock = threading.Lock()
 
     def current(self) -> Offer:
@@ -169,11 +171,12 @@ class OfferedServers:
     def _has_same_pins(self, entries: dict[str, ServerEntry]) -> bool:
         """Attack: other tools each second, to have all definitions scanned again and again."""
         return entries.keys() == self._entries.keys() and all(
-            entry.pins == self._entries[name].pins for name, entry in entries.items()
+            entry is self._entries[name] or entry.pins == self._entries[name].pins
+            for name, entry in entries.items()
         )
 
-    def for_server(self, name: str) -> Offer:
-        """The offer, if the entry of this server is as it was then; raises for an unknown one."""
-        if self.catalog.read(name) is self._entries.get(name):
+    def for_entry(self, entry: ServerEntry) -> Offer:
+        """The offer, with this entry as it was just read."""
+        if entry is self._entries.get(entry.name):
             return self._offer
         return self.current()

@@ -72,10 +72,10 @@ def rules_now(
     *, named: Sequence[str], cwd: str, environ: Mapping[str, str]
 ) -> Callable[[Ecosystem, str], NameRules]:
     """The rules about any name, by the policy files that apply now; a broken file denies all."""
-    from cellwall.runtime.policies import package_policy
+    from cellwall.runtime.policies import policy_without_files
 
     try:
-        policy = package_policy(named=named, cwd=cwd, environ=environ)
+        policy = policy_without_files(named=named, cwd=cwd, environ=environ)
     except ConfigError:
         # The message quotes a file and shows its path, and would reach the code in the cell.
         broken = _FixedRuling(InstallRuling(Decision.built_in(Verdict.DENY, "policy", _BROKEN)))

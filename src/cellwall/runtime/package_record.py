@@ -6,9 +6,11 @@ artifact and each refusal of an action is recorded once, and refusals only up to
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -54,6 +56,8 @@ class SourceBuild:
 class _ActionPackages:
     served: dict[tuple[str, str], InstalledPackage] = field(default_factory=dict)
     """By file name and digest."""
+    writing: dict[tuple[str, str], Future[None]] = field(default_factory=dict)
+    """Of those that are being recorded: done when the record is written, or has failed."""
     refused: set[tuple[str, str | None, str]] = field(default_factory=set)
     buildable: dict[str, None] = field(default_factory=dict)
     """Projects that the action asked for, with sources that may be built."""
@@ -70,12 +74,30 @@ class PackageRecord:
         self._actions: OrderedDict[str, _ActionPackages] = OrderedDict()
         self._kept: set[str] = set()
 
-    def note_install(self, package: InstalledPackage, who: EgressContext) -> None:
+    async def note_install(self, package: InstalledPackage, who: EgressContext) -> None:
         """Record an artifact before its first byte reaches the cell; a failed write refuses."""
-        key = package.filename, package.digest
-        with self._lock:
-            if key in self._of(who.action_id).served:
-                return
+        key, written = (package.filename, package.digest), Future[None]()
+        while True:
+            with self._lock:
+                found = self._of(who.action_id)
+                if key in found.served:
+                    return
+                writing = found.writing.get(key)
+                if writing is None:
+                    found.writing[key] = written
+                    break
+            # The same file for another connection; if that write fails, this one is tried.
+            await asyncio.shield(asyncio.wrap_future(writing))
+        try:
+            await self._write_install(package, who)
+            with self._lock:
+                self._of(who.action_id).served[key] = package
+        finally:
+            with self._lock:
+                del found.writing[key]
+            written.set_result(None)
+
+    async def _write_install(self, package: InstalledPackage, who: EgressContext) -> None:
         body: dict[str, Json] = {"event": SERVED, **_use(package).to_json()}
         body |= {"package": package.purl, "file": package.filename, "size": package.size}
         if package.source is not None:
@@ -84,9 +106,7 @@ class PackageRecord:
                 "url": package.source.url,
                 **dict(package.source.hashes),
             }
-        self._write(body, who)
-        with self._lock:
-            self._of(who.action_id).served[key] = package
+        await self._write(body, who)
 
     @contextmanager
     def keeping(self, action_id: str) -> Iterator[None]:
@@ -127,7 +147,7 @@ class PackageRecord:
             found = self._actions.get(action_id)
             return () if found is None else tuple(found.served.values())
 
-    def note_refusal(self, verdict: PackageVerdict, who: EgressContext) -> None:
+    async def note_refusal(self, verdict: PackageVerdict, who: EgressContext) -> None:
         """Record a refused package with the reason of each step."""
         strictest = max(verdict.reasons, key=lambda each: each.verdict)
         key = verdict.name, verdict.version, strictest.code
@@ -151,7 +171,7 @@ class PackageRecord:
             "risk": _risk_points(verdict),
             "suggestion": verdict.suggestion,
         }
-        self._write(body, who)
+        await self._write(body, who)
 
     def note_buildable(self, name: str, who: EgressContext) -> None:
         """The action asked for the index of a project with sources that may be built."""
@@ -166,7 +186,7 @@ class PackageRecord:
             found = self._actions.get(action_id)
             return () if found is None else tuple(found.buildable)
 
-    def note_build(self, build: SourceBuild, who: EgressContext) -> None:
+    async def note_build(self, build: SourceBuild, who: EgressContext) -> None:
         """Record a wheel before the index shows it; a failed write refuses."""
         needed: list[Json] = [
             {"package": each.purl, "file": each.filename, each.algorithm: each.digest}
@@ -183,9 +203,9 @@ class PackageRecord:
             "build_requirements": needed,
             "build_action": build.action_id,
         }
-        self._write(body, who)
+        await self._write(body, who)
 
-    def note_verdict(self, verdict: PackageVerdict, who: EgressContext) -> None:
+    async def note_verdict(self, verdict: PackageVerdict, who: EgressContext) -> None:
         """Record the rule or the person that decided about a package (PKG-2)."""
         decision = verdict.ruling.decision
         body: dict[str, Json] = {
@@ -201,7 +221,7 @@ class PackageRecord:
             "reasons": [each.text for each in verdict.reasons],
             "risk": _risk_points(verdict),
         }
-        self._write(body, who)
+        await self._write(body, who)
 
     def take(self, action_id: str) -> tuple[PackageUse, ...]:
         """The packages that the action got since the last call, each once."""
@@ -217,9 +237,9 @@ class PackageRecord:
             del self._actions[oldest]
         return found
 
-    def _write(self, body: dict[str, Json], who: EgressContext) -> None:
+    async def _write(self, body: dict[str, Json], who: EgressContext) -> None:
         context = who.action_id, who.principal, who.interface
-        self._audit.write(Event(EventKind.CONNECTION, *context, body, who.session_id))
+        await self._audit.record(Event(EventKind.CONNECTION, *context, body, who.session_id))
 
 
 def _risk_points(verdict: PackageVerdict) -> int:

@@ -41,7 +41,7 @@ class Recorder:
         # Alone on its loop, a thread switch takes longer than the disk, and other threads share
         # the flush anyway; among many tasks, none waits for another's flush. A long body is
         # redacted in a thread in any case.
-        is_alone = self.traffic.count < 2 and len(str(body)) <= _SHORT_CHARACTERS
+        is_alone = self.traffic.count < 2 and _is_short(body)
         return self.audit.write(event) if is_alone else await self.audit.record(event)
 
     def quietly(
@@ -52,6 +52,13 @@ class Recorder:
             return self.audit.write(_event(action, kind, body))
         except AuditFailed:
             return ""
+
+
+def _is_short(body: dict[str, Json]) -> bool:
+    """By its longest parts: all other values are short numbers and words."""
+    parts = [each for each in body.values() if isinstance(each, str | list | dict)]
+    sizes = [len(each) if isinstance(each, str) else len(str(each)) for each in parts if each]
+    return sum(sizes) <= _SHORT_CHARACTERS
 
 
 def _event(action: Action, kind: EventKind, body: dict[str, Json]) -> Event:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import IO
 from urllib.parse import urlsplit
 
 from cellwall.config.models import Settings
 from cellwall.core.errors import Denied
-from cellwall.core.network import EgressContext, ReportRefusal, Scheme
+from cellwall.core.network import (
+    AnswerRequest,
+    EgressContext,
+    HostReply,
+    HostRequest,
+    ReportRefusal,
+)
 from cellwall.core.verdict import Verdict
 from cellwall.packages.evidence import PackageVerdict
 from cellwall.packages.inspection.artifact import inspect_artifact
@@ -30,9 +35,7 @@ from cellwall.packages.popular import popular_rank, popular_spelling
 from cellwall.packages.registry.artifacts import ArtifactStore
 from cellwall.packages.registry.built_wheels import BuiltWheels
 from cellwall.packages.registry.downloads import Artifact
-from cellwall.packages.registry.http_server import serve_connection
-from cellwall.packages.registry.judged_index import Refusal
-from cellwall.packages.registry.messages import RegistryReply, RegistryRequest
+from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.npm_registry import NpmRegistry
 from cellwall.packages.registry.passed_inspections import PassedInspections
 from cellwall.packages.registry.pypi_registry import PypiRegistry
@@ -40,6 +43,7 @@ from cellwall.packages.registry.service import (
     Buildable,
     Failure,
     Registry,
+    RegistryEvent,
     RegistryService,
     Served,
     SilentSession,
@@ -148,35 +152,24 @@ class RegistryHost:
         entries = self._answers.entries()
         return {f"{CACHE_INSIDE}/{path}": content for path, content in entries.items()}
 
-    async def serve(
-        self,
-        connection: socket.socket,
-        context: EgressContext,
-        report: ReportRefusal,
-        *,
-        scheme: Scheme,
-    ) -> None:
+    def accept(self, context: EgressContext, report: ReportRefusal) -> AnswerRequest | None:
         service, bounds = self._service(), self._session_bounds(context)
         session = self._sessions.session_of(context, self._site.registry.ecosystem, self._judge)
         if session is None:  # without its rules nothing is served
-            connection.close()
-            return
+            return None
         pass_on = partial(self._pass_on, context, report)
 
-        async def respond(request: RegistryRequest) -> RegistryReply:
-            asked = replace(request, scheme=scheme)
+        async def respond(request: HostRequest) -> HostReply:
+            asked = RegistryRequest.of(request)
             reply = await service.respond(asked, pass_on, session, bounds=bounds)
             if self._record.keeps(context.action_id):
                 self._record.note_answer(RegistryAnswer.of(asked, reply), context)
             return reply
 
-        await serve_connection(connection, respond)
+        return respond
 
-    def _pass_on(
-        self,
-        context: EgressContext,
-        report: ReportRefusal,
-        event: Refusal | Served | Failure | Buildable,
+    async def _pass_on(
+        self, context: EgressContext, report: ReportRefusal, event: RegistryEvent
     ) -> None:
         if isinstance(event, Failure):
             report(event.error)
@@ -185,12 +178,12 @@ class RegistryHost:
             self._record.note_buildable(event.name, context)
             return
         if event.verdict is not None and event.verdict.is_ruled:
-            self._record.note_verdict(event.verdict, context)
+            await self._record.note_verdict(event.verdict, context)
         if isinstance(event, Served):
             found = event.ecosystem, event.name, event.artifact, event.size
-            self._record.note_install(installed_package(*found, context.action_id), context)
+            await self._record.note_install(installed_package(*found, context.action_id), context)
             return
-        self._record.note_refusal(event.verdict, context)
+        await self._record.note_refusal(event.verdict, context)
         code = NOT_BUILT_CODE if event.is_unbuilt else "CW-PACKAGE-REFUSED"
         report(Denied(event.text, code=code))
 
@@ -207,34 +200,36 @@ class RegistryHost:
         if session is None:
             return False
         service, bounds = self._service(), self._session_bounds(context)
-        silent, events = (
-            SilentSession(session.judge),
-            list[Refusal | Served | Failure | Buildable](),
-        )
+        silent, events = SilentSession(session.judge), list[RegistryEvent]()
+
+        async def collect(event: RegistryEvent) -> None:
+            events.append(event)
 
         async def is_same(answer: RegistryAnswer) -> bool:
             request = answer.request
-            reply = await service.respond(request, events.append, silent, bounds=bounds)
-            if reply.stream is not None:
-                reply.stream.close()
+            reply = await service.respond(request, collect, silent, bounds=bounds)
+            reply.close()
             return RegistryAnswer.of(request, reply) == answer
 
         if not all(await asyncio.gather(*map(is_same, answers))):
             return False
 
-        def record() -> bool:
+        def is_denied() -> bool:
             # An index is up to a minute old, and the feed may be newer.
-            for event in events:
-                if isinstance(event, Served):
-                    version = event.artifact.version
-                    found = silent.judge.judge_installed(event.ecosystem, event.name, version)
-                    if found.verdict is Verdict.DENY:
-                        return False
-            for event in events:
-                self._pass_on(context, report, event)
-            return True
+            served = [event for event in events if isinstance(event, Served)]
+            return any(
+                silent.judge.judge_installed(
+                    event.ecosystem, event.name, event.artifact.version
+                ).verdict
+                is Verdict.DENY
+                for event in served
+            )
 
-        return await asyncio.to_thread(record)
+        if await asyncio.to_thread(is_denied):
+            return False
+        # Concurrently: the records share flushes.
+        await asyncio.gather(*(self._pass_on(context, report, event) for event in events))
+        return True
 
     def _session_bounds(self, context: EgressContext) -> SessionBounds:
         """One for the whole life of a live sandbox."""
@@ -258,7 +253,7 @@ class RegistryHost:
         return self._running[1]
 
     async def close(self) -> None:
-        """Close the connections to the registry; on the loop that `serve` ran on."""
+        """Close the connections to the registry; on the loop on which requests were answered."""
         if self._running is not None:
             await self._running[2].aclose()
             self._running = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -36,6 +37,8 @@ FOLDER = "gateway"
 MAX_SERVERS = 64
 _MAX_FILE_BYTES = 4 * 1024 * 1024
 _SUFFIX = ".json"
+_FILE_CLOCK_TICK_S = 0.02
+"""The granularity of file timestamps."""
 _FORMAT = 1
 
 
@@ -101,17 +104,28 @@ class ServerCatalog:
     def __init__(self, home: str) -> None:
         self._path = os.path.join(home, FOLDER)
         self._cached: dict[str, tuple[_Stamp, ServerEntry]] = {}
+        self._names: tuple[tuple[int, ...], list[str]] | None = None
 
     def names(self) -> list[str]:
+        """The servers, sorted; the folder is listed again only after a change."""
+        names = self._names
         try:
+            folder = os.lstat(self._path)
+            stamp = _stamp_of(folder)
+            if names is not None and names[0] == stamp:
+                return names[1]
             found = os.listdir(self._path)
         except FileNotFoundError:
             return []
-        return sorted(
+        listed = sorted(
             name.removesuffix(_SUFFIX)
             for name in found
             if name.endswith(_SUFFIX) and not name.startswith(".")
         )
+        # A folder that has just changed may change again without another time.
+        is_settled = time.time() - folder.st_ctime > _FILE_CLOCK_TICK_S
+        self._names = (stamp, listed) if is_settled else None
+        return listed
 
     def entries(self) -> list[ServerEntry]:
         """All servers; raises for the first that cannot be read."""

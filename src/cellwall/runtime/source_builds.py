@@ -164,9 +164,9 @@ class _Build:
         given = BuildInput(self.name, version, source.filename, content, system)
         timeout_s = self.builder.settings.packages.build_timeout_s
         with self.builder.record.keeping(action.id):
-            # In a thread: the record is on the disk before the cell gets the source.
+            # The record is on the disk before the cell gets the source.
             whose = replace(self.who, action_id=action.id)
-            await anyio.to_thread.run_sync(self.builder.record.note_install, archive, whose)
+            await self.builder.record.note_install(archive, whose)
             result = await run_build(self.cells, action, given, timeout_s=timeout_s)
             if isinstance(result, RunResult):
                 return _failure(result, self.name, version)
@@ -192,19 +192,19 @@ class _Build:
             index = await self._index()
             verdict = self._verdict(index, version)
         if verdict is None or version not in index.sources:
-            raise self._refused(index.versions.get(version, index.verdict))
+            raise await self._refused(index.versions.get(version, index.verdict))
         if verdict.verdict is not Verdict.ALLOW:
-            raise self._refused(verdict, was_asked=answer is not None)
+            raise await self._refused(verdict, was_asked=answer is not None)
         if verdict.is_ruled:
-            self.builder.record.note_verdict(verdict, self.who)
+            await self.builder.record.note_verdict(verdict, self.who)
         return index.sources[version].artifact
 
     def _verdict(self, index: JudgedIndex, version: str) -> PackageVerdict | None:
         found = index.versions.get(version)
         return None if found is None else may_be_built(found, self.session.judge.rules)
 
-    def _refused(self, verdict: PackageVerdict, *, was_asked: bool = False) -> Denied:
-        self.builder.record.note_refusal(verdict, self.who)
+    async def _refused(self, verdict: PackageVerdict, *, was_asked: bool = False) -> Denied:
+        await self.builder.record.note_refusal(verdict, self.who)
         return Denied(Refusal(verdict, was_asked).text, code="CW-PACKAGE-REFUSED")
 
     async def _open(self, source: Artifact) -> BufferedReader:
@@ -222,7 +222,7 @@ class _Build:
             is_question = refused.verdict is Verdict.ASK
             answer = await self.session.ask(refused) if is_question else None
             if not answer:
-                raise self._refused(refused, was_asked=answer is not None)
+                raise await self._refused(refused, was_asked=answer is not None)
         stream = files.open(self.name, source, is_answered=refused is not None)
         if stream is None:
             raise CellwallError("the source was removed while it was read", code="CW-PACKAGE-LOST")
@@ -247,11 +247,11 @@ class _Build:
         verdict = await anyio.to_thread.run_sync(write)
         # A question is asked by the proxy, in each session that wants the wheel.
         if verdict is not None and verdict.verdict is Verdict.DENY:
-            raise self._refused(verdict)
+            raise await self._refused(verdict)
         served = self.builder.record.served(action.id)
         needed = tuple(each for each in served if each != source)
         build = SourceBuild(source, filename, built.sha256, built.size, action.id, needed)
-        await anyio.to_thread.run_sync(self.builder.record.note_build, build, self.who)
+        await self.builder.record.note_build(build, self.who)
         await anyio.to_thread.run_sync(built_wheels(self.builder.home).add, source.digest, built)
 
 

@@ -97,14 +97,14 @@ class ToolServers:
     def judge(self, operation: CallServerTool) -> Decision:
         key = (operation.server, operation.tool)
         try:
-            offered = self._offers.for_server(operation.server)
-            settings = self._catalog.read(operation.server).settings
+            entry = self._catalog.read(operation.server)
+            offered = self._offers.for_entry(entry)
         except CellwallError as error:
             if operation.server in self._live:  # removed while it ran
                 self._live[operation.server].stop.set()
             return Decision.built_in(Verdict.DENY, "mcp:unknown", error.message)
         live = self._live.get(operation.server)
-        if self._is_withheld(settings):
+        if self._is_withheld(entry.settings):
             return Decision.built_in(Verdict.DENY, "mcp:shared", _SHARED)
         if key not in offered.tools:
             reason = offered.withheld.get(key, "no person has accepted this tool")
@@ -135,8 +135,18 @@ class ToolServers:
 
     async def session_of(self, server: str) -> str:
         """The sandbox of a server, which need not run yet; approvals hold for it."""
-        self._catalog.read(server)
         return (await self._opened(server)).session_id
+
+    async def session_for(self, operation: CallServerTool) -> str | None:
+        """`session_of`; None where a sandbox would be made for a call that is refused."""
+        live = self._live.get(operation.server)
+        try:
+            if live is not None and live.settings == self._catalog.read(live.name).settings:
+                return live.session_id
+        except CellwallError:
+            return None  # removed: the call is refused
+        is_open = self.judge(operation).verdict is Verdict.ALLOW
+        return await self.session_of(operation.server) if is_open else None
 
     async def look(self, server: str) -> ToolSet:
         """Start a server and return what it lists, for a review."""

@@ -183,6 +183,24 @@ def storage(request: pytest.FixtureRequest) -> str:
     return f'[storage]\nurl = "{server.new_url()}"\n'
 
 
+@pytest.mark.requirement("POL-8")
+def test_a_rule_goes_into_the_file_that_judges_and_the_next_call_asks_nobody(
+    service: RunningService, threads: ThreadPoolExecutor
+) -> None:
+    policy = service.home / "policy.toml"
+    policy.chmod(0o600)
+    with service.client("administrator") as admin:
+        session = new_session(admin)
+        waiting = threads.submit(ask, admin, session, "ruled")
+        asked = question(admin)
+        body = {"answer": "rule", "rule": "Bash(touch ruled)"}
+        answer = admin.post(f"/v1/approvals/{asked['id']}", json=body)
+        assert (answer.status_code, answer.json()["answer"]) == (200, "rule"), answer.text
+        assert waiting.result(DEADLINE_S).json()["status"] == "ok"
+        assert 'rule = "Bash(touch ruled)"' in policy.read_text()
+        assert ask(admin, session, "ruled").json()["status"] == "ok"
+
+
 @pytest.mark.requirement("SRV-4", "FS-5")
 def test_a_restart_keeps_answers_and_ends_what_was_open(
     storage: str, tmp_path: Path, threads: ThreadPoolExecutor

@@ -244,7 +244,8 @@ def test_files_of_others_are_those_of_their_packages_and_are_licensed() -> None:
     for name, known in listed.items():
         assert hashlib.sha256(assets()[name].content).hexdigest() == known["sha256"]
         assert folder.joinpath(known["licence_file"]).read_text()
-    own = {"cellwall.css", "cellwall.js", "now.js", "people.js", "terminal.js", "mark.svg"}
+    own = {"cellwall.css", "cellwall.js", "mark.svg", "now.js", "people.js"}
+    own |= {"screen.js", "terminal.js"}
     assert set(assets()) == own | set(listed)
 
 
@@ -385,6 +386,8 @@ def test_only_who_manages_users_can_change_them_by_forms(
         refused = fay.send("/ui/people", name="gus", role="owner")
         assert (refused.status_code, "CW-ROLE" in refused.text) == (403, True)
         fay.open("/ui/people")
+        for days in ("²", "0030" + "9" * 400, "366", "1\n"):
+            assert fay.send("/ui/tokens", name="ci", days=days).status_code == 400
         token = fay.send("/ui/tokens", name="ci", days="7")
         secret = re.search(r"<code[^>]*>(cws_[\w-]+|[\w.-]{40,})</code>", token.text)
         assert secret is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import threading
 from collections.abc import Iterator
@@ -13,11 +14,15 @@ import httpx2 as httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from cellwall.admin.alerts import AlertAdmin
 from cellwall.core.outcomes import Event, EventKind
+from cellwall.core.types import Principal
+from cellwall.interfaces.http.dashboard.assets import assets
 from interfaces.http.browser import (
     WatchedBrowser,
     accessibility_problems,
     add_person,
+    page_client,
     watched_browser,
 )
 from interfaces.http.running_service import (
@@ -149,40 +154,25 @@ def session(service: RunningService, eve: httpx.Client) -> str:
 def pages(service: RunningService, session: str, question: str) -> list[str]:
     with service.client("ann") as ann:
         record = ann.get("/v1/audit?verdict=deny").json()["records"][0]["id"]
-    found = [*PAGES, f"/ui/approvals/{question}", f"/ui/sessions/{session}?folder=."]
+    found = [*PAGES, f"/ui/approvals/{question}", f"/ui/sessions/{session}"]
     found += ["/ui/servers/notes", f"/ui/people/{service.ids['eve']}"]
     return [*found, f"/ui/audit/{record}", "/ui/nowhere"]
 
 
-LOOKS = {
+LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 900}},
     "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}},
     "phone": {"color_scheme": "light", **PHONE},
 }
 
 
-def look_for_problems(page: Page, path: str, look: str) -> list[str]:
-    """All rules where the page is light; else what can differ, on pages with all colours and all
-    controls: the pages share one style sheet."""
-    if look == "light":
-        return accessibility_problems(page)
-    if not path.startswith(("/ui/approvals", "/ui/people")):
-        return []
-    return accessibility_problems(page, "color-contrast" if look == "dark" else "target-size")
-
-
 @pytest.mark.requirement("SRV-5")
-@pytest.mark.parametrize("look", LOOKS)
 def test_every_page_is_accessible_and_executes_no_hostile_text(
-    service: RunningService,
-    browser: WatchedBrowser,
-    session: str,
-    threads: ThreadPoolExecutor,
-    look: str,
+    service: RunningService, browser: WatchedBrowser, session: str, threads: ThreadPoolExecutor
 ) -> None:
     question, waiting = ask(service, threads, session, HOSTILE_COMMAND)
     failures: list[str] = []
-    with service.client("ann") as ann, browser.at(service, "ann", **LOOKS[look]) as page:
+    with service.client("ann") as ann, browser.at(service, "ann", **LOOKS["light"]) as page:
         page.on("dialog", lambda dialog: failures.append(f"a script ran: {dialog.message}"))
         for path in pages(service, session, question):
             response = page.goto(path)
@@ -191,15 +181,34 @@ def test_every_page_is_accessible_and_executes_no_hostile_text(
                 browser.problems.clear()
             assert response.status == (404 if path == "/ui/nowhere" else 200), path
             assert int(page.evaluate("document.documentElement.outerHTML.length")) < 250_000
-            failures += [f"{path}: {each}" for each in look_for_problems(page, path, look)]
-            overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-            failures += [f"{path}: scrolls sideways by {overflow}"] if overflow > 0 else []
             assert "owned" not in page.title()
             assert "\u202e" not in page.content()
             assert "\x1b" not in page.content()
+            for look in LOOKS:
+                failures += [f"{path}, {look}: {each}" for each in problems_in(page, look)]
         ann.post(f"/v1/approvals/{question}", json={"answer": "deny"})
     waiting.result(DEADLINE_S)
     assert not failures, "\n".join(failures)
+
+
+SHORTEN = """() => { for (const list of document.querySelectorAll("ul.feed, tbody"))
+  [...list.children].slice(12).forEach((row) => row.remove()) }"""
+
+
+def problems_in(page: Page, look: str) -> list[str]:
+    """In the dark only colours can differ from the light, and on a phone all but colours."""
+    page.set_viewport_size(LOOKS[look]["viewport"])
+    page.emulate_media(color_scheme=LOOKS[look]["color_scheme"])
+    if look != "light":  # seen whole there; rows of a list are alike
+        page.evaluate(SHORTEN)
+    overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    found = [f"scrolls sideways by {overflow}"] if overflow > 0 else []
+    match look:
+        case "dark":
+            return [*found, *accessibility_problems(page, "color-contrast")]
+        case "phone":
+            return [*found, *accessibility_problems(page, without=("color-contrast",))]
+    return [*found, *accessibility_problems(page)]
 
 
 @pytest.mark.requirement("SRV-5", "POL-8")
@@ -314,16 +323,151 @@ def test_a_flood_of_records_is_sampled_and_the_page_stays_responsive(
 
 
 @pytest.mark.requirement("SRV-5")
-def test_a_terminal_of_the_session_runs_what_is_typed(
+def test_panels_of_now_follow_what_happens(
+    service: RunningService, browser: WatchedBrowser, eve: httpx.Client
+) -> None:
+    with browser.at(service, "ann") as page:
+        page.goto("/")
+        made = new_session(eve, timeout=1)
+        row = page.locator("#sandboxes tr", has_text=made[:12])
+        expect(row).to_be_visible(timeout=WAIT_MS)
+        row.get_by_role("link").focus()
+        expect(row).to_have_class("is-selected")
+        eve.post(f"/v1/sessions/{made}/code", json={"code": "while True: pass"})
+        expect(page.locator("#limits")).to_contain_text(re.compile("cpu|wall"), timeout=WAIT_MS)
+        expect(page.locator("#histogram")).to_contain_text("≤")
+        # Drawn again since, and the link has kept the focus.
+        expect(row.get_by_role("link")).to_be_focused()
+        eve.delete(f"/v1/sessions/{made}")
+        expect(row).to_have_count(0, timeout=WAIT_MS)
+
+
+@pytest.mark.requirement("SRV-5")
+def test_a_terminal_of_the_session_takes_keys_and_fills_the_screen(
     service: RunningService, browser: WatchedBrowser, eve: httpx.Client
 ) -> None:
     made = new_session(eve)
     with browser.at(service, "eve") as page:
         page.goto(f"/ui/sessions/{made}")
         page.locator("#terminal-open").click()
-        page.locator("#terminal-line").fill("echo $((6*7))")
+        screen = page.locator("#terminal")
+        expect(screen).to_be_focused(timeout=WAIT_MS)
+        page.keyboard.type("echo $((6*7))")
         page.keyboard.press("Enter")
-        expect(page.locator("#terminal")).to_contain_text("42", timeout=WAIT_MS)
+        expect(screen).to_contain_text(re.compile(r"^42$", re.MULTILINE), timeout=WAIT_MS)
+        page.keyboard.press("Control+Alt+Enter")
+        box = page.locator("#terminal-panel").bounding_box()
+        size = page.viewport_size
+        assert box is not None
+        assert size is not None
+        assert (box["x"], box["y"], box["width"]) == (0, 0, size["width"])
+        # Sequences that move the cursor: the first line is written over by the second.
+        page.keyboard.type(r"clear; printf 'wrong\033[1;1Hright\033[31m red\n'; stty size")
+        page.keyboard.press("Enter")
+        expect(screen).to_contain_text(re.compile(r"^right red", re.MULTILINE), timeout=WAIT_MS)
+        expect(screen.locator(".f1").first).to_contain_text("red")
+        expect(screen).not_to_contain_text(re.compile(r"^wrong", re.MULTILINE))
+        # The program knows the size of the full screen.
+        rows, columns = (int(each) for each in re.findall(r"^(\d+) (\d+)$", screen.inner_text(), re.MULTILINE)[-1])  # fmt: skip
+        assert columns > 100
+        assert rows > 20
+        page.keyboard.press("Control+Alt+Enter")
+        expect(page.locator("#terminal-full")).to_be_focused()  # no keyboard trap
+        page.locator("#terminal-line").fill("exit 3")
+        page.keyboard.press("Enter")
+        expect(page.locator("#terminal-state")).to_contain_text("exit code 3", timeout=WAIT_MS)
+
+
+@pytest.mark.requirement("SRV-5")
+def test_a_hostile_program_stays_inside_the_screen_of_its_terminal(
+    service: RunningService, browser: WatchedBrowser
+) -> None:
+    """The screen of the page without a service: what a hostile program can print."""
+    with browser.at(service, "eve") as page:
+        page.goto("/")
+        page.evaluate(assets()["screen.js"].content.decode())
+        drawn = page.evaluate(
+            """(texts) => { const place = document.createElement("pre"), screen = new TerminalScreen(24, 80);
+            for (const text of texts) screen.write(text);
+            screen.draw(place);
+            return [place.textContent, place.innerHTML, place.querySelectorAll(":not(span)").length]; }""",
+            [
+                "<script>document.title='owned'</script><img src=x onerror=alert(1)>\r\n",
+                "\u202egnp\u2066\u200b\x1b]8;;https://evil.example\x07link\x1b]8;;\x07",
+                "\x1b[999999;999999Hx\x1b[99999999999999999999A\x1b[5;2r\x1b[-1;-5H",
+                "\x1b[38;2;999;0;0m\x1b[38;5mred\x1b[48", ";5;200mafter\x1b[0m",
+                "\x1b[?1049h\x1b[2J\x1b[9999S\x1b[9999L\x1b[9999P\x1b[9999@\x1b[?1049l",
+                "x" * 1_000_000, "\r\n" * 5000, "\x1b[" + "1;" * 500, "last\r\n", "\x1b",
+            ],
+        )  # fmt: skip
+        text, html, others = drawn
+        assert "owned" not in page.title()
+        assert others == 0
+        assert "<script" not in html
+        assert not {"\u202e", "\u2066", "\u200b", "\x1b"} & set(text)
+        assert "last" in text
+        assert len(text) < 2100 * 81
+
+
+@pytest.mark.requirement("SRV-5", "OBS-3")
+def test_health_shows_the_host_alerts_and_what_code_can_do(
+    service: RunningService, browser: WatchedBrowser
+) -> None:
+    fire_alert(service)
+    with browser.at(service, "ann") as page:
+        page.goto("/ui/health")
+        expect(page.locator("#blast-radius")).to_contain_text("no network interface")
+        alert = page.locator("#alerts li", has_text="a request with a secret").first
+        expect(alert).to_contain_text("firing")
+        alert.locator("summary").click()
+        alert.locator("[name=reason]").fill("<b>known</b> \u202ebad")
+        alert.get_by_role("button", name="Silence").click()
+        expect(page.locator("#alerts li").first).to_contain_text("silenced")
+        expect(page.locator("#alerts table")).to_contain_text("<b>known</b>")
+        page.get_by_role("button", name="End").click()
+        expect(page.locator("#alerts li").first).to_contain_text("firing")
+        page.get_by_role("button", name="Check the host").click()
+        expect(page.locator("#host li", has_text="trial run")).to_contain_text("ok")
+        expect(page.locator("#host")).to_contain_text("backup")
+        assert str(service.home) not in page.content()
+    with page_client(service, "eve") as eve:
+        text = eve.open("/ui/health").text
+        assert "blast-radius" not in text
+        for path in ("/ui/health/checks", "/ui/health/silences"):
+            fields = {"rule": "*", "hours": "1", "reason": "x"}
+            assert eve.send(path, **fields).status_code == 403
+
+
+def fire_alert(service: RunningService) -> None:
+    """One record that fires a built-in rule at once, and the rules evaluated."""
+    body: dict[str, Any] = {"event": "leak-refused", "host": HOSTILE[0]}
+    body["status"] = body["event"]
+    service.app.audit.write(Event(EventKind.CONNECTION, "", "eve", "http", body))
+    admin = AlertAdmin(str(service.home), service.app.settings)
+    assert admin.check(by=Principal("root", "cli"), ask=None).firing
+
+
+@pytest.mark.requirement("SRV-5", "SRV-3")
+def test_a_page_that_breaks_its_own_policy_fails_its_test(
+    service: RunningService, browser: WatchedBrowser
+) -> None:
+    """The control of every test here: each of them would fail by such a page."""
+    broken = (
+        "document.body.append(Object.assign(new Image(), {src: 'https://evil.example/x.png'}))",
+        "document.body.setAttribute('style', 'color: red')",
+        "document.body.append(Object.assign(document.createElement('script'), {text: 'a()'}))",
+    )
+    for script in broken:
+        with (
+            pytest.raises(AssertionError, match="CSP"),
+            browser.at(service, "ann") as page,
+        ):
+            page.goto("/ui/sessions")
+            page.evaluate(script)
+            # An answer of the page is handled behind the console's messages before it.
+            until(lambda: page.evaluate("1") and browser.problems)
+    with browser.at(service, "ann") as page:  # a page as it is
+        page.goto("/ui/sessions")
 
 
 @pytest.mark.requirement("SRV-5", "SRV-2")

@@ -15,6 +15,8 @@ import pytest
 from cellwall.admin.database import storage_settings
 from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
 from cellwall.core.types import Principal
+from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.questions import make_question
 from cellwall.storage.models import SessionRow
 from interfaces.http.running_service import (
     ROOT,
@@ -269,3 +271,33 @@ def test_a_new_account_with_the_name_of_a_removed_one_has_none_of_its_secrets(
     service.call(service.accounts.directory.remove_user(service.ids["carl"], by=ROOT))
     service.add_user("carl", "power-user")
     assert names() == []
+
+
+@pytest.mark.requirement("POL-8")
+def test_the_shipped_policy_is_not_replaced_by_one_rule(service: RunningService) -> None:
+    """Attack on availability: the first rule in a file of the user would turn off all others."""
+    asker = Principal("user", "http", "user")
+    asked = make_question(
+        principal=asker,
+        tool="Install",
+        text="pypi:six",
+        decision=Decision(Verdict.ASK, "packages", "it is young", "built-in"),
+        timeout_s=60.0,
+    )
+    with (
+        service.client("owner") as owner,
+        service.api.state.service.board.posted(asked, needs_signature=False),
+    ):
+        answer = {"answer": "rule", "rule": "Install(pypi:six)"}
+        refused = owner.post(f"/v1/approvals/{asked.id}", json=answer)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "CW-NO-EFFECT")
+    host = owner_access(service, "metadata.google.internal")
+    assert (host["verdict"], host["proposal"]) == ("deny", None)
+    assert "cannot be changed" in host["obstacle"]
+    assert owner_access(service, "example.com")["verdict"] == "allow"
+
+
+def owner_access(service: RunningService, host: str) -> dict[str, Any]:
+    with service.client("owner") as owner:
+        found: dict[str, Any] = owner.get(f"/v1/egress/hosts/{host}").json()
+        return found

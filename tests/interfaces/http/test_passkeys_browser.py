@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import pytest
+from playwright.sync_api import expect
 
 from interfaces.http.browser import WatchedBrowser, watched_browser
+from interfaces.http.test_sign_in_methods import CALLBACK, oidc_settings
 from interfaces.served import DEADLINE_S, Served, new_place
+from oidc_providers import OpenIdProvider, openid
 
+__all__ = ["openid"]  # a fixture
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("SRV-2")]
 PASSWORD = "correct horse battery"
 # What a page does with the options of the service and the answer of the browser (WebAuthn level 3).
@@ -26,16 +31,24 @@ GET = """async (options) => {
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
+def served(openid: OpenIdProvider) -> Iterator[Served]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     # Browsers allow passkeys for names, not for addresses.
+    url = f"http://localhost:{port}"
     config = (
-        f'[server]\npublic_url = "http://localhost:{port}"\n'
-        "[accounts]\nargon2_memory_kib = 64\nargon2_passes = 1\n"
+        f'[server]\npublic_url = "{url}"\n[accounts]\nargon2_memory_kib = 64\nargon2_passes = 1\n'
     )
-    with new_place(config) as place, place.serving("--port", str(port)) as found:
-        yield found
+    with new_place() as place:
+        ca_file = place.home / "ca.pem"  # the service is another user
+        ca_file.write_bytes(Path(openid.ca_file).read_bytes())
+        settings = oidc_settings(openid, place.home)
+        for each in (ca_file, place.home / "client-secret"):
+            place.own(each, 0o600)
+        place.configure(config + settings.replace(openid.ca_file, str(ca_file)))
+        openid.register(f"{url}{CALLBACK}")
+        with place.serving("--port", str(port)) as found:
+            yield found
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +61,11 @@ class Visitor:
     """A page of the service's origin with an authenticator, and requests to the API."""
 
     def __init__(self, browser: WatchedBrowser, url: str) -> None:
-        self.context = browser.chromium.new_context(base_url=url)
+        # The provider's certificate is of an authority that the browser does not know.
+        self.context = browser.chromium.new_context(base_url=url, ignore_https_errors=True)
+        self.context.set_default_timeout(DEADLINE_S * 1000)
         self.page = self.context.new_page()
+        browser.watch(self.page)
         answer = self.page.goto("/openapi.json")
         assert answer is not None
         assert answer.ok
@@ -150,6 +166,27 @@ def test_an_answer_is_good_once_for_its_own_challenge_and_with_a_verified_user(
         assert weak.status_code == 401
 
 
+@pytest.mark.requirement("SRV-5")
+def test_a_passkey_is_added_and_removed_on_the_page_of_people(
+    visitor: Visitor, access: str
+) -> None:
+    assert access  # the password is set
+    page = visitor.page
+    page.goto("/ui/sign-in?next=/ui/people")
+    page.locator("#by-password [name=name]").fill("ann")
+    page.locator("#by-password [name=password]").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    form, listed = page.locator("#add-passkey"), page.locator("#passkeys")
+    for password, result in (("wrong horse battery", "not added"), (PASSWORD, "work-laptop")):
+        form.locator("[name=name]").fill("work-laptop")
+        form.locator("[name=password]").fill(password)
+        form.get_by_role("button").click()
+        where = page.locator("#banner") if result == "not added" else listed
+        expect(where).to_contain_text(result, timeout=20_000)
+    listed.locator("tr", has_text="work-laptop").get_by_role("button", name="Remove").click()
+    expect(listed).not_to_contain_text("work-laptop")
+
+
 def test_a_page_of_another_origin_gets_no_passkey_of_this_one(
     served: Served, browser: WatchedBrowser
 ) -> None:
@@ -161,3 +198,42 @@ def test_a_page_of_another_origin_gets_no_passkey_of_this_one(
             elsewhere.get(challenge["options"])
     finally:
         elsewhere.context.close()
+
+
+def test_a_person_signs_in_on_the_page_with_a_passkey(
+    served: Served, browser: WatchedBrowser, visitor: Visitor, access: str
+) -> None:
+    page = visitor.page
+    with httpx.Client(base_url=served.url, timeout=DEADLINE_S) as client:
+        assert register(client, visitor, access, "by-page").status_code == 201
+    page.goto("/ui/audit?verdict=deny")
+    visitor.verify_user(succeeds=False)
+    page.get_by_role("button", name="Use a passkey").click()
+    expect(page.locator("#banner")).to_contain_text("The passkey was not accepted")
+    assert "/ui/sign-in" in page.url
+    visitor.verify_user(succeeds=True)
+    page.get_by_role("button", name="Use a passkey").click()
+    expect(page).to_have_url(f"{served.url}/ui/audit?verdict=deny")
+    expect(page.locator(".side-foot")).to_contain_text("ann")
+    assert not browser.problems, browser.problems
+
+
+def test_a_person_signs_in_on_the_page_at_the_provider(
+    openid: OpenIdProvider, served: Served, browser: WatchedBrowser, visitor: Visitor
+) -> None:
+    openid.set_accounts({"bea": {}})
+    page = visitor.page
+    page.goto("/ui/sign-in")
+    page.get_by_role("link", name="Use your organisation").click()
+    page.locator("[name=login]").fill("bea")
+    page.locator("[name=password]").fill("any")
+    page.locator("[type=submit]").click()
+    consent = page.locator("[type=submit]")
+    expect(consent.or_(page.locator(".side-foot"))).to_be_visible()
+    if consent.is_visible():
+        consent.click()
+    expect(page).to_have_url(f"{served.url}/")
+    expect(page.locator(".side-foot")).to_contain_text("bea")
+    # The provider's own pages ask for fonts that no test can load.
+    assert not [each for each in browser.problems if "CSP" in each]
+    browser.problems.clear()

@@ -11,10 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellwall.audit.encoding import MAX_FIELD_BYTES, cut_text, encode_body
+from cellwall.audit.encoding import (
+    MAX_FIELD_BYTES,
+    cut_text,
+    encode_body,
+    encode_bounded,
+    encode_simple,
+)
 from cellwall.audit.log import AuditLog
 from cellwall.audit.records import MAX_NAME_BYTES, MAX_RECORD_BYTES, parse_record
-from cellwall.audit.redaction import redact_text
+from cellwall.audit.redaction import may_hold_secrets, redact_text
 from cellwall.core.outcomes import Event, EventKind
 from unit.audit.audit_logs import NEVER, event
 from unit.audit.test_records import bodies, read_indexed_line, texts
@@ -519,3 +525,24 @@ def test_no_credential_reaches_any_file(tmp_path, monkeypatch):
     for secret in SECRETS.values():
         assert core(secret).encode() not in written
     assert b"an-environment-value" not in written
+
+
+def test_digest_with_letters_of_a_token_needs_no_full_walk_and_changes_nothing():
+    # One in forty digests holds such letters: here two kinds.
+    digests = [digest(str(number)) for number in range(4000)]
+    odd = [each for each in digests if may_hold_secrets(f'"{each}"')]
+    assert len(odd) > 20
+    for each in odd:
+        body = {"code": "print(1)", "code_sha256": each}
+        text = encode_simple(body, MAX_FIELD_BYTES)
+        assert (
+            text == encode_bounded(body, MAX_FIELD_BYTES) == json.dumps(body, separators=(",", ":"))
+        )
+
+
+def test_secret_beside_a_digest_or_in_its_place_is_redacted():
+    shown = bounded({"code": f"key = {SAMPLE}", "code_sha256": digest("1")}, 4096)
+    assert SAMPLE not in shown["code"]
+    assert shown["code_sha256"] == digest("1")
+    for hidden in (SAMPLE, f'_sha256":"{SAMPLE}', f'\\"a_sha256\\":\\"{digest("1")}\\" {SAMPLE}'):
+        assert SAMPLE not in encode_body({"a_sha256": hidden}, max_field_bytes=4096)

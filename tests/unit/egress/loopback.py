@@ -168,8 +168,11 @@ class Known:
         return self._values
 
 
-def action(*domains: str, session_id: str | None = None) -> Action:
+def action(
+    *domains: str, session_id: str | None = None, registries: tuple[str, ...] = ()
+) -> Action:
     return Action(
+        registries=registries,
         principal=Principal("somebody", "test"),
         operation=RunCommand(("true",)),
         allow_domains=domains,
@@ -234,7 +237,7 @@ class House:
         return server
 
     def service(
-        self, *, known: Any = None, upstream_tls: Any = None, **changes: Any
+        self, *, known: Any = None, upstream_tls: Any = None, services: Any = None, **changes: Any
     ) -> EgressService:
         settings: dict[str, Any] = {
             "dns_servers": (self.zone.address,),
@@ -249,15 +252,19 @@ class House:
             record=self.record,
             known=known or NoValues(),
             upstream_tls=upstream_tls or system_trust(),
+            services=services,
         )
         self.stack.callback(service.close)
         return service
 
     def cell(self, *domains: str, secrets: Sequence[SecretUse] = (), **changes: Any) -> Cell:
         service = self.service(**changes)
+        registries = tuple(changes.get("services", ()))
         portal = self.stack.enter_context(anyio.from_thread.start_blocking_portal())
         network = self.stack.enter_context(
-            portal.wrap_async_context_manager(service.session(action(*domains), secrets))
+            portal.wrap_async_context_manager(
+                service.session(action(*domains, registries=registries), secrets)
+            )
         )
         assert isinstance(network, ProxyNetwork)
         return Cell(network, self.record, service)

@@ -51,7 +51,7 @@ class Files:
 
 
 class AuditLines:
-    def write(self, event):
+    async def record(self, event):
         pass
 
 
@@ -146,7 +146,7 @@ class Cells:
         if step.registries:
             for each in self.served:
                 context = EgressContext(action_id=step.id, principal="me", interface="mcp")
-                self.record.note_install(each, context)
+                await self.record.note_install(each, context)
         return RunResult(self.codes.pop(0))
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import partial
 
+import anyio
 import pytest
 
 from cellwall.core.errors import AuditFailed
@@ -25,8 +28,11 @@ class Log:
     def __init__(self):
         self.events = []
         self.is_broken = False
+        self.gate = None
 
-    def write(self, event):
+    async def record(self, event):
+        if self.gate is not None:
+            await self.gate.wait()
         if self.is_broken:
             raise AuditFailed("the disk is full")
         self.events.append(event)
@@ -42,14 +48,23 @@ def record(log):
     return PackageRecord(log)
 
 
+def note_all(note, subjects):
+    """`note` for each subject and context, in one event loop."""
+
+    async def run():
+        for subject, who in subjects:
+            await note(subject, who)
+
+    anyio.run(run)
+
+
 def refused(name, text="no"):
     reason = Reason(Step.REGISTRY, Verdict.DENY, "unknown", text)
     return PackageVerdict(Ecosystem.PYPI, name, None, (reason,), "real")
 
 
 def test_an_artifact_is_recorded_once_and_taken_once(record, log):
-    for _ in range(3):
-        record.note_install(WHEEL, WHO)
+    note_all(record.note_install, [(WHEEL, WHO)] * 3)
     (event,) = log.events
     assert (event.action_id, event.session_id) == ("act_1", "sbx_1")
     assert event.body == {
@@ -60,28 +75,55 @@ def test_an_artifact_is_recorded_once_and_taken_once(record, log):
     assert record.take("act_1") == record.take("act_2") == ()
 
 
+def test_an_artifact_for_several_connections_is_recorded_once(record, log):
+    async def run(*, fails):
+        gate = log.gate = asyncio.Event()
+        tasks = [asyncio.create_task(record.note_install(WHEEL, WHO)) for _ in range(4)]
+        await anyio.wait_all_tasks_blocked()
+        log.is_broken = fails
+        gate.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def cancel_first():
+        log.gate = asyncio.Event()
+        first, second = (asyncio.create_task(record.note_install(WHEEL, WHO)) for _ in range(2))
+        await anyio.wait_all_tasks_blocked()
+        first.cancel()
+        await asyncio.wait([first])
+        log.gate.set()
+        await second
+
+    failed = anyio.run(partial(run, fails=True))
+    assert {type(each) for each in failed} == {AuditFailed}
+    assert log.events == []
+    log.is_broken = False
+    anyio.run(cancel_first)
+    assert len(log.events) == 1
+    assert anyio.run(partial(run, fails=False)) == [None] * 4
+    assert len(log.events) == 1
+
+
 def test_a_failed_record_refuses_the_artifact_and_lists_nothing(record, log):
     log.is_broken = True
     with pytest.raises(AuditFailed):
-        record.note_install(WHEEL, WHO)
+        note_all(record.note_install, [(WHEEL, WHO)])
     assert record.take("act_1") == ()
 
 
 def test_a_loop_of_refusals_does_not_fill_the_log(record, log):
-    for number in range(2 * MAX_REFUSALS):
-        record.note_refusal(refused(f"name-{number}"), WHO)
-        record.note_refusal(refused("name-0"), WHO)
+    names = [name for number in range(2 * MAX_REFUSALS) for name in (f"name-{number}", "name-0")]
+    note_all(record.note_refusal, [(refused(name), WHO) for name in names])
     assert len(log.events) == MAX_REFUSALS
     first = log.events[0].body
     assert (first["name"], first["reason"], first["suggestion"]) == ("name-0", "no", "real")
-    record.note_refusal(refused("name-0"), replace(WHO, action_id="act_2"))
+    note_all(record.note_refusal, [(refused("name-0"), replace(WHO, action_id="act_2"))])
     assert log.events[-1].action_id == "act_2"
 
 
 def test_an_outcome_lists_a_bounded_number_and_the_log_has_all(record, log):
-    for number in range(MAX_LISTED + 5):
-        named = {"name": f"p{number}", "filename": f"{number}.whl"}
-        record.note_install(replace(WHEEL, **named), WHO)
+    numbers = range(MAX_LISTED + 5)
+    wheels = [replace(WHEEL, name=f"p{each}", filename=f"{each}.whl") for each in numbers]
+    note_all(record.note_install, [(each, WHO) for each in wheels])
     assert len(record.take("act_1")) == MAX_LISTED
     assert len(log.events) == MAX_LISTED + 5
 
@@ -91,11 +133,11 @@ def test_the_packages_of_an_install_are_kept_while_others_come_and_go(record):
     """Else a changed hash would pass, since the install would seem to have got nothing."""
 
     def others(begin):
-        for number in range(begin, begin + MAX_ACTIONS + 1):
-            record.note_install(WHEEL, replace(WHO, action_id=f"other_{number}"))
+        names = [f"other_{number}" for number in range(begin, begin + MAX_ACTIONS + 1)]
+        note_all(record.note_install, [(WHEEL, replace(WHO, action_id=name)) for name in names])
 
     with record.keeping("act_1"):
-        record.note_install(WHEEL, WHO)
+        note_all(record.note_install, [(WHEEL, WHO)])
         others(0)
         assert record.served("act_1") == (WHEEL,)
         assert record.served("other_0") == ()  # the control: these are bounded

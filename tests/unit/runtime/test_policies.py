@@ -7,9 +7,10 @@ import os
 import pytest
 
 from cellwall.core.errors import CellwallError
+from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import Action, CallTool, Principal, UseTool
 from cellwall.runtime import policies, policy_places
-from cellwall.runtime.policies import effective_policy
+from cellwall.runtime.policies import effective_policy, judge_by_rules
 
 CLONE = '{"permissions": {"allow": ["Bash"], "deny": ["Read(.env)"]}}'
 
@@ -179,3 +180,28 @@ def test_a_cloned_project_allows_no_package_and_denies_one(place):
     policy = effective_policy(named=(), cwd=folder, environ=environ(place))
     assert policy.about_package("pypi", "x").ruling(None).decision is None
     assert verdict(place, "Install(pypi:y)") == "deny"
+
+
+@pytest.mark.requirement("POL-5", "SRV-7")
+def test_tool_of_a_server_gets_no_file_of_cellwall_by_any_key_that_names_files(place):
+    user(place, '[permissions]\nallow = ["mcp__disk"]\n')
+    state = place / "state"
+    state.mkdir()
+
+    def judged(arguments):
+        action = Action(
+            principal=Principal("agent", "mcp"),
+            operation=CallServerTool("disk", "save", arguments, None),
+        )
+        found = judge_by_rules(action, named=(), environ=environ(place), is_observing=False)
+        return found.verdict.word
+
+    named = str(state / "audit" / "lock")
+    for arguments in (
+        {"path": named},
+        {"options": [{"target_file": f"file://{named}"}]},
+        {"directory": str(state), "name": "audit/lock"},
+    ):
+        assert judged(arguments) == "deny", arguments
+    assert judged({"path": "/elsewhere/lock"}) == "allow"
+    assert judged({"text": f"the lock is {named}"}) == "allow", "a mention is no path"

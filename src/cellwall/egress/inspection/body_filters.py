@@ -337,3 +337,12 @@ def clean_headers(headers: Headers, echoes: EchoIndex, *, has_body: bool) -> Fie
 def _coding(headers: Headers) -> str:
     values = (value for name, value in headers if name == b"content-encoding")
     return b",".join(values).decode("latin-1")
+
+
+async def pieces_of(cleaner: ResponseCleaner | None, data: bytes) -> AsyncIterator[bytes]:
+    """The pieces of a response body that may be sent to the cell."""
+    if cleaner is None:
+        yield data
+        return
+    async for piece in cleaner.feed(data):
+        yield piece

@@ -280,7 +280,7 @@ class ConnectionRecord:
     def __init__(self, audit: EgressAudit, facts: dict[str, Json]) -> None:
         """`facts` are part of both events."""
         self._audit = audit
-        self._context = audit.context
+        self.context = audit.context
         self._facts = facts
         self._address = ""
         self._began_s = time.monotonic()
@@ -290,7 +290,7 @@ class ConnectionRecord:
     @property
     def action_id(self) -> str:
         """The action whose events these are."""
-        return self._context.action_id
+        return self.context.action_id
 
     async def write_opened(
         self, addresses: Sequence[IPv4Address | IPv6Address], *, is_intercepted: bool
@@ -303,7 +303,7 @@ class ConnectionRecord:
                 "addresses": [str(address) for address in addresses],
                 "tls_opened": is_intercepted,
             },
-            self._context,
+            self.context,
         )
 
     def set_peer(self, sock: socket.socket) -> None:
@@ -331,4 +331,4 @@ class ConnectionRecord:
         if error is not None:
             body["code"] = error.code
             body["reason"] = error.message
-        self._audit.record_later(body, self._context)
+        self._audit.record_later(body, self.context)

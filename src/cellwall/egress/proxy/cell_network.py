@@ -194,8 +194,8 @@ class ProxyNetwork:
 
     async def _end(self, servers: Sequence[_Server]) -> None:
         await asyncio.gather(*(server.close() for server in servers))
+        await self.session.service_connections.end()
         self.session.pool.close()
-        await self.session.end_services()
         await self.session.audit.drain()
 
 

@@ -145,7 +145,7 @@ class UpstreamConnection:
         sock, connection_record = await session.connect(target, via=via)
         transport = SocketStream(sock, budget=session.budget)
         stream: ByteStream = transport
-        if is_tls and target.destination.service is None:
+        if is_tls:
             try:
                 until = asyncio.get_running_loop().time() + session.settings.connect_timeout_s
                 tls = session.shared.upstream_tls

@@ -18,6 +18,7 @@ from h2.events import (
 from hpack import NeverIndexedHeaderTuple
 
 from cellwall.core.errors import CellwallError, EgressRefused
+from cellwall.egress.inspection.body_filters import pieces_of
 from cellwall.egress.inspection.injection import OutgoingHead
 from cellwall.egress.protocols.h2_frames import REFUSED_COST, RESPONSE_CREDIT
 from cellwall.egress.protocols.http1_framing import Fields, bad_request, bad_response
@@ -33,7 +34,7 @@ from cellwall.egress.proxy.client_connection import ClientConnection, refusal
 from cellwall.egress.proxy.connections import UpstreamConnection
 from cellwall.egress.proxy.h2_connection import STREAM_BYTES, Http2Connection
 from cellwall.egress.proxy.h2_streams import Data, Reset, StreamInbox
-from cellwall.egress.proxy.http1_exchange import pieces_of, stop
+from cellwall.egress.proxy.http1_exchange import stop
 from cellwall.egress.proxy.request_filter import (
     FilteredResponse,
     RequestFilter,

@@ -6,7 +6,7 @@ The numbered steps are in `request_filter`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 
 from cellwall.core.errors import CellwallError, EgressRefused
@@ -15,6 +15,7 @@ from cellwall.egress.inspection.body_filters import (
     EchoDetector,
     ResponseCleaner,
     clean_headers,
+    pieces_of,
 )
 from cellwall.egress.inspection.injection import OutgoingHead
 from cellwall.egress.limits import PoolKey
@@ -32,6 +33,7 @@ from cellwall.egress.proxy.client_connection import (
     no_refusal,
 )
 from cellwall.egress.proxy.connections import DownstreamConnection, UpstreamConnection
+from cellwall.egress.proxy.host_service_exchange import HostServiceExchange
 from cellwall.egress.proxy.relay import InspectBytes
 from cellwall.egress.proxy.request_filter import RequestFilter, RequestUpload
 from cellwall.egress.proxy.session import Destination, ResolvedDestination, Session
@@ -70,6 +72,7 @@ class Http1Exchange:
         self._fresh: ResolvedDestination | None = fixed
         destination = None if fixed is None else fixed.destination
         self._filter = RequestFilter(session, connection, _fixed=destination, _is_tls=is_tls)
+        self._services = HostServiceExchange(session, connection, self._client, self._filter)
 
     async def run(self) -> tuple[HttpRequest, bytes] | None:
         """Serve all requests; returns a CONNECT request and the bytes behind it, if one comes."""
@@ -96,6 +99,7 @@ class Http1Exchange:
                 self._server = None
             raise
         finally:
+            self._services.close()
             if isinstance(self._ready, UpstreamConnection):
                 self._ready.drop()
             if self._server is not None:
@@ -116,6 +120,11 @@ class Http1Exchange:
     ) -> bool:
         await upload.gather()
         outgoing = await self._prepare(request, destination)
+        if destination.service is not None:
+            await self._services.answer(request, destination, outgoing)
+            if not upload.is_complete:
+                await self._client.stream.close_after_answer()
+            return upload.is_complete and await self._end_response()
         server = await self._send_request(request.method, outgoing, destination, upload)
         if upload.is_complete:
             return await self._relay_response(request, destination, server)
@@ -238,11 +247,14 @@ class Http1Exchange:
         finally:
             if filtered.cleaner is not None:
                 filtered.cleaner.close()
+        return await self._end_response()
+
+    async def _end_response(self) -> bool:
         # The response is complete: a refusal of the next request can be sent.
         self._connection.encode_refusal = http_refusal
-        if client.codec.rest:
+        if self._client.codec.rest:
             await self._session.share.wait_turn()
-        return client.codec.next_cycle()
+        return self._client.codec.next_cycle()
 
     async def _relay_body(
         self, server: UpstreamConnection, cleaner: ResponseCleaner | None, first: bytes
@@ -319,15 +331,6 @@ class Http1Exchange:
             look_up=scan.check,
             look_down=None if echoes is None else EchoDetector(echoes).check,
         )
-
-
-async def pieces_of(cleaner: ResponseCleaner | None, data: bytes) -> AsyncIterator[bytes]:
-    """The pieces of a response body that may be sent to the cell."""
-    if cleaner is None:
-        yield data
-        return
-    async for piece in cleaner.feed(data):
-        yield piece
 
 
 async def stop(pump: asyncio.Task[None]) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cellwall.core.errors import CellwallError, EgressRefused
-from cellwall.core.network import EgressContext, HostService, Scheme, SecretUse
+from cellwall.core.network import EgressContext, HostService, SecretUse
 from cellwall.egress.destinations.addresses import Address, Own, own_addresses
 from cellwall.egress.destinations.allowlist import Allowlist, AllowRule
 from cellwall.egress.destinations.cell_dns import MAX_NAMES, NameTable, looks_like_data
@@ -34,7 +34,6 @@ from cellwall.egress.limits import (
     SessionBudget,
 )
 from cellwall.egress.proxy.audit_events import (
-    SERVICE,
     ConnectionRecord,
     EgressAudit,
     LeakLimit,
@@ -43,6 +42,7 @@ from cellwall.egress.proxy.audit_events import (
     RecordEvent,
 )
 from cellwall.egress.proxy.relay import PipePool
+from cellwall.egress.proxy.service_connections import ServiceConnections
 
 if TYPE_CHECKING:
     from cellwall.egress.proxy.certificate_authority import Authority
@@ -135,13 +135,13 @@ class SharedEgressState:
 
 
 _SERVICE_PORT = 443
-_SERVICE_SCHEMES: dict[int, Scheme] = {_SERVICE_PORT: "https", 80: "http"}
+_SERVICE_PORTS = frozenset({_SERVICE_PORT, 80})
 """Without TLS as well: the connection ends in this process, and TLS costs more than the answer."""
 
 
 def _served(host: str, port: int, service: HostService) -> Destination:
     """The destination of a service: TLS is intercepted, for there is no server behind it."""
-    if port not in _SERVICE_SCHEMES:
+    if port not in _SERVICE_PORTS:
         raise EgressRefused(
             f"{host} is served on port {_SERVICE_PORT} only in this sandbox",
             hint=f"Use https://{host}/.",
@@ -169,7 +169,6 @@ class Session:
         self.offered: Mapping[str, bytes] = {
             path: content for each in services for path, content in each.offered.items()
         }
-        self._serving: set[asyncio.Task[None]] = set()
         self.authority = authority
         self.allowlist = allowlist
         self.secrets = tuple(secrets)
@@ -181,6 +180,7 @@ class Session:
         self.names = NameTable()
         self.echoes = Echoes()
         self.pool = ConnectionPool(shared.slots)
+        self.service_connections = ServiceConnections(self.pool)
         self._numbers = itertools.count(1)
         self._new_names = _NewNames()
         self._look_ups = asyncio.Semaphore(_MAX_SESSION_LOOKUPS)
@@ -324,6 +324,21 @@ class Session:
         self, target: ResolvedDestination, *, via: str
     ) -> tuple[socket.socket, ConnectionRecord]:
         """Steps 4 to 6. The caller owns the socket and must close the record."""
+        connection_record = await self.admit(target, via=via)
+        try:
+            sock = await dial(
+                target.addresses, target.destination.port, timeout_s=self.settings.connect_timeout_s
+            )
+        except BaseException as error:
+            connection_record.write_closed(
+                error=error if isinstance(error, CellwallError) else None
+            )
+            raise
+        connection_record.set_peer(sock)
+        return sock, connection_record
+
+    async def admit(self, target: ResolvedDestination, *, via: str) -> ConnectionRecord:
+        """Steps 4 and 5. The caller must close the record."""
         self.budget.check("up")
         self.budget.check("down")
         self.budget.count_connection()
@@ -345,40 +360,12 @@ class Session:
             await connection_record.write_opened(
                 target.addresses, is_intercepted=destination.intercepts_tls
             )
-            if destination.service is not None:
-                return self._connect_service(destination.service, destination), connection_record
-            sock = await dial(
-                target.addresses, target.destination.port, timeout_s=self.settings.connect_timeout_s
-            )
         except BaseException as error:
             connection_record.write_closed(
                 error=error if isinstance(error, CellwallError) else None
             )
             raise
-        connection_record.set_peer(sock)
-        return sock, connection_record
-
-    def _connect_service(self, service: HostService, destination: Destination) -> socket.socket:
-        """One end of a socket pair; the service answers on the other one."""
-        ours, theirs = socket.socketpair()
-
-        def report(error: CellwallError) -> None:
-            self.record_refusal(error, host=destination.host, port=destination.port, via=SERVICE)
-
-        scheme = _SERVICE_SCHEMES[destination.port]
-        serving = self.shared.loop.create_task(
-            service.serve(theirs, self.audit.context, report, scheme=scheme)
-        )
-        self._serving.add(serving)
-        serving.add_done_callback(self._serving.discard)
-        return ours
-
-    async def end_services(self) -> None:
-        """Stop what services still do for this session: no record may follow its end."""
-        for serving in self._serving:
-            serving.cancel()
-        if self._serving:
-            await asyncio.wait(tuple(self._serving))
+        return connection_record
 
 
 class _NewNames:

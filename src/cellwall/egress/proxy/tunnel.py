@@ -169,7 +169,9 @@ async def _connect_upstream(
     connection is made for its first allowed request.
     """
     destination = target.destination
-    if HTTP_2.encode() not in hello.protocols or session.is_http1_only(destination):
+    is_service = destination.service is not None  # which answers HTTP/1.1
+    offers_http2 = HTTP_2.encode() in hello.protocols
+    if is_service or not offers_http2 or session.is_http1_only(destination):
         return None
     try:
         protocols = HTTP_2, HTTP_1

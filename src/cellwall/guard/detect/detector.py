@@ -61,8 +61,12 @@ class Detector:
 
     def _in_view(self, view: View, kind: Kind) -> Iterator[Hit]:
         sweep = self._vocabulary.sweep(view)
-        spots = weigh_by_context(sweep, chain(self._rules.find(sweep), structure.find(sweep, kind)))
-        found = _as_hits(sweep, [trim_spot(spot, sweep.data) for spot in spots])
+        found: list[Hit] = []
+        if sweep.stretches:  # all rules and detectors need a keyword
+            spots = weigh_by_context(
+                sweep, chain(self._rules.find(sweep), structure.find(sweep, kind))
+            )
+            found = _as_hits(sweep, [trim_spot(spot, sweep.data) for spot in spots])
         if kind == "output":
             # A request by a person is a task, not an attack.
             found += tasks.find(view)

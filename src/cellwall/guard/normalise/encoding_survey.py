@@ -25,8 +25,11 @@ _HEX_OR_TURNED = f"{_DIGITS}ABCDEFabcdefNOPQRSnopqrs"
 _OF_TEXT = "234567"
 """With these begin the numbers of printable ASCII characters."""
 _HEX = f"{_DIGITS}ABCDEFabcdef"
+_MIN_QUADS = 4
 _MIN_PAIRS = 8
 _MIN_BASE32 = 16
+MIN_ENCODED_CHARS = min(4 * _MIN_QUADS, 2 * _MIN_PAIRS, _MIN_BASE32, LONG_CHARS)
+"""No shorter text holds an encoded run."""
 
 Span = tuple[int, int]
 
@@ -83,7 +86,7 @@ def quads() -> Pattern:
     """Only as they are: with disguises among the choices, a picture drives the automaton through
     ever new states."""
     form = "".join(f"[{letters}][ \\t\\r\\n>]*" for letters in _quad())
-    return Pattern(f"(?:{form}){{4,}}={{0,2}}")
+    return Pattern(f"(?:{form}){{{_MIN_QUADS},}}={{0,2}}")
 
 
 def _quad() -> list[str]:
@@ -223,6 +226,10 @@ TOKEN = Pattern(
 _TOKEN_AT = re.compile(TOKEN.source.encode())
 """The same in another engine, four times as quick to ask at one place. It does not go back far:
 what may be long in it is followed by nothing, or by what cannot be a part of it."""
+
+
+has_token_signs = re.compile(rb"[&?%\\=+]").search
+"""Each `TOKEN` has at least one of these, and so has an escaped line in JSON."""
 
 
 def token_spans(image: bytes, surveyed: SurveyResult) -> Iterator[Span]:

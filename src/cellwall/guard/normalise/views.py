@@ -10,7 +10,11 @@ from cellwall.guard.normalise.characters import as_image, lowered
 from cellwall.guard.normalise.cleaning import Cleaned, clean_text
 from cellwall.guard.normalise.disguises import undo_disguises
 from cellwall.guard.normalise.encoded_runs import Decoded, decode_runs
-from cellwall.guard.normalise.encoding_survey import survey
+from cellwall.guard.normalise.encoding_survey import (
+    MIN_ENCODED_CHARS,
+    has_token_signs,
+    survey,
+)
 from cellwall.guard.normalise.inline_escapes import decode_inline
 from cellwall.guard.normalise.invisible import (
     hidden_messages,
@@ -170,9 +174,10 @@ class _Unfolder:
             yield text, PieceMap(joined, track), (*via, *names)
 
     def _decode(self, plain: str, image: bytes, via: tuple[str, ...]) -> Iterator[Decoded]:
-        found = survey(image)
-        yield from decode_runs(image, found, self._attempts["runs"])
-        yield from decode_inline(plain, image, found, self._attempts["inline"])
+        if len(image) >= MIN_ENCODED_CHARS or has_token_signs(image):
+            found = survey(image)
+            yield from decode_runs(image, found, self._attempts["runs"])
+            yield from decode_inline(plain, image, found, self._attempts["inline"])
         yield from undo_disguises(plain, image, _last_disguises(via), self._attempts["disguises"])
 
 

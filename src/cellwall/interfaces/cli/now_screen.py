@@ -32,6 +32,7 @@ class NowScreen(App[None]):
     CSS = """
     #tiles { height: auto; text-style: bold; }
     #sandboxes { height: auto; max-height: 30%; }
+    #latencies { height: auto; max-height: 20%; }
     #questions { height: auto; max-height: 40%; }
     #events { height: 1fr; }
     """
@@ -52,7 +53,7 @@ class NowScreen(App[None]):
 
     def compose(self) -> ComposeResult:
         yield Static(id="tiles", markup=False)
-        for name in ("sandboxes", "questions", "events"):
+        for name in ("sandboxes", "latencies", "questions", "events"):
             with VerticalScroll(id=name, can_focus=False):
                 yield Static(id=f"{name}-text", markup=False)
         yield Footer()
@@ -72,10 +73,12 @@ class NowScreen(App[None]):
         self._show(view)
 
     def _show(self, view: NowView) -> None:
-        self._put("tiles", Text(view.tiles()))
-        self._put("sandboxes-text", _lines((line, "") for line in view.sandbox_lines()))
+        columns = self.size.width
+        self._put("tiles", Text(view.tiles(columns)))
+        self._put("sandboxes-text", _lines((line, "") for line in view.sandbox_lines(columns)))
+        self._put("latencies-text", _lines((line, "cyan") for line in view.latency_lines(columns)))
         self._put("questions-text", self._questions(view))
-        events = view.event_lines(self.size.width)
+        events = view.event_lines(columns)
         self._put("events-text", _lines((line, _COLOURS.get(word, "")) for word, line in events))
 
     def _put(self, name: str, text: Text) -> None:

@@ -29,6 +29,8 @@ from cellwall.runtime.session_data import readable_keys
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_COLUMNS = 20
+_WIDE_COLUMNS = 100
+"""Below it, lines leave out what a person can look up."""
 _MAX_SANDBOXES = 50
 _MAX_ROWS = 30
 
@@ -45,10 +47,17 @@ class ShownSandbox:
     memory_bytes: int | None
     usage: UsageHistory
 
-    def line(self) -> str:
+    def line(self, columns: int) -> str:
         cpu = self.usage.cpu[-1] if self.usage.cpu else 0.0
         state = "busy" if self.is_busy else "idle"
         memory = (self.memory_bytes or 0) / MIB
+        if columns < _WIDE_COLUMNS:
+            bars = max(4, min(_SPARK_COLUMNS, (columns - 44) // 2))
+            return (
+                f"{one_line(self.id, most=12):12} {state} "
+                f"{cpu:5.0%} {spark(self.usage.cpu, most=1.0, columns=bars):{bars}} "
+                f"{memory:6.0f} MiB {spark(self.usage.memory, columns=bars):{bars}}"
+            ).rstrip()
         return (
             f"{one_line(self.id, most=32):32} {state} {self.age_s:7.0f}s "
             f"cpu {cpu:6.1%} {spark(self.usage.cpu, most=1.0):{_SPARK_COLUMNS}} "
@@ -65,18 +74,41 @@ class NowView:
     sandboxes: tuple[ShownSandbox, ...]
     questions: tuple[Question, ...]
 
-    def tiles(self) -> str:
-        """Counts of the last minutes in one line."""
+    def tiles(self, columns: int) -> str:
+        """Counts of the last minutes, in as many lines as they need."""
         median, slow = self.happened.latency_s(0.5), self.happened.latency_s(0.95)
         limits = ", ".join(f"{one_line(name)} {count}" for name, count in self.happened.limits)
-        return (
-            f"sandboxes {len(self.sandboxes)}   runs/s {self.happened.runs_per_s:.1f}   "
-            f"denied {sum(self.happened.refusals)}   median {_span(median)}   "
-            f"95 % {_span(slow)}   limits hit {limits or 'none'}   waiting {len(self.questions)}"
+        words = (
+            f"sandboxes {len(self.sandboxes)}",
+            f"runs/s {self.happened.runs_per_s:.1f}",
+            f"denied {sum(self.happened.refusals)}",
+            f"median {_span(median)}",
+            f"95 % {_span(slow)}",
+            f"limits hit {limits or 'none'}",
+            f"waiting {len(self.questions)}",
         )
+        lines = [words[0]]
+        for word in words[1:]:
+            if len(lines[-1]) + 3 + len(word) <= columns:
+                lines[-1] += f"   {word}"
+            else:
+                lines.append(word)
+        return "\n".join(lines)
 
-    def sandbox_lines(self) -> list[str]:
-        return [each.line() for each in self.sandboxes[:_MAX_SANDBOXES]] or ["no live sandboxes"]
+    def sandbox_lines(self, columns: int) -> list[str]:
+        shown = [each.line(columns) for each in self.sandboxes[:_MAX_SANDBOXES]]
+        return shown or ["no live sandboxes"]
+
+    def latency_lines(self, columns: int) -> list[str]:
+        """Runs by their time, one bar for each bin; empty without runs."""
+        bins = self.happened.latency_bins
+        most = max((count for _, count in bins), default=1)
+        room = max(5, min(50, columns - 22))
+        return [
+            f"{'longer' if bound is None else _span(bound):>9} "
+            f"{'█' * max(1, round(room * count / most)) if count else '':{room}} {count}"
+            for bound, count in bins
+        ]
 
     def event_lines(self, columns: int) -> list[tuple[str, str]]:
         """The verdict and the line of each event, the newest first."""
@@ -84,15 +116,21 @@ class NowView:
         return [(each.verdict, _event_line(each, columns)) for each in rows]
 
     def question_lines(self, columns: int) -> list[str]:
-        return [
-            f"{each.id}  {max(0.0, each.deadline_s - time.time()):4.0f} s left  "
-            f"{one_line(each.principal.name, most=20)}  {one_line(each.tool, most=20)}: "
-            f"{one_line(each.text, most=max(20, columns - 80))}"
-            for each in self.questions
-        ]
+        is_wide = columns >= _WIDE_COLUMNS
+        lines = []
+        for each in self.questions:
+            left_s = max(0.0, each.deadline_s - time.time())
+            name = one_line(each.id, most=32) if is_wide else one_line(each.id[:12])
+            head = f"{name}  {left_s:4.0f} s{' left' if is_wide else ''}  "
+            who = f"{one_line(each.principal.name, most=20)}  " if is_wide else ""
+            head += f"{who}{one_line(each.tool, most=20)}: "
+            lines.append(head + one_line(each.text, most=max(20, columns - len(head))))
+        return lines
 
     def to_text(self, *, columns: int) -> str:
-        lines = [self.tiles(), "", *self.sandbox_lines()]
+        lines = [self.tiles(columns), "", *self.sandbox_lines(columns)]
+        if times := self.latency_lines(columns):
+            lines += ["", "Run time, last 5 minutes:", *times]
         if self.questions:
             lines += ["", "Questions (cellwall approvals show ID):", *self.question_lines(columns)]
         lines += ["", *(line for _, line in self.event_lines(columns))]
@@ -106,6 +144,9 @@ class NowView:
             "denied": sum(happened.refusals),
             "latency_median_s": happened.latency_s(0.5),
             "latency_p95_s": happened.latency_s(0.95),
+            "latencies": [
+                {"at_most_s": bound, "count": count} for bound, count in happened.latency_bins
+            ],
             "limits": dict(happened.limits),
             "sandboxes": [
                 json_fields(each, "id", "owner", "is_busy", "age_s", "cpu_s", "memory_bytes")
@@ -168,9 +209,9 @@ class NowReader:
         return NowView(self._live.snapshot(None), sandboxes, tuple(self.inbox.waiting()))
 
 
-def spark(values: Sequence[float], *, most: float = 0.0) -> str:
+def spark(values: Sequence[float], *, most: float = 0.0, columns: int = _SPARK_COLUMNS) -> str:
     """The newest values as bars; `most` is the least value of the highest bar."""
-    shown = list(values)[-_SPARK_COLUMNS:]
+    shown = list(values)[-columns:]
     top = max([most, *shown, 1e-9])
     return "".join(_BARS[min(7, int(8 * value / top))] for value in shown)
 
@@ -183,7 +224,9 @@ def _span(seconds: float | None) -> str:
 
 def _event_line(event: Happening, columns: int) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(event.at_s))
+    word = one_line(event.verdict or event.kind, most=10)  # of a log that may have been altered
+    head = f"{clock}  {word:10}  "
+    if columns >= _WIDE_COLUMNS:
+        head += f"{one_line(event.by, most=16):16}  "
     reason = f"  ({one_line(event.reason, most=80)})" if event.reason else ""
-    text = one_line(event.text, most=max(20, columns - 40))
-    who = one_line(event.by, most=16)
-    return f"{clock}  {event.verdict or event.kind:10}  {who:16}  {text}{reason}"
+    return f"{head}{one_line(event.text, most=max(20, columns - len(head)))}{reason}"

@@ -29,6 +29,7 @@ from cellwall.interfaces.http import (
     egress_routes,
     file_routes,
     health_routes,
+    host_routes,
     inventory_routes,
     log_status_routes,
     lookup_routes,
@@ -48,6 +49,7 @@ from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.dashboard.page_list import dashboard_routers
 from cellwall.interfaces.http.forwarded import ForwardedClients
 from cellwall.interfaces.http.gate import Gate
+from cellwall.interfaces.http.host_examination import HostExaminer
 from cellwall.interfaces.http.kept_sessions import KeptSessions
 from cellwall.interfaces.http.mcp_routes import mcp_endpoint, mcp_routes
 from cellwall.interfaces.http.presence import ServicePresence
@@ -96,6 +98,7 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, tool_server_routes.routes),
         (API, alert_routes.routes),
         (API, stop_routes.routes),
+        (API, host_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),
         (API, metrics_routes.routes),
@@ -151,6 +154,7 @@ def make_application(
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),
                 live=LiveView(app.store.home, app.keys),
                 usages=SandboxUsages(app, sandboxes),
+                examiner=HostExaminer(app, settings.public_url),
             )
             tasks.start_soon(sandboxes.watch)
             tasks.start_soon(approvals.run)

@@ -29,6 +29,7 @@ from cellwall.interfaces.http.bodies.lookups import (
 )
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, may, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
+from cellwall.interfaces.http.policy_routes import rule_place
 from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.service import CurrentService, Service
 from cellwall.runtime.approval_board import VIA
@@ -86,6 +87,12 @@ async def answer_approval(
         require(service, caller, Permission.APPROVALS_ANSWER)
     if kind is AnswerKind.RULE:
         require(service, caller, Permission.POLICY_WRITE)
+        if rule_place(service) is None:
+            raise BadInput(
+                "the policy that is shipped with the service gets no rules",
+                hint="Allow it once or for the session, or write a policy: cellwall policy init",
+                code="CW-NO-EFFECT",
+            )
     if body.shown_sha256 not in {None, question.shown_sha256}:
         raise BadInput(
             "the question is not the one that was shown",

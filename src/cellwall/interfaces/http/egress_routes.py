@@ -28,7 +28,6 @@ from cellwall.interfaces.http.callers import Caller, CurrentCaller, may, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.policy_routes import rule_place, service_policy
 from cellwall.interfaces.http.problems import raise_for_refusal
-from cellwall.interfaces.http.sandboxes import default_policy
 from cellwall.interfaces.http.service import CurrentService, Service
 from cellwall.runtime.policies import Policy
 
@@ -88,11 +87,8 @@ async def write_host_rule(
 
 
 def _access(service: Service, policy: Policy, host: str) -> HostAccess:
-    place = rule_place(service)
-    # A new file of the user would replace the shipped policy as a whole.
-    is_shipped = default_policy(service.app) is not None
     try:
-        return host_access(host, policy=policy, place=None if is_shipped else place)
+        return host_access(host, policy=policy, place=rule_place(service))
     except ValueError:  # a lone surrogate
         raise BadInput("this is not a host", hint="Name it as in api.example.com.") from None
 

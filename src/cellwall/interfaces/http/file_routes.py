@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.requests import ClientDisconnect
 
 from cellwall.core.errors import BadInput
-from cellwall.core.files import ByteSink, FileEntry, FileOperation, StreamedFile
+from cellwall.core.files import ByteSink, FileEntry, FileOperation, StreamedFile, WorkspaceDiff
 from cellwall.core.outcomes import Outcome
 from cellwall.core.text import plain
 from cellwall.interfaces.http.bodies import ERRORS, ErrorResponse
-from cellwall.interfaces.http.bodies.sessions import Entry, Listing
+from cellwall.interfaces.http.bodies.sessions import ChangedEntry, DiffBody, Entry, Listing
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, current_caller
 from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.problems import RefusedOutcome, raise_for_refusal
@@ -161,6 +162,16 @@ async def remove_file(
         if if_match is not None:
             await _check_tags(sandbox, caller, path, if_match, None)
         await _perform(sandbox, caller, FileOperation("remove", path))
+
+
+@routes.get("/sessions/{session_id}/diff")
+async def read_diff(service: CurrentService, caller: CurrentCaller, session_id: str) -> DiffBody:
+    """What was changed in the workspace since the start. Judged and recorded as a read of all."""
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
+    found = (await _perform(sandbox, caller, FileOperation("diff", "."))).payload
+    assert isinstance(found, WorkspaceDiff)  # noqa: S101  # by `Workspaces.operate`
+    changes = [ChangedEntry.model_validate(plain(asdict(each))) for each in found.changes]
+    return DiffBody(changes=changes, total=found.total, diff=str(plain(found.text)))
 
 
 async def _perform(sandbox: OwnedSandbox, caller: Caller, operation: FileOperation) -> Outcome:

@@ -26,6 +26,7 @@ _HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
 _SIGN_IN = "/v1/auth/"

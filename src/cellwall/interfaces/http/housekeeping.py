@@ -19,7 +19,9 @@ from cellwall.admin.text_indexer import TextIndexer
 from cellwall.admin.tls_files import TlsFiles
 from cellwall.core.account_ports import AccountsPort
 from cellwall.core.errors import CellwallError
-from cellwall.interfaces.http.sandboxes import OwnedSandboxes
+from cellwall.core.types import Permission, Principal
+from cellwall.interfaces.http.sandboxes import INTERFACE, OwnedSandboxes
+from cellwall.runtime.session_data import readable_keys
 from cellwall.runtime.wiring import App, principal, sweep_state
 
 _LOOK_EVERY_S = 1.0
@@ -59,8 +61,9 @@ class Housekeeping:
     async def watch_owners(
         self, store: AccountsPort, sandboxes: Callable[[], OwnedSandboxes | None]
     ) -> None:
-        """End the sandboxes of users who were removed or disabled: no user could reach them, and
-        their processes would run on. The revision changes with every such change, and is cheap."""
+        """End the sandboxes of users who were removed or disabled, or whose role has lost what a
+        sandbox has: their processes would run on, with its egress and secrets. The revision changes
+        with every such change, and is cheap."""
         seen = -1
         while True:
             await anyio.sleep(_LOOK_EVERY_S)
@@ -68,10 +71,21 @@ class Housekeeping:
                 revision = await store.revision()
                 live = sandboxes()
                 if revision != seen and live is not None:
-                    await _end_orphans(store, live)
+                    await self._end_orphans(store, live)
                     seen = revision
             except CellwallError as error:
                 _log.warning("sandboxes of removed users were not looked for: %s", error.code)
+
+    async def _end_orphans(self, store: AccountsPort, sandboxes: OwnedSandboxes) -> None:
+        for owner_id in {each.owner_id for each in sandboxes.all()}:
+            user = await store.find_user(owner_id)
+            has: frozenset[Permission] = frozenset()
+            if user is not None and not user.is_disabled:
+                who = Principal(user.name, INTERFACE, user.role)
+                has = frozenset(self.app.runtime.roles.role_of(who).permissions)
+            for each in sandboxes.all():
+                if each.owner_id == owner_id and not each.needs <= has:
+                    await sandboxes.end(each)
 
     async def _rotate_keys(self) -> None:
         await self.accounts.rotate_aged_keys(by=principal("cellwall"))
@@ -105,20 +119,11 @@ async def watch_alerts(app: App) -> None:
 
 async def index_texts(app: App) -> None:
     """Index the text of records in a thread, until the service ends."""
-    indexer = TextIndexer(app.store.home, app.keys)
+    home, settings = app.store.home, app.settings
+    indexer = TextIndexer(home, lambda: readable_keys(home, lambda: settings))
     indexer.start()
     try:
         await anyio.sleep_forever()
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(indexer.stop)
-
-
-async def _end_orphans(store: AccountsPort, sandboxes: OwnedSandboxes) -> None:
-    for owner_id in {each.owner_id for each in sandboxes.all()}:
-        user = await store.find_user(owner_id)
-        if user is not None and not user.is_disabled:
-            continue
-        for each in sandboxes.all():
-            if each.owner_id == owner_id:
-                await sandboxes.end(each)

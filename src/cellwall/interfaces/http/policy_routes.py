@@ -87,8 +87,11 @@ def service_policy(service: Service) -> Policy:
     return effective_policy(named=named, cwd="/", environ=os.environ)
 
 
-def rule_place(service: Service) -> PolicyPlace:
-    """The file that gets rules that a person approves, and its layer."""
+def rule_place(service: Service) -> PolicyPlace | None:
+    """The file that gets rules that a person approves, and its layer. None where the shipped policy
+    counts: a first file of the user would replace it as a whole, and deny nearly everything."""
+    if default_policy(service.app) is not None:
+        return None
     return approved_rules_place(service.app.settings.policy.files, os.environ)
 
 

@@ -50,6 +50,11 @@ class Run:
         """Of its output and its outcome."""
         return self.events.characters + self._kept_characters
 
+    @property
+    def audit_id(self) -> str:
+        """Of the record of its outcome; empty until then."""
+        return "" if self._outcome is None else str(self._outcome["audit_id"])
+
     def end(self, outcome: Outcome) -> None:
         """The last events: rest of the output, or all of a run without a sink; results, outcome."""
         events = self.events
@@ -96,8 +101,9 @@ class Runs:
     def begin(self, work: Work, *, key: str | None, request: bytes) -> Run:
         """Start a run, or join the run of an earlier request with this key."""
         self._forget()
-        digest = hashlib.sha256(request).hexdigest()
+        digest = ""
         if key is not None:
+            digest = hashlib.sha256(request).hexdigest()
             joined = self._joined(key, digest)
             if joined is not None:
                 return joined
@@ -120,6 +126,17 @@ class Runs:
     def output(self) -> str:
         """The output of all these runs, the oldest first."""
         return "".join(run.events.output() for run in self._runs.values())
+
+    def output_under_way(self) -> str:
+        """The output of the runs that have not ended, the oldest first."""
+        running = (run for run in self._runs.values() if run.ended_at is None)
+        return "".join(run.events.output() for run in running)
+
+    def outputs(self) -> dict[str, str]:
+        """The output of each ended run that is kept, by the id of its record."""
+        return {
+            run.audit_id: run.events.output() for run in self._runs.values() if run.audit_id != ""
+        }
 
     def _joined(self, key: str, digest: str) -> Run | None:
         before = self._by_key.get(key)

@@ -23,7 +23,7 @@ from cellwall.core.errors import Busy, CellwallError, NotFound, StorageError
 from cellwall.core.limits import Limits
 from cellwall.core.messages import SessionStore
 from cellwall.core.outcomes import Outcome
-from cellwall.core.types import Json, OutputSink, Principal, SetDomains
+from cellwall.core.types import Json, OutputSink, Permission, Principal, SetDomains
 from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.runs import Runs
 from cellwall.interfaces.sandbox_options import with_limits
@@ -45,10 +45,10 @@ class OwnedSandbox:
     host: LocalHost
     owner_id: str
     team_id: str | None
-    template: str
     limits: Limits
     keep_alive_s: float
     runs: Runs
+    spec: SandboxSpec
     made_s: float = field(default_factory=time.time)
     used_at: float = field(default_factory=time.monotonic)
     busy: int = 0
@@ -60,6 +60,20 @@ class OwnedSandbox:
     @property
     def id(self) -> str:
         return self.host.id
+
+    @property
+    def template(self) -> str:
+        return self.spec.template
+
+    @property
+    def needs(self) -> frozenset[Permission]:
+        """Of its owner's role, for what programs in it have for as long as they run."""
+        given = (
+            (self.host.domains, Permission.NETWORK_USE),
+            (self.spec.registries, Permission.PACKAGES_INSTALL),
+            (self.spec.secrets, Permission.SECRETS_USE),
+        )
+        return frozenset({Permission.SANDBOX_EXECUTE, *(need for thing, need in given if thing)})
 
     @property
     def ends_in_s(self) -> float:
@@ -141,7 +155,13 @@ class OwnedSandboxes:
                 self._app, spec, principal=who.principal(INTERFACE), resumed_id=resumed_id
             )
             made = OwnedSandbox(
-                host, who.user_id, team_id, spec.template, limits, keep_alive_s, Runs(self._tasks)
+                host=host,
+                owner_id=who.user_id,
+                team_id=team_id,
+                limits=limits,
+                keep_alive_s=keep_alive_s,
+                runs=Runs(self._tasks),
+                spec=spec,
             )
             try:
                 await self._store_record(made)

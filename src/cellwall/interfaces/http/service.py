@@ -17,6 +17,7 @@ from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.messages import SessionStore
 from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.audit_verification import AuditVerification
+from cellwall.interfaces.http.host_examination import HostExaminer
 from cellwall.interfaces.http.kept_sessions import KeptSessions
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
@@ -84,6 +85,7 @@ class Service:
     spools: Spools
     live: LiveView
     usages: SandboxUsages
+    examiner: HostExaminer
     readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
     """Threads for reading the record and for scans; more would starve the runs."""
 

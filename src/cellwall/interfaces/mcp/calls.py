@@ -2,8 +2,9 @@
 
 Under protocol 2026-07-28 a question to a person ends the request: the client receives the question
 as the result and sends a new request with the answer. Meanwhile the action waits, judged and
-recorded once, under a token that only this client knows. Under older protocols the question is a
-request from the server. So each action runs in a task of its own, and requests follow it.
+recorded once, under a token that only this client knows: it runs in a task of its own, and requests
+follow it. Under older protocols the question is a request from the server, and the action runs in
+the task of its request.
 
 Text from the agent stands behind bars, and the whole question is indented: a client that renders
 Markdown shows it literally, and no text from the agent starts at the left edge. Only an explicit
@@ -34,7 +35,6 @@ from cellwall.core.types import Principal
 from cellwall.interfaces.mcp.results import INTERNAL, refusal, result_of, session_result
 from cellwall.interfaces.mcp.sessions import ClientSandboxes
 from cellwall.interfaces.mcp.tools import (
-    TOOLS,
     WITHOUT_SANDBOX,
     Arguments,
     arguments_of,
@@ -80,9 +80,16 @@ class PendingQuestion:
 class Call:
     """A running call: counts its output, and queues its questions and its result."""
 
-    def __init__(self, tool: str, arguments: Mapping[str, object] | None) -> None:
+    def __init__(
+        self,
+        tool: str,
+        arguments: Mapping[str, object] | None,
+        request: Arguments | tuple[str, str],
+    ) -> None:
+        """`request` are the checked arguments, or server and tool of another server's tool."""
         self.tool = tool
         self.arguments = dict(arguments or {})
+        self.request = request
         self.scope = anyio.CancelScope()
         self.written_bytes = 0
         # Unbounded, since no request may follow the call for a while: few questions, one result.
@@ -149,48 +156,63 @@ class Calls:
     def are_running(self) -> bool:
         return bool(self._under_way)
 
-    def begin(
-        self, tool: str, tool_input: Mapping[str, object] | None, *, can_ask: bool, counts: bool
+    def admit(
+        self,
+        tool: str,
+        tool_input: Mapping[str, object] | None,
+        *,
+        other: tuple[str, str] | None,
     ) -> Call:
-        """Start a call; raises `Busy` if there are too many, `BadInput` for wrong arguments."""
+        """A call that may run; raises `Busy` if there are too many, `BadInput` for wrong arguments.
+        `other` is the server and tool of a name that is not Cellwall's own."""
         if len(self._under_way) >= MAX_CALLS:
             raise Busy(
                 f"{MAX_CALLS} calls are already running",
                 hint="Wait for some of them to end.",
                 code="CW-BUSY",
             )
-        arguments = arguments_of(tool, tool_input) if tool in TOOLS else None
-        call = Call(tool, tool_input)
+        request = arguments_of(tool, tool_input) if other is None else other
+        call = Call(tool, tool_input, request)
         self._under_way.add(call)
-        self._tasks.start_soon(self._run, call, arguments, can_ask, counts)
         return call
 
-    async def _run(
+    async def run(self, call: Call, put: Put | None, *, counts: bool) -> CallToolResult:
+        """The result, in the task of the request. `put` asks the client of the request."""
+        try:
+            return await self._result(call, put, counts=counts)
+        finally:
+            self._under_way.discard(call)
+
+    def begin(self, call: Call, *, can_ask: bool, counts: bool) -> None:
+        """Start a call in a task of its own: a request that ends with a question leaves it."""
+        self._tasks.start_soon(self._follow, call, call.ask if can_ask else None, counts)
+
+    async def _follow(
         self,
         call: Call,
-        arguments: Arguments | None,
-        can_ask: bool,  # noqa: FBT001  # a task group passes no keywords
+        put: Put | None,
         counts: bool,  # noqa: FBT001  # a task group passes no keywords
     ) -> None:
         try:
             with call.scope:
-                try:
-                    if arguments is None:
-                        result = await self._call_other(call, can_ask=can_ask)
-                    else:
-                        result = await self._done(call, arguments, can_ask=can_ask, counts=counts)
-                except CellwallError as error:
-                    result = refusal(error)
-                except Exception as error:  # noqa: BLE001  # ERR-1: no trace of any exception leaves
-                    result = internal(error)
-                call.end(result)
+                call.end(await self._result(call, put, counts=counts))
         finally:
             call.close()
             self._under_way.discard(call)
             self._forget()
 
+    async def _result(self, call: Call, put: Put | None, *, counts: bool) -> CallToolResult:
+        try:
+            if isinstance(call.request, Arguments):
+                return await self._done(call, call.request, put, counts=counts)
+            return await self._call_other(call, call.request, put)
+        except CellwallError as error:
+            return refusal(error)
+        except Exception as error:  # noqa: BLE001  # ERR-1: no trace of any exception leaves
+            return internal(error)
+
     async def _done(
-        self, call: Call, arguments: Arguments, *, can_ask: bool, counts: bool
+        self, call: Call, arguments: Arguments, put: Put | None, *, counts: bool
     ) -> CallToolResult:
         operation = operation_of(call.tool, arguments)
         if operation is None:
@@ -202,7 +224,7 @@ class Calls:
             sandbox=sandbox,
             timeout_s=arguments.timeout_s,
             sink=call.count if counts else None,
-            ask=Elicitation(self._answerer, call.ask if can_ask else None),
+            ask=Elicitation(self._answerer, put),
         )
         return result_of(outcome, session=None if sandbox is None else sandbox.id)
 
@@ -210,12 +232,13 @@ class Calls:
         """The principal when the answer comes: a role may be lowered while a question waits."""
         return self._sandboxes.principal
 
-    async def _call_other(self, call: Call, *, can_ask: bool) -> CallToolResult:
+    async def _call_other(
+        self, call: Call, other: tuple[str, str], put: Put | None
+    ) -> CallToolResult:
         """A tool of another server."""
-        assert self._gateway is not None  # noqa: S101  # the server knows no other tools
-        put = call.ask if can_ask else None
+        assert self._gateway is not None  # noqa: S101  # which has found the tool
         ask = Elicitation(self._answerer, put)
-        return await self._gateway.call(call.tool, call.arguments, ask=ask, put=put)
+        return await self._gateway.call(other, call.arguments, ask=ask, put=put)
 
     async def _about_sessions(self, tool: str, arguments: Arguments) -> CallToolResult:
         if tool == "new_session":

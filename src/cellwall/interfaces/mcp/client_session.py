@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -23,6 +23,7 @@ from mcp_types import (
     CallToolRequestParams,
     CallToolResult,
     ElicitRequest,
+    ElicitRequestFormParams,
     InputRequiredResult,
     ListToolsResult,
     PaginatedRequestParams,
@@ -34,7 +35,8 @@ from cellwall import __version__
 from cellwall.config.debugging import shows_traces
 from cellwall.core.errors import CellwallError
 from cellwall.core.showing import one_line
-from cellwall.interfaces.mcp.calls import Call, Calls, PendingQuestion, can_ask, internal
+from cellwall.interfaces.mcp.call_requests import CallRequests
+from cellwall.interfaces.mcp.calls import Call, Calls, PendingQuestion, Put, can_ask, internal
 from cellwall.interfaces.mcp.results import refusal
 from cellwall.interfaces.mcp.sessions import ClientSandboxes
 from cellwall.interfaces.mcp.tools import ACCOUNT_TOOLS, TOOLS
@@ -95,8 +97,9 @@ class ClientSession:
             on_list_tools=self._list,
             on_call_tool=self._call,
         )
-        # Otherwise arguments and results would go to an exporter that the environment configures.
-        server.middleware.clear()
+        # Without the SDK's own: arguments and results would go to an exporter that the environment
+        # configures.
+        server.middleware[:] = [CallRequests(self._call)]
         try:
             async with anyio.create_task_group() as tasks:
                 gateway = None if self._others is None else await self._others.open(tasks)
@@ -134,34 +137,56 @@ class ClientSession:
     async def _call(
         self, ctx: ServerRequestContext[Any], params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
-        is_of_others = self._others is not None and await self._others.has(params.name)
-        if params.name not in TOOLS and not is_of_others:
-            raise MCPError(INVALID_PARAMS, f"unknown tool: {one_line(params.name)}")
+        other = None
+        if params.name not in TOOLS:
+            other = None if self._others is None else await self._others.find(params.name)
+            if other is None:
+                raise MCPError(INVALID_PARAMS, f"unknown tool: {one_line(params.name)}")
         try:
-            return await self._dispatch(ctx, params)
+            return await self._dispatch(ctx, params, other)
         except CellwallError as error:
             return refusal(error)
         except Exception as error:  # noqa: BLE001  # the SDK would send its message to the client
             return internal(error)
 
     async def _dispatch(
-        self, ctx: ServerRequestContext[Any], params: CallToolRequestParams
+        self,
+        ctx: ServerRequestContext[Any],
+        params: CallToolRequestParams,
+        other: tuple[str, str] | None,
     ) -> CallToolResult | InputRequiredResult:
         is_modern = is_version_at_least(ctx.protocol_version, _ANSWERS_WITH_QUESTIONS)
         wants_progress = "progress_token" in (ctx.meta or {})
+        may_ask = can_ask(ctx.session.client_capabilities)
         if params.request_state is not None or params.input_responses is not None:
             call = self._calls.resume(params.request_state, params.name, params.arguments)
             self._answer(call, params)
         else:
-            call = self._calls.begin(
-                params.name,
-                params.arguments,
-                can_ask=can_ask(ctx.session.client_capabilities),
-                counts=wants_progress,
-            )
+            call = self._calls.admit(params.name, params.arguments, other=other)
+            if not is_modern:
+                put = partial(_elicit, ctx) if may_ask else None
+                return await self._run(ctx, call, put, wants_progress=wants_progress)
+            self._calls.begin(call, can_ask=may_ask, counts=wants_progress)
         return await _RequestFollower(call, ctx, self._calls, self.sandboxes.wall_s).run(
-            is_modern=is_modern, wants_progress=wants_progress
+            wants_progress=wants_progress
         )
+
+    async def _run(
+        self,
+        ctx: ServerRequestContext[Any],
+        call: Call,
+        put: Put | None,
+        *,
+        wants_progress: bool,
+    ) -> CallToolResult:
+        """Under protocols whose requests do not end with a question."""
+        if not wants_progress:
+            return await self._calls.run(call, put, counts=False)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_tell_progress, ctx, call, self.sandboxes.wall_s)
+            result = await self._calls.run(call, put, counts=True)
+            tasks.cancel_scope.cancel()
+        return result
 
     def _answer(self, call: Call, params: CallToolRequestParams) -> None:
         """Anything but a valid answer is a denial."""
@@ -171,37 +196,25 @@ class ClientSession:
 
 @dataclass(frozen=True, slots=True)
 class _RequestFollower:
-    """One request that follows a call: reports progress and asks its questions."""
+    """One request that follows a call, to its result or its next question."""
 
     call: Call
     ctx: ServerRequestContext[Any]
     calls: Calls
     wall_s: float
 
-    async def run(
-        self, *, is_modern: bool, wants_progress: bool
-    ) -> CallToolResult | InputRequiredResult:
+    async def run(self, *, wants_progress: bool) -> CallToolResult | InputRequiredResult:
         try:
-            step = None if wants_progress else await self.call.step()
-            # Most calls need neither progress nor a question, so no group of tasks is made.
-            if step is None or (isinstance(step, PendingQuestion) and not is_modern):
-                step = await self._follow(step, is_modern=is_modern, wants_progress=wants_progress)
+            step = await (self._follow() if wants_progress else self.call.step())
         except anyio.get_cancelled_exc_class():
             self.call.scope.cancel()  # the client cancelled the request, so the call ends
             raise
         return self._question(step) if isinstance(step, PendingQuestion) else step
 
-    async def _follow(
-        self, first: PendingQuestion | None, *, is_modern: bool, wants_progress: bool
-    ) -> PendingQuestion | CallToolResult:
+    async def _follow(self) -> PendingQuestion | CallToolResult:
         async with anyio.create_task_group() as tasks:
-            if wants_progress:
-                tasks.start_soon(self._tell_progress)
-            step = first or await self.call.step()
-            while isinstance(step, PendingQuestion) and not is_modern:
-                # Cancelled if the question is answered elsewhere first.
-                tasks.start_soon(self._elicit, step)
-                step = await self.call.step()
+            tasks.start_soon(_tell_progress, self.ctx, self.call, self.wall_s)
+            step = await self.call.step()
             tasks.cancel_scope.cancel()
         return step
 
@@ -211,26 +224,25 @@ class _RequestFollower:
             request_state=self.calls.park(self.call, question),
         )
 
-    async def _elicit(self, question: PendingQuestion) -> None:
-        reply: object = None
-        try:
-            reply = await self.ctx.session.elicit_form(
-                question.form.message,
-                question.form.requested_schema,
-                related_request_id=self.ctx.request_id,
-            )
-        except Exception:  # noqa: BLE001  # an error of the client is no answer, which denies
-            reply = None
-        question.reply(reply)
 
-    async def _tell_progress(self) -> None:
-        """Only numbers: the output has not been scanned yet (GRD-4)."""
-        began = anyio.current_time()
-        while True:
-            await anyio.sleep(_PROGRESS_EVERY_S)
-            elapsed_s = anyio.current_time() - began
-            text = f"{elapsed_s:.0f} s, {self.call.written_bytes} bytes of output"
-            await self.ctx.session.report_progress(round(elapsed_s, 1), self.wall_s, text)
+async def _elicit(ctx: ServerRequestContext[Any], form: ElicitRequestFormParams) -> object:
+    """A question as a request of the server. Cancelled where it is answered elsewhere first."""
+    try:
+        return await ctx.session.elicit_form(
+            form.message, form.requested_schema, related_request_id=ctx.request_id
+        )
+    except Exception:  # noqa: BLE001  # an error of the client is no answer, which denies
+        return None
+
+
+async def _tell_progress(ctx: ServerRequestContext[Any], call: Call, wall_s: float) -> None:
+    """Only numbers: the output has not been scanned yet (GRD-4)."""
+    began = anyio.current_time()
+    while True:
+        await anyio.sleep(_PROGRESS_EVERY_S)
+        elapsed_s = anyio.current_time() - began
+        text = f"{elapsed_s:.0f} s, {call.written_bytes} bytes of output"
+        await ctx.session.report_progress(round(elapsed_s, 1), wall_s, text)
 
 
 @cache

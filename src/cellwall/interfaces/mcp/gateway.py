@@ -17,7 +17,6 @@ from cellwall.core.outcomes import Status
 from cellwall.core.showing import block, fit
 from cellwall.core.tool_servers import CallServerTool, check_server_name
 from cellwall.core.types import Action, Json, Permission, Principal, new_id
-from cellwall.core.verdict import Verdict
 from cellwall.interfaces.mcp.results import result_of
 from cellwall.interfaces.mcp.tools import OUTPUT_SCHEMA
 from cellwall.runtime.offered_tools import OfferedTool
@@ -71,9 +70,9 @@ class GatewayTools:
         """
         if not self._may_call:  # guesses must not tell which servers there are
             return None
-        for offered in (await self._servers.offered_now()).tools.values():
-            if offered.name == name:
-                return offered.server, offered.tool
+        offered = (await self._servers.offered_now()).by_name.get(name)
+        if offered is not None:
+            return offered.server, offered.tool
         server, hyphen, tool = name.partition("-")
         try:
             known = check_server_name(server) in self._servers.names()
@@ -83,26 +82,21 @@ class GatewayTools:
 
     async def call(
         self,
-        name: str,
+        found: tuple[str, str],
         arguments: Mapping[str, object] | None,
         *,
         ask: ApproverPort,
         put: Put | None,
     ) -> CallToolResult:
-        """One call, as an action."""
-        found = await self.find(name)
-        if found is None:
-            raise BadInput("there is no such tool", code="CW-BAD-ARGUMENT")
+        """One call, as an action, of what `find` found."""
         server, tool = found
         elicit = None if put is None else _Questions(server, put)
         operation = CallServerTool(server, tool, _checked(arguments), elicit)
-        # A call that will be refused makes no sandbox.
-        is_open = self._servers.judge(operation).verdict is Verdict.ALLOW
         action = Action(
             id=new_id("act"),
             principal=self._who(),
             operation=operation,
-            session_id=await self._servers.session_of(server) if is_open else None,
+            session_id=await self._servers.session_for(operation),
             policy=self._policy,
             audience="model",
         )

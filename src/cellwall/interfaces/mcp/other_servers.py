@@ -84,9 +84,9 @@ class OtherServers:
         if self._servers is not None:
             self._servers.act_as(who)
 
-    async def has(self, tool: str) -> bool:
-        """Whether a server has this tool now, accepted by a person."""
-        return self._gateway is not None and await self._gateway.find(tool) is not None
+    async def find(self, tool: str) -> tuple[str, str] | None:
+        """Server and tool of a name; see `GatewayTools.find`."""
+        return None if self._gateway is None else await self._gateway.find(tool)
 
     async def tools(self, lister: ServerSession | None) -> list[Tool]:
         """The tools of all servers; `lister` is told when they change."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from cellwall.interfaces.mcp.call_requests import serve_streams
 from cellwall.interfaces.mcp.client_session import ClientSession, silence_sdk
 from cellwall.interfaces.mcp.messages import max_message_bytes
 from cellwall.interfaces.mcp.other_servers import OtherServers, OwnServers
@@ -53,7 +54,7 @@ async def serve(app: App, pattern: Action, *, with_gateway: bool = False) -> Sig
                 stdio(max_line_bytes) as (incoming, outgoing),
                 client.opened() as server,
             ):
-                await server.run(incoming, outgoing, server.create_initialization_options())
+                await serve_streams(server, incoming, outgoing)
             tasks.cancel_scope.cancel()
     return stopped[0] if stopped else None
 

@@ -18,6 +18,7 @@ import anyio.lowlevel
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError
 
+from cellwall.core.descriptor_reader import DescriptorReader
 from cellwall.parsing.jsonrpc import Lines, parse_message
 from cellwall.parsing.message_streams import MessageReader, Messages, MessageWriter
 
@@ -41,6 +42,7 @@ async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[MessageReader, Messa
             yield MessageReader(client.messages(outgoing)), outgoing
             tasks.cancel_scope.cancel()
     finally:
+        client.close()
         outgoing.close()
         _restore_descriptors(source, sink)
 
@@ -66,7 +68,7 @@ class _Client:
     """The lines of the client."""
 
     def __init__(self, source: int, max_line_bytes: int) -> None:
-        self._source = source
+        self._source, self._reader = source, DescriptorReader(source)
         self._lines = Lines(max_line_bytes)
         self._waiting: anyio.CancelScope | None = None
         self._is_gone = False
@@ -90,12 +92,16 @@ class _Client:
         if self._waiting is not None:
             self._waiting.cancel()
 
+    def close(self) -> None:
+        """Before the descriptor is closed."""
+        self._reader.close()
+
     async def _chunk(self) -> bytes:
         with anyio.CancelScope() as self._waiting:
             if self._is_gone:  # noticed while a message was handled
                 return b""
             try:
-                await anyio.wait_readable(self._source)
+                return await self._reader.read()
             except PermissionError:  # a regular file, which is always readable
                 await anyio.lowlevel.checkpoint()
         return b"" if self._is_gone else os.read(self._source, _CHUNK_BYTES)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import IO
 from urllib.parse import unquote
 
-from cellwall.core.network import Scheme
+from cellwall.core.network import HostReply, HostRequest, Scheme
 from cellwall.packages.registry.downloads import Artifact
 
 # RFC 9110, 14.1.2, with one range; servers may ignore several, and this one does.
@@ -20,6 +20,7 @@ _RANGE = re.compile(
 )
 _TAG = re.compile(r'(?:W/)?("[^"]*")')
 _MAX_TAGS_CHARACTERS = 4096
+_HEADERS = frozenset({b"accept", b"range", b"if-range", b"if-none-match"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +36,30 @@ class RegistryRequest:
     if_none_match: str = ""
     scheme: Scheme = "https"
 
+    @classmethod
+    def of(cls, asked: HostRequest) -> RegistryRequest:
+        """The parts of a request that an answer depends on."""
+        sent = {name: value.decode("latin-1") for name, value in asked.headers if name in _HEADERS}
+        return cls(
+            asked.method,
+            asked.host,
+            asked.path,
+            sent.get(b"accept", ""),
+            sent.get(b"range", ""),
+            sent.get(b"if-range", ""),
+            sent.get(b"if-none-match", ""),
+            asked.scheme,
+        )
+
     @property
     def decoded_path(self) -> str:
         """Without the query: npm writes the slash of a scope as %2f, pip a plus sign as %2B."""
         return unquote(self.path.partition("?")[0])
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryReply:
-    """The answer; `stream` is an artifact, open for reading, and the caller closes it."""
-
-    status: int
-    content_type: str
-    body: bytes = b""
-    stream: IO[bytes] | None = None
-    start: int = 0
-    """Where in the stream the body begins."""
-    size: int = 0
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-def index_reply(
-    request: RegistryRequest, content_type: str, body: bytes, tag: str
-) -> RegistryReply:
+def index_reply(request: RegistryRequest, content_type: str, body: bytes, tag: str) -> HostReply:
     """A page of an index; `tag` changes with its bytes."""
-    reply = RegistryReply(
+    reply = HostReply(
         200, content_type, body, size=len(body), headers=(*_validators(tag), ("vary", "accept"))
     )
     return replace(reply, status=304, body=b"", size=0) if _has_copy(request, tag) else reply
@@ -67,13 +67,11 @@ def index_reply(
 
 def artifact_reply(
     request: RegistryRequest, artifact: Artifact, stream: IO[bytes], size: int
-) -> RegistryReply:
+) -> HostReply:
     """An artifact of this size, or the part that the request names."""
     tag = f'"{artifact.algorithm}-{artifact.digest}"'
     headers = (*_validators(tag), ("accept-ranges", "bytes"))
-    reply = RegistryReply(
-        200, "application/octet-stream", stream=stream, size=size, headers=headers
-    )
+    reply = HostReply(200, "application/octet-stream", stream=stream, size=size, headers=headers)
     if _has_copy(request, tag):
         return replace(reply, status=304, size=0)
     # A Range of another method has no meaning. If-Range names the copy that the part would extend.

@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from anyio import to_thread
-
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.limits import MIB
+from cellwall.core.network import HostReply
 from cellwall.core.verdict import Verdict
 from cellwall.packages.evidence import PackageRules, PackageVerdict
 from cellwall.packages.judge import NameRules, PackageJudge
@@ -42,7 +41,6 @@ from cellwall.packages.registry.downloads import (
 )
 from cellwall.packages.registry.judged_index import JudgedIndex, Refusal
 from cellwall.packages.registry.messages import (
-    RegistryReply,
     RegistryRequest,
     artifact_reply,
     index_reply,
@@ -82,7 +80,9 @@ class Buildable:
     name: str
 
 
-Report = Callable[[Refusal | Served | Failure | Buildable], None]
+RegistryEvent = Refusal | Served | Failure | Buildable
+Report = Callable[[RegistryEvent], Awaitable[None]]
+"""Returns when the event is recorded."""
 
 
 class Registry(Protocol):
@@ -178,7 +178,7 @@ class RegistryService:
         session: RegistrySession | None = None,
         *,
         bounds: SessionBounds | None = None,
-    ) -> RegistryReply:
+    ) -> HostReply:
         """The answer to one request; never raises for what the cell or the registry sent.
 
         `report` gets the verdict of everything that was refused, and each artifact that was served.
@@ -199,15 +199,15 @@ class RegistryService:
         except BadInput as error:
             return _refuse(404, error.message)
         except Exception as error:  # noqa: BLE001  # whatever fails, nothing is served
-            return _fail(error, report)
+            return await _fail(error, report)
         return _refuse(404, "not a path of a package index")
 
     async def _serve_index(
         self, registry: Registry, name: str, request: RegistryRequest, requester: _Requester
-    ) -> RegistryReply:
+    ) -> HostReply:
         index = await self._index(registry, name, requester)
         if index.sources:
-            requester.report(Buildable(name))
+            await requester.report(Buildable(name))
         refused, answer = index.refusal, None
         for _ in range(MAX_QUESTIONS):  # (4)
             if refused is None or refused.verdict is not Verdict.ASK:
@@ -218,9 +218,9 @@ class RegistryService:
             index = await self._index(registry, name, requester)
             refused = index.refusal
         if refused is not None:
-            return _refuse_package(refused, requester.report, was_asked=answer is not None)
+            return await _refuse_package(refused, requester.report, was_asked=answer is not None)
         if (withheld := index.withheld) is not None:
-            requester.report(withheld)  # (7)
+            await requester.report(withheld)  # (7)
         return index_reply(request, *index.page(request.accept, request.scheme))
 
     async def _index(self, registry: Registry, name: str, requester: _Requester) -> JudgedIndex:
@@ -249,18 +249,18 @@ class RegistryService:
 
     async def _serve_artifact(
         self, registry: Registry, name: str, request: RegistryRequest, requester: _Requester
-    ) -> RegistryReply:
+    ) -> HostReply:
         report = requester.report
         index = await self._index(registry, name, requester)
         # (5)
         if index.refusal is not None:
-            return _refuse_package(index.refusal, report)
+            return await _refuse_package(index.refusal, report)
         artifact = index.artifacts.get(request.decoded_path)
         if artifact is None:
             return _refuse(404, f"the index of {name} does not name this file")
         verdict = index.versions[artifact.version]
         if verdict.verdict is not Verdict.ALLOW:
-            return _refuse_package(verdict, report)
+            return await _refuse_package(verdict, report)
         # (6)
         stream = self._artifacts.open(name, artifact)
         if stream is None:
@@ -269,23 +269,22 @@ class RegistryService:
                 is_question = refused.verdict is Verdict.ASK
                 answer = await requester.session.ask(refused) if is_question else None
                 if not answer:
-                    return _refuse_package(refused, report, was_asked=answer is not None)
+                    return await _refuse_package(refused, report, was_asked=answer is not None)
             stream = self._artifacts.open(name, artifact, is_answered=refused is not None)
         if stream is None:
             return _refuse(502, "the file was removed while it was read")
         try:
             size = os.fstat(stream.fileno()).st_size
             if request.method == "GET" and not artifact.is_metadata:
-                # In a thread: the record is on the disk before the first byte leaves.
-                served = Served(registry.ecosystem, name, artifact, size, verdict)
-                await to_thread.run_sync(report, served)
+                # The record is on the disk before the first byte leaves.
+                await report(Served(registry.ecosystem, name, artifact, size, verdict))
             return artifact_reply(request, artifact, stream, size)
         except BaseException:
             stream.close()
             raise
 
 
-def _fail(error: Exception, report: Report) -> RegistryReply:
+async def _fail(error: Exception, report: Report) -> HostReply:
     # (7) Only the texts of our own errors leave.
     if isinstance(error, BadIndex):
         error = CellwallError(str(error), code="CW-PACKAGE-INDEX")
@@ -293,19 +292,19 @@ def _fail(error: Exception, report: Report) -> RegistryReply:
         error = CellwallError("the host cannot store the file", code="CW-PACKAGE-STORE")
     elif not isinstance(error, CellwallError):
         error = CellwallError("the registry proxy failed", detail=type(error).__name__)
-    report(Failure(error))
+    await report(Failure(error))
     return _refuse(403 if error.code in _FINAL_CODES else 502, error.message)
 
 
-def _refuse_package(
+async def _refuse_package(
     verdict: PackageVerdict, report: Report, *, was_asked: bool = False
-) -> RegistryReply:
+) -> HostReply:
     # (7)
     refusal = Refusal(verdict, was_asked)
-    report(refusal)
+    await report(refusal)
     return _refuse(404, refusal.text)
 
 
-def _refuse(status: int, text: str) -> RegistryReply:
+def _refuse(status: int, text: str) -> HostReply:
     body = f"cellwall: {text}\n".encode()
-    return RegistryReply(status, "text/plain; charset=utf-8", body, size=len(body))
+    return HostReply(status, "text/plain; charset=utf-8", body, size=len(body))

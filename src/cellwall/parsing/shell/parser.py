@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, TypeAlias
 
+from cellwall.core.errors import LayerMissing
 from cellwall.core.host_programs import ProgramRefused, wheel_program
 from cellwall.parsing.bounded_cache import TextCache
 
@@ -215,4 +216,10 @@ def _program() -> str:
     try:
         return wheel_program("shfmt-py", "shfmt")
     except ProgramRefused as refused:
-        raise NotUnderstood(f"the shell parser cannot be started: {refused.why}") from None
+        # Not `NotUnderstood`: no other text would be understood, and a person can repair it.
+        raise LayerMissing(
+            f"the shell parser cannot be started: {refused.why}",
+            hint=refused.hint,
+            code="CW-SHELL-PARSER",
+            detail=refused.detail,
+        ) from None

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import anyio
 import anyio.lowlevel
 
+from cellwall.core.descriptor_reader import DescriptorReader
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import RunResult, Usage
 from cellwall.core.tool_servers import ServerPipe
@@ -34,6 +35,7 @@ class CarriedProcess:
         self._cell = cell
         self._task = task
         self._errors = bytearray()
+        self._output = DescriptorReader(task.channels.stdout)
         self._waiting: set[anyio.CancelScope] = set()
         self._ended_by_itself = False
 
@@ -50,6 +52,7 @@ class CarriedProcess:
                     problem = error
                 tasks.cancel_scope.cancel()
         finally:
+            self._output.close()
             with anyio.CancelScope(shield=True):
                 await self._end()
         match self._task.words:
@@ -60,15 +63,19 @@ class CarriedProcess:
         return self._result()
 
     async def receive(self) -> bytes:
-        # Attack: a flood without a pause would keep the event loop from all other tasks.
+        # Attack: a flood without a pause would keep the event loop from all other tasks. Each
+        # chunk is one of its callbacks.
+        chunk: bytes | None = None
+        if not self._task.is_ended:
+            with self._until_end():
+                chunk = await self._output.read()
+        if chunk is not None:
+            return chunk
+        # A process that the program left behind may still hold the pipe.
         await anyio.lowlevel.checkpoint()
-        while True:
-            with suppress(BlockingIOError):
-                return os.read(self._task.channels.stdout, _CHUNK_BYTES)
-            if self._task.is_ended:
-                # A process that it left behind may still hold the pipe.
-                return b""
-            await self._wait(anyio.wait_readable, self._task.channels.stdout)
+        with suppress(BlockingIOError):
+            return self._output.take() or os.read(self._task.channels.stdout, _CHUNK_BYTES)
+        return b""
 
     async def send(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -77,7 +84,8 @@ class CarriedProcess:
             try:
                 rest = rest[write_pipe(stdin, rest) :]
             except BlockingIOError:
-                await self._wait(anyio.wait_writable, stdin)
+                with self._until_end():
+                    await anyio.wait_writable(stdin)
 
     def send_now(self, data: bytes) -> int:
         try:
@@ -94,12 +102,13 @@ class CarriedProcess:
     def errors(self) -> bytes:
         return bytes(self._errors)
 
-    async def _wait(self, ready: Callable[[int], Awaitable[None]], descriptor: int) -> None:
-        """Until the descriptor is ready, or the program has ended."""
+    @contextmanager
+    def _until_end(self) -> Iterator[None]:
+        """Waits inside end with the program."""
         with anyio.CancelScope() as scope:
             self._waiting.add(scope)
             try:
-                await ready(descriptor)
+                yield
             finally:
                 self._waiting.discard(scope)
 

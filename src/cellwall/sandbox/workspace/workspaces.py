@@ -188,6 +188,10 @@ class Workspaces:
         if not isinstance(operation, FileOperation) or action.session_id is None:
             raise BadInput("file operations need a session's workspace")
         session = self._store.session(action.session_id)
+        if operation.name == "diff":
+            from cellwall.sandbox.workspace.session_diff import session_diff
+
+            return session_diff(self._store, session, max_entries=self._settings.max_walk_entries)
         if session.request.mode is WorkspaceMode.COPY_ON_WRITE:
             return self._operate_on_layers(session, operation, action)
         with ExitStack() as stack:

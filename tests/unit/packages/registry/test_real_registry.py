@@ -35,6 +35,10 @@ def ask(registries, folder, *paths):
 
     async def run():
         refusals = []
+
+        async def report(event):
+            refusals.append(event)
+
         async with HttpUpstream([registries.base]) as upstream:
             service = RegistryService(
                 {
@@ -49,9 +53,7 @@ def ask(registries, folder, *paths):
             replies = []
             for path in paths:
                 host = "npm" if path.startswith("/@") else "pypi"
-                reply = await service.respond(
-                    RegistryRequest("GET", host, path, JSON_TYPE), refusals.append
-                )
+                reply = await service.respond(RegistryRequest("GET", host, path, JSON_TYPE), report)
                 if reply.stream is not None:
                     with reply.stream:
                         replies.append((reply.status, reply.stream.read()))

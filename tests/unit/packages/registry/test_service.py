@@ -130,7 +130,7 @@ class Fixture:
         self.inspected.append((artifact.filename, name, stream.read()))
         return self.verdict
 
-    def _report(self, report):
+    async def _report(self, report):
         if isinstance(report, Refusal):
             self.refusals.append(report.text)
         elif isinstance(report, Failure):
@@ -364,14 +364,19 @@ def test_a_denied_license_is_looked_up_and_refused(registry):
     registry.service._judge = PackageJudge(
         judge._feed, replace(judge.rules, denied_licenses=("AGPL-*",))
     )
+    refusals = []
+
+    async def report(event):
+        refusals.append(event)
+
     reply = anyio.run(
         registry.service.respond,
         RegistryRequest("GET", "pypi.org", "/simple/zebra-atlas/"),
-        registry.refusals.append,
+        report,
     )
     assert reply.status == 404
     assert url in registry.upstream.asked
-    codes = [each.code for each in registry.refusals[0].verdict.reasons]
+    codes = [each.code for each in refusals[0].verdict.reasons]
     assert "license" in codes
 
 

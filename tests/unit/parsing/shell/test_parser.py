@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cellwall.core import host_programs
+from cellwall.core.errors import LayerMissing
 from cellwall.parsing import bounded_cache
 from cellwall.parsing.shell import parser
 from cellwall.parsing.shell.parser import NotUnderstood, syntax_tree
@@ -80,3 +84,25 @@ def test_a_cached_result_is_that_of_the_same_arguments():
     for _ in range(2):
         assert [join(text, *rest, **named) for text, rest, named in wanted] == wanted
     assert calls == ["a", "a", "a", "b"]
+
+
+@pytest.mark.requirement("ERR-1", "ISO-4")
+def test_an_installation_without_its_parser_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    text = "echo broken | cat installation"
+    info = tmp_path / "shfmt_py-1.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text("../bin/shfmt,sha256=AAAA,1\n")  # and the program was removed
+    parser._program.cache_clear()
+    try:
+        with monkeypatch.context() as broken:
+            broken.setattr(host_programs, "_own_places", lambda: [str(tmp_path)])
+            with pytest.raises(LayerMissing) as refused:
+                parser._run_parser(text)
+        assert refused.value.code == "CW-SHELL-PARSER"
+        assert "not installed" in refused.value.message
+        assert "pip install shfmt-py" in refused.value.hint
+        assert parser._run_parser(text)  # the control
+    finally:
+        parser._program.cache_clear()

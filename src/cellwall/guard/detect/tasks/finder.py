@@ -287,10 +287,14 @@ _ROUNDING = 1e-9
 _FEW_SENTENCES = 8
 MIN_CARRIER_CHARACTERS = 120
 """A text that is little more than the request is no carrier: it is the request itself."""
+_MIN_READ_CHARACTERS = MIN_CARRIER_CHARACTERS
+"""No request in a shorter text has a carrier, so none is looked for."""
 
 
 def find(view: View) -> Iterator[Hit]:
     """Hits of category "task" in one view, the strongest of them; spans are the view's."""
+    if len(view.plain) < _MIN_READ_CHARACTERS and not view.via:
+        return
     known = model()
     text = find_candidates(view, is_unwrapped=bool(view.via))
     found = []

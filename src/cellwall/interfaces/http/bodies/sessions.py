@@ -177,3 +177,23 @@ class Listing(BaseModel):
 
     entries: list[Entry]
     next: str | None = Field(description="`after` of the next page; null on the last")
+
+
+class ChangedEntry(BaseModel):
+    """One path that differs from the start of the sandbox."""
+
+    path: str
+    kind: Literal["added", "modified", "removed", "mode", "type"]
+    entry_kind: str = Field(description="file, dir, symlink or other")
+    size_before: int | None
+    size_after: int | None
+    is_binary: bool
+    mark: str = Field(description="why to look at it first; empty for an ordinary file")
+
+
+class DiffBody(BaseModel):
+    """What was changed in the workspace since the start of the sandbox."""
+
+    changes: list[ChangedEntry] = Field(description="at most 1000, programs and instructions first")
+    total: int = Field(description="of all changes")
+    diff: str = Field(description="in the format of git diff, truncated at 1 MiB with a note")

@@ -39,7 +39,7 @@ from cellwall.interfaces.http.dashboard.decision_tree import tree_of
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
 from cellwall.interfaces.http.dashboard.templating import with_query
 from cellwall.interfaces.http.policy_routes import rule_place, service_policy
-from cellwall.runtime.policies import Policy
+from cellwall.runtime.policies import Layer, Policy
 from cellwall.runtime.questions import is_text_whole
 
 routes = APIRouter(route_class=PageRoute)
@@ -131,7 +131,7 @@ async def approval_page(request: Request, browser: CurrentBrowser, approval_id: 
     may_write = browser.may(Permission.POLICY_WRITE)
 
     def read() -> dict[str, Any]:
-        policy = service_policy(service)
+        policy, place = service_policy(service), rule_place(service)
         explained = _explain(policy, question)
         return {
             "nodes": [] if explained is None else tree_of(explained.decision),
@@ -141,9 +141,10 @@ async def approval_page(request: Request, browser: CurrentBrowser, approval_id: 
                 {
                     "rule": each.rule,
                     "also_allows": each.also_allows,
-                    "preview": _preview(browser, policy, each.rule, question),
+                    "preview": _preview(browser, policy, place.layer, each.rule, question),
                 }
                 for each in question.proposals
+                if place is not None
             ],
         }
 
@@ -234,12 +235,11 @@ def _steps_before(browser: BrowserSession, question: Question) -> list[Happening
 
 
 def _preview(
-    browser: BrowserSession, policy: Policy, rule: str, question: Question
+    browser: BrowserSession, policy: Policy, layer: Layer, rule: str, question: Question
 ) -> RulePreview | None:
     """None for who may not read the record."""
     if not browser.sees_all:
         return None
     app = browser.service.app
-    layer = rule_place(browser.service).layer
     judge = partial(preview_rule, layer=layer, home=app.store.home, keys=app.keys)
     return judge(rule, answers=question.rule, policy=policy)

@@ -7,6 +7,7 @@ browser nor the service more than a quiet hour.
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator
@@ -20,7 +21,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from cellwall.admin.accounts import Identity
-from cellwall.admin.live_view import LATENCY_BOUNDS_S, LiveSnapshot
+from cellwall.admin.live_view import LiveSnapshot
 from cellwall.core.types import Permission
 from cellwall.interfaces.http.approval_routes import shown_questions
 from cellwall.interfaces.http.bodies.base import body_of
@@ -35,6 +36,8 @@ from cellwall.interfaces.http.waiting import CountedStream
 routes = APIRouter(route_class=PageRoute)
 EVENTS = "/ui/events"
 _EVERY_S = 1.0
+_PANELS_EVERY = 2
+"""Messages from one drawing of the panels to the next."""
 _MAX_NEW_ROWS = 12
 _MAX_SANDBOXES = 50
 _EVENT_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -56,6 +59,7 @@ async def now_page(request: Request, browser: CurrentBrowser) -> Response:
     service = browser.service
     await anyio.to_thread.run_sync(service.live.touch, limiter=service.readers)
     snapshot = await _snapshot(browser)
+    sandboxes, total = await _sandboxes(browser)
     return render(
         request,
         "now.html",
@@ -63,7 +67,8 @@ async def now_page(request: Request, browser: CurrentBrowser) -> Response:
         snapshot=snapshot,
         tiles=_tiles(browser, snapshot),
         histogram=_histogram(snapshot),
-        sandboxes=await _sandboxes(browser),
+        sandboxes=sandboxes,
+        total=total,
         stop=await read_stop(service, browser.caller) if _may_stop(browser) else None,
         address=service.settings.public_url,
     )
@@ -116,7 +121,10 @@ async def _events(browser: BrowserSession) -> AsyncIterator[bytes]:
         yield b"retry: 1000\n\n"
         last = await _snapshot(browser)
         shown_seq, revision, waiting, asked = _newest_seq(last), -1, -1, ""
-        while not service.live.is_draining:
+        panels: dict[str, str] = {}
+        for turn in itertools.count():
+            if service.live.is_draining:
+                return
             found = await service.accounts.revision()
             if found != revision:  # a revocation, a role, a membership
                 who = await service.accounts.renewed(browser.caller.identity)
@@ -136,6 +144,12 @@ async def _events(browser: BrowserSession) -> AsyncIterator[bytes]:
                 "more": max(0, snapshot.seen - last.seen - _MAX_NEW_ROWS),
                 "asked": names != asked and waiting >= 0,
             }
+            if turn % _PANELS_EVERY == 0:
+                found_panels = await _panels(browser, snapshot)
+                message["panels"] = {
+                    name: text for name, text in found_panels.items() if panels.get(name) != text
+                }
+                panels = found_panels
             shown_seq, last, waiting, asked = _newest_seq(snapshot), snapshot, len(questions), names
             yield f"data: {json.dumps(message)}\n\n".encode()
             await anyio.sleep(_EVERY_S)
@@ -174,24 +188,34 @@ def _tiles(browser: BrowserSession, snapshot: LiveSnapshot) -> dict[str, str]:
 
 
 def _histogram(snapshot: LiveSnapshot) -> list[HistogramBar]:
-    most = max(snapshot.latencies, default=0)
-    if not most:
-        return []
-    labels = [*(f"≤ {span(bound)}" for bound in LATENCY_BOUNDS_S), "longer"]
-    bars = [
-        HistogramBar(label, count, round(100 * count / most))
-        for label, count in zip(labels, snapshot.latencies, strict=True)
+    bins = snapshot.latency_bins
+    most = max((count for _, count in bins), default=1)
+    return [
+        HistogramBar(
+            "longer" if bound is None else f"≤ {span(bound)}", count, round(100 * count / most)
+        )
+        for bound, count in bins
     ]
-    used = [index for index, bar in enumerate(bars) if bar.count]
-    return bars[used[0] : used[-1] + 1]
 
 
-async def _sandboxes(browser: BrowserSession) -> list[dict[str, object]]:
+async def _panels(browser: BrowserSession, snapshot: LiveSnapshot) -> dict[str, str]:
+    """The content of the panels beside the list, by the id of each."""
+    parts: Any = environment().get_template("now_parts.html").make_module()
+    sandboxes, total = await _sandboxes(browser)
+    return {
+        "sandboxes": str(parts.sandboxes(sandboxes, total, browser.service.settings.public_url)),
+        "histogram": str(parts.histogram(_histogram(snapshot))),
+        "limits": str(parts.limits(snapshot.limits)),
+    }
+
+
+async def _sandboxes(browser: BrowserSession) -> tuple[list[dict[str, object]], int]:
+    """The sandboxes that the page shows, and the number of all."""
     service = browser.service
     service.usages.sample()
     found = service.sandboxes.described_to(browser.caller.identity, sees_all=browser.sees_all)
     names = await service.approvals.names({each.owner_id for each in found[:_MAX_SANDBOXES]})
-    return [
+    shown = [
         {
             "id": each.id,
             "owner": names.get(each.owner_id, each.owner_id),
@@ -202,3 +226,4 @@ async def _sandboxes(browser: BrowserSession) -> list[dict[str, object]]:
         }
         for each in found[:_MAX_SANDBOXES]
     ]
+    return shown, len(found)

@@ -17,6 +17,7 @@ from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBr
 from cellwall.interfaces.http.dashboard.decision_tree import tree_of
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
 from cellwall.interfaces.http.policy_routes import read_rules, rule_place, service_policy
+from cellwall.runtime.policies import Layer
 
 routes = APIRouter(route_class=PageRoute)
 _PAGE = 200
@@ -88,7 +89,7 @@ async def _preview(browser: BrowserSession, rule: str) -> tuple[object, str]:
             rule,
             answers="",
             policy=service_policy(service),
-            layer=rule_place(service).layer,
+            layer=Layer.SESSION if (place := rule_place(service)) is None else place.layer,
             home=service.app.store.home,
             keys=service.app.keys,
         )

@@ -1,4 +1,4 @@
-"""`/ui/sessions`: sandboxes with their timeline, output, files, egress and packages.
+"""`/ui/sessions`: sandboxes with their timeline, output, changes, files, egress and packages.
 
 The owner and the owner's team see all of a session. Who may read the record sees its records, as
 in the log, and neither files nor output (RBAC-3).
@@ -6,9 +6,7 @@ in the log, and neither files nor output (RBAC-3).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -22,10 +20,18 @@ from cellwall.admin.live_view import happenings
 from cellwall.core.errors import NotFound
 from cellwall.core.files import FileOperation
 from cellwall.core.types import Permission
-from cellwall.interfaces.http.bodies.sessions import Session
+from cellwall.interfaces.http.bodies.sessions import DiffBody, Session
 from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBrowser
+from cellwall.interfaces.http.dashboard.diff_view import diff_files
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
+from cellwall.interfaces.http.dashboard.session_facts import (
+    asked_hosts,
+    guard_findings,
+    information_flow,
+    served_packages,
+)
 from cellwall.interfaces.http.dashboard.templating import with_query
+from cellwall.interfaces.http.file_routes import read_diff
 from cellwall.interfaces.http.problems import RefusedOutcome, raise_for_refusal
 from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.session_routes import end_session, get_session, list_sessions
@@ -35,16 +41,10 @@ _LIST = "/ui/sessions"
 _ONE = _LIST + "/{session_id}"
 _PAGE = 100
 _MAX_ENTRIES = 300
-_MAX_CONNECTIONS = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class AskedHost:
-    """A host that a session asked for."""
-
-    host: str
-    is_refused: bool
-    count: int
+_MAX_SEEN = 2000
+_MAX_OUTPUTS = 20
+_MAX_OUTPUT = 3000
+"""Characters of one output in the timeline."""
 
 
 @routes.get(_LIST)
@@ -76,12 +76,13 @@ async def session_page(
     session_id: str,
     folder: Annotated[str, Query(max_length=4096)] = "",
     before: Annotated[int | None, Query(ge=1)] = None,
+    changes: Annotated[str, Query(max_length=4)] = "",
 ) -> Response:
-    """One session. Its files are listed only where a folder is named: to list is an action of its
-    own, which is recorded and keeps the sandbox alive."""
+    """One session. Its files are listed only where a folder is named, and compared only on request:
+    each is an action of its own, which is recorded and keeps the sandbox alive."""
     session = await _own_session(browser, session_id)
     sandbox = _live_sandbox(browser, session_id) if session is not None else None
-    records, connections = await anyio.to_thread.run_sync(
+    records, bodies = await anyio.to_thread.run_sync(
         _read, browser, session_id, before, limiter=browser.service.readers
     )
     if session is None and not records:
@@ -90,6 +91,9 @@ async def session_page(
     trouble = ""
     if sandbox is not None and folder:
         entries, trouble = await _entries(browser, sandbox, folder)
+    compared, diff_error = None, ""
+    if sandbox is not None and changes:
+        compared, diff_error = await _changes(browser, session_id)
     page = records[:_PAGE]
     following = ""
     if len(records) > _PAGE:
@@ -103,7 +107,8 @@ async def session_page(
         is_live=sandbox is not None,
         rows=happenings([browser.service.paths.hide(each) for each in page]),
         next=following,
-        output="" if sandbox is None else sandbox.runs.output(),
+        running="" if sandbox is None else sandbox.runs.output_under_way(),
+        outputs={} if sandbox is None else _newest_outputs(sandbox.runs.outputs()),
         usage=None
         if sandbox is None
         else browser.service.app.runtime.sandbox.live_usage(session_id),
@@ -111,9 +116,13 @@ async def session_page(
         parent=folder.rstrip("/").rpartition("/")[0] or ".",
         entries=entries,
         files_error=trouble,
-        hosts=_hosts(connections),
-        packages=_packages(connections),
-        findings=_findings(page),
+        compared=compared,
+        files_of_diff=diff_files(compared.diff) if compared is not None else [],
+        diff_error=diff_error,
+        hosts=asked_hosts(bodies),
+        packages=served_packages(bodies),
+        findings=guard_findings(bodies),
+        flow=information_flow(bodies),
         may_end=browser.may(Permission.SANDBOX_EXECUTE),
     )
 
@@ -148,14 +157,31 @@ Records = list[dict[str, Any]]
 def _read(
     browser: BrowserSession, session_id: str, before: int | None
 ) -> tuple[Records, Sequence[Mapping[str, Any]]]:
-    """A page of the records, the newest first, and the connections among the newest ones."""
+    """A page of the records, the newest first, and the bodies of the newest ones."""
     app = browser.service.app
     query = audit_queries.Query(session_id=session_id)
     found = audit_queries.newest(query, home=app.store.home, keys=app.keys)
-    seen = list(islice(found, _MAX_CONNECTIONS + _PAGE))
+    seen = list(islice(found, _MAX_SEEN + _PAGE))
     page = [each for each in seen if before is None or each["seq"] < before]
-    connections = [each["body"] for each in seen if each["kind"] == "connection"]
-    return page[: _PAGE + 1], connections
+    return page[: _PAGE + 1], [each["body"] for each in seen]
+
+
+async def _changes(browser: BrowserSession, session_id: str) -> tuple[DiffBody | None, str]:
+    """The changes, by an action of this person; a refusal is told in their place."""
+    try:
+        return await read_diff(browser.service, browser.caller, session_id), ""
+    except RefusedOutcome as refused:
+        return None, browser.hide(refused.error.message)
+
+
+def _newest_outputs(outputs: Mapping[str, str]) -> dict[str, str]:
+    """By the id of the record; the end of a long one, which tells how it ended."""
+    newest = list(outputs.items())[-_MAX_OUTPUTS:]
+    return {
+        name: text if len(text) <= _MAX_OUTPUT else f"… {text[-_MAX_OUTPUT:]}"
+        for name, text in newest
+        if text
+    }
 
 
 async def _entries(
@@ -180,29 +206,3 @@ async def _entries(
         for each in islice(listed, _MAX_ENTRIES)
     ]
     return found, ""
-
-
-def _hosts(connections: Sequence[Mapping[str, Any]]) -> list[AskedHost]:
-    counted: Counter[tuple[str, bool]] = Counter()
-    for body in connections:
-        if "host" in body:
-            counted[str(body["host"]), body.get("event") == "refused"] += 1
-    return [AskedHost(host, is_refused, n) for (host, is_refused), n in counted.most_common(20)]
-
-
-def _packages(connections: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = (
-        f"{body.get('ecosystem', '')} {body.get('name', '')} {body.get('version', '')}"
-        for body in connections
-        if body.get("event") == "package-served"
-    )
-    return list(dict.fromkeys(names))[:50]
-
-
-def _findings(records: Records) -> list[dict[str, Any]]:
-    """What the guard found, the newest first."""
-    found: list[dict[str, Any]] = []
-    for record in records:
-        listed = record["body"].get("findings")
-        found += [each for each in listed if isinstance(each, dict)] if listed else []
-    return found[:20]

@@ -22,7 +22,7 @@
     };
     source.onerror = () => {
       retry = Math.min(retry + 1, 10);
-      if (retry > 1) say("The connection to the service is lost; trying again.");
+      if (retry > 1) say("The connection to the service is lost; this page tries again by itself.");
       // A browser gives up after an error response, which a restart behind a proxy may give.
       if (source.readyState === EventSource.CLOSED) { clearTimeout(timer); timer = setTimeout(connect, 500 * retry); }
     };
@@ -46,6 +46,11 @@
     const link = row.querySelector("a, button, input");
     if (link) link.focus({ preventScroll: true });
   }
+  // A row is selected by its link as well: by the tab key, and after its panel was drawn again.
+  document.addEventListener("focusin", (event) => {
+    const row = event.target.closest?.("[data-row]");
+    if (row && row !== selected) { selected?.classList.remove("is-selected"); selected = row; row.classList.add("is-selected"); }
+  });
   function move(step) {
     const all = rows();
     if (!all.length) return;

@@ -23,6 +23,12 @@
   let pending = 0;
   addEventListener("resize", () => { cancelAnimationFrame(pending); pending = requestAnimationFrame(draw); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  // Rendered and escaped by the server. The link that has the focus keeps it.
+  function replace(panel, text) {
+    const focused = panel.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    panel.innerHTML = text;
+    if (focused) panel.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  }
   document.addEventListener("cellwall:message", ({ detail }) => {
     for (const [name, text] of Object.entries(detail.tiles)) {
       const value = document.getElementById(`tile-${name}`);
@@ -31,6 +37,7 @@
     times.push(Date.now() / 1000); runs.push(detail.runs); refusals.push(detail.refusals);
     for (const each of [times, runs, refusals]) each.shift();
     if (!document.hidden) chart.setData([times, runs, refusals]);
+    for (const [name, text] of Object.entries(detail.panels || {})) replace(document.getElementById(name), text);
     if (!detail.feed) return;
     document.getElementById("feed-empty")?.remove();
     // Rendered and escaped by the server, as the rows of the page are.

@@ -1,0 +1,94 @@
+"""The blast radius follows the configuration (CFG-3)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cellwall.admin.blast_radius import VERBS, blast_radius, compute_blast_radius
+from cellwall.config.models import SECTIONS, Settings
+from cellwall.core.verdict import Verdict
+from cellwall.policy.engine import Policy
+from cellwall.policy.rule_parser import parse_rule
+from cellwall.policy.rules import Layer, Rule, Source
+from cellwall.sandbox.linux.outer_wall import HostRoot
+
+HOST = HostRoot(("/usr",), (), ("ssl/certs",), None)
+
+
+def settings(**sections: dict[str, object]) -> Settings:
+    return Settings.model_validate(sections)
+
+
+def bound(given: Settings, what: str, policy: Policy | None = None) -> str:
+    radius = compute_blast_radius(given, policy or Policy(), HOST)
+    [found] = [each.bound for each in radius.abilities if each.what == what]
+    return found
+
+
+@pytest.mark.requirement("CFG-3")
+def test_each_bound_is_that_of_the_setting() -> None:
+    assert bound(settings(), "hosts, for every sandbox") == (
+        "none: a sandbox has no network interface"
+    )
+    allowed = settings(egress={"allow_domains": ("api.example",)})
+    assert bound(allowed, "hosts, for every sandbox") == "api.example"
+    assert bound(settings(limits={"memory_bytes": 64 << 20}), "memory") == "64m"
+    assert bound(settings(audit={"keep_days": 9}), "records of what it did") == "9 days"
+    shared = settings(sandbox={"extra_read_only_paths": ("/data/models",)})
+    assert bound(shared, "directories of the host") == "/data/models"
+    assert bound(settings(budgets={"user_runs": 3}), "budget of a user, runs") == "3 runs in 24 h"
+
+
+@pytest.mark.requirement("CFG-3")
+def test_rules_that_people_wrote_are_counted_and_built_in_ones_are_not() -> None:
+    def rule(text: str) -> Rule:
+        source = Source("x.toml", 1)
+        return parse_rule(text, verdict=Verdict.ALLOW, source=source, layer=Layer.SESSION)
+
+    assert bound(settings(), "calls that a rule allows") == "none"
+    policy = Policy([rule("Bash(ls *)"), rule("Bash(git *)"), rule("WebFetch(domain:a.example)")])
+    assert bound(settings(), "calls that a rule allows", policy) == "Bash (2), WebFetch"
+    assert (
+        bound(settings(), "hosts that a run names and a rule allows", policy) == "domain:a.example"
+    )
+
+
+def switches() -> list[tuple[str, str]]:
+    return [
+        (section, name)
+        for section, model in SECTIONS.items()
+        for name, spec in model.model_fields.items()
+        if name.startswith("dangerously_") and spec.annotation is bool
+    ]
+
+
+@pytest.mark.requirement("CFG-1", "CFG-3")
+def test_whatever_weakens_a_wall_is_marked() -> None:
+    strict = compute_blast_radius(settings(), Policy(), HOST)
+    assert strict.weakened == ()
+    assert not any(each.is_weakened for each in strict.abilities)
+    weak = settings(
+        sandbox={"dangerously_without_landlock": True},
+        workspace={"dangerously_expose_sensitive_names": True},
+        policy={"dangerously_observe": True},
+        hook={"dangerously_outside": True},
+        egress={"dangerously_allow_addresses": ("10.1.2.0/24",)},
+    )
+    for section, name in switches():
+        found = compute_blast_radius(settings(**{section: {name: True}}), Policy(), HOST)
+        assert found.weakened == (f"{section}.{name}",)
+        assert name in found.to_text()
+    radius = compute_blast_radius(weak, Policy(), HOST)
+    marked = {each.setting for each in radius.abilities if each.is_weakened}
+    assert marked == set(radius.weakened)
+
+
+def test_the_text_and_the_object_have_every_ability() -> None:
+    radius = blast_radius(settings(), Policy())
+    text = radius.to_text()
+    assert all(f"\n{verb}:" in text for verb in VERBS)
+    for each in radius.abilities:
+        assert each.what in text
+    assert json.loads(json.dumps(radius.to_json()))["profile"] == "production"
