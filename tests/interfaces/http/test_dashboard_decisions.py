@@ -92,7 +92,9 @@ def test_a_denied_host_is_allowed_by_a_rule_and_then_in_the_session(
         said = reach(client, session, "http://second.example/", "http://never.example/")
         assert said.count("CW-NOT-ALLOWED") == 2
         until(lambda: "second.example" in ann.open("/ui/egress?show=refused").text)
-        assert "Allow in session" not in ann.open("/ui/egress").text  # the rules deny it
+        listed = ann.open("/ui/egress").text
+        assert "Allow in session" not in listed  # the rules deny it
+        assert (listed.count(">Allow…<"), listed.count("A rule denies it")) == (1, 1)
         host = ann.open("/ui/egress/host?name=second.example").text
         assert "WebFetch(domain:second.example)" in host
         assert "policy.toml" in host

@@ -35,6 +35,8 @@ _HOST = _LIST + "/host"
 _MAX_RECORDS = 1000
 _MAX_ROWS = 100
 _MAX_SESSIONS = 50
+_NO_RULE = "default"
+"""In place of a rule where none allows a call: one more rule may."""
 Text = Annotated[str, Query(max_length=253)]
 Since = Annotated[str, Query(max_length=40)]
 Before = Annotated[int | None, Query(ge=1)]
@@ -112,6 +114,8 @@ class HostRow:
 
     use: HostUse
     session: AskedBySession | None
+    rule: str = ""
+    """The rule that denies the host, so that no click helps; empty where none does."""
 
 
 async def _rows(browser: BrowserSession, hosts: list[HostUse]) -> list[HostRow]:
@@ -121,14 +125,16 @@ async def _rows(browser: BrowserSession, hosts: list[HostUse]) -> list[HostRow]:
         mine = [each for each in use.sessions.values() if _is_offered(browser, each)]
         is_offered = len(mine) == 1 and _is_plain(use.host)
         rows.append(HostRow(use, mine[0] if is_offered else None))
-    offered = [row for row in rows if row.session is not None]
-    if offered:
-        urls = [f"https://{row.use.host}/" for row in offered]
+    judged = [row for row in rows if row.use.is_liftable and _is_plain(row.use.host)]
+    if judged and browser.may(Permission.SANDBOX_EXECUTE):
+        urls = [f"https://{row.use.host}/" for row in judged]
         calls = [{"tool": "WebFetch", "input": {"url": url}} for url in urls]
         body = body_of(CheckRequest, {"calls": calls})
         found = (await check_calls(browser.service, browser.caller, body)).decisions
-        for row, decision in zip(offered, found, strict=True):
-            row.session = None if decision.verdict == "deny" else row.session
+        for row, decision in zip(judged, found, strict=True):
+            if decision.verdict == "deny":
+                row.session = None
+                row.rule = "" if decision.rule == _NO_RULE else decision.rule
     return rows
 
 
