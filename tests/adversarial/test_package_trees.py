@@ -8,13 +8,15 @@ import signal
 import subprocess
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 import cellwall
+from cellwall.core.types import RunCommand
 from cellwall.packages.feed import Feed
-from cellwall.runtime import wiring
+from cellwall.runtime import package_installs, wiring
 from conftest import audit_records
 from interfaces.test_cli_process import DEADLINE_S, PROGRAM
 from interfaces.test_package_installs import Stalling
@@ -213,3 +215,32 @@ def test_a_process_that_is_killed_meanwhile_leaves_no_environment(
     assert done.returncode == 0, done.stderr
     assert b"Installed 2 packages" in done.stderr
     assert {"pylock.toml", ".cellwall-packages"} <= {each.name for each in project.iterdir()}
+
+
+@pytest.mark.requirement("PKG-5")
+@pytest.mark.parametrize("is_kept", [True, False], ids=["by the tree", "by the package manager"])
+def test_a_lock_names_no_package_that_could_not_be_put_in_its_place(
+    config, install, monkeypatch, is_kept
+):
+    """The cell that fills the workspace fails behind the lock, as on a full disk."""
+    make_step, steps = package_installs._cell_action, []
+
+    def fail_last(action, operation, base, step):
+        steps.append(step)
+        made = make_step(action, operation, base, step)
+        if step in ("fill", "commit"):
+            made = replace(made, operation=RunCommand(("/bin/false",), "/"))
+        return made
+
+    with cellwall.Sandbox.create(config=config, timeout=120) as sbx:
+        if not is_kept:
+            sbx.packages.install("okapi-maps").raise_for_status()
+        before = sbx.files.read("pylock.toml") if sbx.files.exists("pylock.toml") else ""
+        with monkeypatch.context() as broken:
+            broken.setattr(package_installs, "_cell_action", fail_last)
+            assert sbx.packages.install("zebra-atlas").outcome.status != "ok"
+        assert steps == (["fill"] if is_kept else ["stage", "commit"])
+        after = sbx.files.read("pylock.toml") if sbx.files.exists("pylock.toml") else ""
+        assert after == before
+        sbx.packages.install("zebra-atlas").raise_for_status()  # the control
+        assert "zebra" in sbx.files.read("pylock.toml")

@@ -257,6 +257,9 @@ class RemoteServer:
     host: str
     port: int = 0
     headers: list[Mapping[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    redirect_to: str = ""
+    """Where requests are sent on; empty: they are answered."""
 
     @property
     def url(self) -> str:
@@ -279,6 +282,12 @@ def remote(world: Any, host: str) -> Iterator[RemoteServer]:
     async def recording(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             found.headers.append({k.decode(): v.decode() for k, v in scope["headers"]})
+            found.paths.append(scope["path"])
+            if found.redirect_to:
+                location = (b"location", found.redirect_to.encode())
+                await send({"type": "http.response.start", "status": 307, "headers": [location]})
+                await send({"type": "http.response.body"})
+                return
         await app(scope, receive, send)
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

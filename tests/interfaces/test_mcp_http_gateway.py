@@ -200,6 +200,30 @@ def test_a_remote_server_gets_the_secret_of_its_user_and_no_token_of_a_client(
     assert seen == {**expected, "eli": set()}  # who has no secret of this name
 
 
+@pytest.mark.requirement("NET-3")
+def test_a_redirect_of_a_remote_server_is_not_followed(
+    service: McpService, far: tuple[Any, RemoteServer]
+) -> None:
+    _, server = far
+    token, _ = service.token("kim")
+    origin = service.url.removesuffix("/mcp")
+    grant = {"host": server.host, "ports": [server.port]}
+    body = {"value": "token-of-kim-0123456789", "grants": [grant]}
+    service.http(token).put(f"{origin}/v1/secrets/TOKEN", json=body).raise_for_status()
+    with service.connected(token) as agent:
+        assert agent.told("far-whisper", text="A")["status"] == "ok"  # the control
+        server.paths.clear()
+        for place in ("https://169.254.169.254/", server.url.replace("/mcp", "/stolen")):
+            server.redirect_to = place
+            try:
+                told = agent.told("far-whisper", text="B")
+            finally:
+                server.redirect_to = ""
+            assert (told["status"], "HTTP 307" in told["output"]) == ("failed", True), told
+        assert set(server.paths) == {"/mcp"}
+        assert agent.told("far-whisper", text="C")["status"] == "ok"
+
+
 def test_servers_of_one_user_are_bounded(service: McpService) -> None:
     with_servers = [service.token("fay")[0] for _ in range(3)]
     opened = []

@@ -1,4 +1,4 @@
-"""Reads the audit log and the settings; writes nothing."""
+"""Reads the audit log and the settings; writes nothing but the text index."""
 
 from __future__ import annotations
 

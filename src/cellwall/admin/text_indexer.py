@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from cellwall.audit.text_indexing import (
     IndexingStopped,
@@ -27,10 +28,16 @@ _JOIN_S = 2.0
 
 
 class TextIndexer:
-    """A thread that indexes new records until it is stopped."""
+    """A thread that indexes new records until it is stopped.
 
-    def __init__(self, home: str, keys: SessionKeys, *, every_s: float = _EVERY_S) -> None:
-        self._directory, self._keys, self._every_s = audit_directory(home), keys, every_s
+    It has keys of its own: keys remember that a vault did not open, and requests of the service
+    must not depend on what this thread has tried at the start."""
+
+    def __init__(
+        self, home: str, open_keys: Callable[[], SessionKeys], *, every_s: float = _EVERY_S
+    ) -> None:
+        self._directory, self._open_keys, self._every_s = audit_directory(home), open_keys, every_s
+        self._keys = open_keys()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cellwall-text-index", daemon=True)
         self._rested_s = 0.0
@@ -44,6 +51,12 @@ class TextIndexer:
         self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._keys.close()
+
+    def _work(self) -> None:
         repaired_s = -_REPAIR_EVERY_S
         while not self._stop.is_set():
             try:
@@ -61,6 +74,8 @@ class TextIndexer:
             self._stop.wait(self._every_s)
 
     def _repair(self) -> None:
+        self._keys.close()
+        self._keys = self._open_keys()  # the vault may open by now
         remove_stale_drafts(self._directory)
         remove_erased(self._directory, self._keys)
         remove_damaged(self._directory, self._keys)

@@ -28,6 +28,8 @@ TIMEOUT_S = 300.0
 MAX_THREADS = 32
 MAX_LISTENS = 100
 LISTEN_PAUSE_S = 5.0
+FAILED = -32050
+"""Not -32000, by which the SDK says that the connection was closed."""
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 
 
@@ -74,7 +76,7 @@ class Relay:
         number = message.get("id")
         try:
             self.exchange(line, message)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             if number is not None and "method" in message:
                 self.fail(number, f"the remote server cannot be reached ({type(error).__name__})")
 
@@ -135,7 +137,7 @@ class Relay:
                     return
                 self.events(answer, {})
                 connection.close()
-            except (OSError, http.client.HTTPException, ValueError):
+            except (OSError, http.client.HTTPException, ValueError, RecursionError):
                 pass
             time.sleep(LISTEN_PAUSE_S)
 
@@ -207,7 +209,7 @@ class Relay:
             self.write(each)
 
     def fail(self, number: object, text: str) -> None:
-        self.write({"jsonrpc": "2.0", "id": number, "error": {"code": -32000, "message": text}})
+        self.write({"jsonrpc": "2.0", "id": number, "error": {"code": FAILED, "message": text}})
 
     def write(self, message: object) -> None:
         line = json.dumps(message).encode() + b"\n"

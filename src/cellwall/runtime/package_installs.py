@@ -52,6 +52,16 @@ _NPM_LOCKS = ("npm-shrinkwrap.json", "package-lock.json")
 
 
 @dataclass(frozen=True, slots=True)
+class _WrittenLock:
+    """A lock file that was written before the files of its packages are in their place."""
+
+    notes: tuple[Finding, ...] = ()
+    before: bytes | None = None
+    data: bytes | None = None
+    """None: nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
 class PackageInstaller:
     """Implements `InstallerPort`."""
 
@@ -143,10 +153,10 @@ class PackageInstaller:
         if not _is_done(staged):
             return replace(staged, value=_report(operation, ()))
         served = self.record.served(action.id)
-        notes: tuple[Finding, ...] = ()
+        locked = _WrittenLock()
         if operation.ecosystem == "pypi" and served:
             try:
-                notes = await anyio.to_thread.run_sync(self._lock, action, served)
+                locked = await anyio.to_thread.run_sync(self._lock, action, served)
             except CellwallError:
                 await cells.run(step("discard"))
                 raise
@@ -155,12 +165,14 @@ class PackageInstaller:
             keep = partial(self.trees.keep, key=key, answers=answers)
             await anyio.to_thread.run_sync(keep, action, operation, _source())
         committed = await cells.run(step("commit"))
+        if not _is_done(committed):
+            await anyio.to_thread.run_sync(self._restore_lock, action, locked)
         return replace(
             staged,
             exit_code=committed.exit_code,
             limit=committed.limit,
             stderr=staged.stderr + committed.stderr,
-            findings=(*staged.findings, *notes),
+            findings=(*staged.findings, *locked.notes),
             value=_report(operation, served if _is_done(committed) else ()),
         )
 
@@ -176,13 +188,15 @@ class PackageInstaller:
         if tree is None:
             return None
         served = self.record.served(action.id)
-        notes = await anyio.to_thread.run_sync(self._lock, action, served)
+        locked = await anyio.to_thread.run_sync(self._lock, action, served)
         filled = await cells.run(replace(step("fill"), stdin=tree.archive))
+        if not _is_done(filled):
+            await anyio.to_thread.run_sync(self._restore_lock, action, locked)
         if filled.exit_code == inside.NOT_EMPTY:
             return None
         return replace(
             filled,
-            findings=(*filled.findings, *tree.findings, *notes),
+            findings=(*filled.findings, *tree.findings, *locked.notes),
             value=_report(operation, served if _is_done(filled) else ()),
         )
 
@@ -218,13 +232,23 @@ class PackageInstaller:
             result = await attempt()
         return result
 
-    def _lock(self, action: Action, served: Sequence[InstalledPackage]) -> tuple[Finding, ...]:
+    def _lock(self, action: Action, served: Sequence[InstalledPackage]) -> _WrittenLock:
         with self._lock_turn:
             return self._update_lock(action, served)
 
-    def _update_lock(
-        self, action: Action, served: Sequence[InstalledPackage]
-    ) -> tuple[Finding, ...]:
+    def _restore_lock(self, action: Action, locked: _WrittenLock) -> None:
+        """As before an installation that failed behind it, unless another one has written since."""
+        from cellwall.packages.locks.workspace import LOCK_NAME
+
+        with self._lock_turn:
+            if locked.data is None or self._read(action, LOCK_NAME) != locked.data:
+                return
+            restore = FileOperation("remove", LOCK_NAME)
+            if locked.before is not None:
+                restore = FileOperation("write", LOCK_NAME, locked.before)
+            self.workspaces.operate(replace(action, operation=restore))
+
+    def _update_lock(self, action: Action, served: Sequence[InstalledPackage]) -> _WrittenLock:
         """Refuse a changed hash, then write the lock of all packages (PKG-5)."""
         from cellwall.packages.inventory import render_pylock
         from cellwall.packages.locks.workspace import (
@@ -247,10 +271,10 @@ class PackageInstaller:
             )
         if lock is not None and not lock.is_own:
             text = f"{LOCK_NAME} was written by another tool and is left as it is"
-            return (Finding(PACKAGES_RULE, "low", text),)
+            return _WrittenLock((Finding(PACKAGES_RULE, "low", text),))
         data = render_pylock(merge_locks(locked, served))
         self.workspaces.operate(replace(action, operation=FileOperation("write", LOCK_NAME, data)))
-        return ()
+        return _WrittenLock(before=content, data=data)
 
     def _check_npm_locks(self, action: Action) -> None:
         """npm installs `lodash` from where a lock of the workspace says that it is (PKG-4)."""

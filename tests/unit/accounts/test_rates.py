@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import threading
+from contextlib import suppress
 from dataclasses import replace
 
 import anyio
@@ -193,3 +195,37 @@ def test_a_redis_that_cannot_be_reached_refuses(redis_url, tmp_path):
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
         anyio.run(go)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [b":abc\r\n", b"*1\r\n" * 100_000, b"%1\r\n*1\r\n:1\r\n:1\r\n", b"HELLO\r\n", b"-ERR no\r\n"],
+    ids=["no number", "deep", "list as a key", "no reply", "error"],
+)
+def test_no_reply_of_a_hostile_redis_counts_as_within_the_limit(reply):
+    def answer() -> None:
+        with suppress(OSError):  # the client may try again, or leave early
+            while True:
+                link = listener.accept()[0]
+                links.append(link)
+                link.recv(65_536)
+                link.sendall(reply * 20 if len(reply) < 100 else reply)
+
+    async def go() -> None:
+        url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        rates = Rates(replace(NONE, user_actions=5, redis_url=url))
+        with pytest.raises(Busy) as caught:
+            await rates.count_action(ANN)
+        assert caught.value.code == "CW-RATE-STORE"
+        await rates.close()
+
+    links: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        anyio.run(go)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(30)
+    assert links  # the control: it was asked
+    for link in links:
+        link.close()

@@ -52,7 +52,7 @@ def is_indexed(directory: str, keys: SessionKeys) -> bool:
 def test_new_records_are_indexed_until_the_service_ends(state_home, directory, keys):
     with AuditLog.open(directory, keys=keys) as log:
         write(log, "first word")
-        indexer = TextIndexer(state_home, keys, every_s=0.01)
+        indexer = TextIndexer(state_home, lambda: SessionKeys(state_home), every_s=0.01)
         indexer.start()
         until(lambda: is_indexed(directory, keys))
         write(log, "second word")
@@ -75,7 +75,7 @@ def test_a_damaged_chunk_and_one_of_an_erased_session_are_built_anew(
     good = path.read_bytes()
     path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     keys.destroy("sbx_1")  # as if the process had been killed before it removed the chunk
-    indexer = TextIndexer(state_home, keys, every_s=0.01)
+    indexer = TextIndexer(state_home, lambda: SessionKeys(state_home), every_s=0.01)
     indexer.start()
     until(lambda: path.exists() and path.read_bytes()[:200] != good[:200])
     indexer.stop()
@@ -91,3 +91,25 @@ def test_a_long_search_of_a_command_indexes_what_it_scanned(directory, keys, mon
     monkeypatch.setattr(audit_queries, "_LONG_SEARCH_S", 0.0)
     assert len(audit_queries.latest(Query(text="first"), 5)) == 1
     assert is_indexed(directory, keys)
+
+
+def test_a_vault_that_opens_later_lets_the_index_be_built(state_home, directory, keys, monkeypatch):
+    monkeypatch.setattr(text_indexer, "_REPAIR_EVERY_S", 0.0)
+    with AuditLog.open(directory, keys=keys) as log:
+        write(log, "first word")
+    private = Path(state_home, "session-keys", "private")
+    aside = private.rename(Path(state_home, "aside"))
+    tries = threading.Semaphore(0)
+
+    def open_keys() -> SessionKeys:
+        tries.release()
+        return SessionKeys(state_home)
+
+    indexer = TextIndexer(state_home, open_keys, every_s=0.01)
+    indexer.start()
+    for _ in range(4):
+        assert tries.acquire(timeout=_DEADLINE_S)
+    assert list_chunks(directory) == {}
+    aside.rename(private)
+    until(lambda: is_indexed(directory, keys))
+    indexer.stop()

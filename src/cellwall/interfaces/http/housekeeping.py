@@ -21,6 +21,7 @@ from cellwall.core.account_ports import AccountsPort
 from cellwall.core.errors import CellwallError
 from cellwall.core.types import Permission, Principal
 from cellwall.interfaces.http.sandboxes import INTERFACE, OwnedSandboxes
+from cellwall.runtime.session_data import readable_keys
 from cellwall.runtime.wiring import App, principal, sweep_state
 
 _LOOK_EVERY_S = 1.0
@@ -118,7 +119,8 @@ async def watch_alerts(app: App) -> None:
 
 async def index_texts(app: App) -> None:
     """Index the text of records in a thread, until the service ends."""
-    indexer = TextIndexer(app.store.home, app.keys)
+    home, settings = app.store.home, app.settings
+    indexer = TextIndexer(home, lambda: readable_keys(home, lambda: settings))
     indexer.start()
     try:
         await anyio.sleep_forever()

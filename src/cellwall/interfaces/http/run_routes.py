@@ -31,6 +31,8 @@ from cellwall.interfaces.sdk.commands import argv_of
 EVENTS = "text/event-stream"
 _LOOK_EVERY_S = 0.05
 """For a revocation, while a run is followed."""
+_UNWATCHED_S = 0.05
+"""A client that is gone is noticed after this time at the earliest."""
 _EVENT_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 routes = APIRouter(route_class=CheckedRoute, tags=["sessions"], responses=ERRORS)
@@ -160,6 +162,9 @@ async def _run(
 
 async def _outcome(request: Request, run: Run, *, is_joined_by_key: bool) -> dict[str, Json]:
     """Wait for the end of the run. A client that is gone cancels it, unless a key can join it."""
+    # Most runs end before it is worth a task to watch the client.
+    with anyio.move_on_after(_UNWATCHED_S):
+        return await run.wait()
     outcomes: list[dict[str, Json]] = []
     failures: list[Exception] = []
     async with anyio.create_task_group() as tasks:

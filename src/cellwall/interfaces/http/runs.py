@@ -101,8 +101,9 @@ class Runs:
     def begin(self, work: Work, *, key: str | None, request: bytes) -> Run:
         """Start a run, or join the run of an earlier request with this key."""
         self._forget()
-        digest = hashlib.sha256(request).hexdigest()
+        digest = ""
         if key is not None:
+            digest = hashlib.sha256(request).hexdigest()
             joined = self._joined(key, digest)
             if joined is not None:
                 return joined
