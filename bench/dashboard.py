@@ -29,7 +29,15 @@ _PASSWORD = "correct horse battery"  # of a service that lives for this run
 _WATCH_S = 10.0
 _RATE = 1000
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PAGES = ("/", "/ui/approvals", "/ui/sessions", "/ui/policy", "/ui/audit", "/ui/health")
+_PAGES = (
+    "/",
+    "/ui/approvals",
+    "/ui/sessions",
+    "/ui/policy",
+    "/ui/audit",
+    "/ui/health",
+    "/ui/egress",
+)
 
 
 def measure(rounds: int, *, quiet: bool) -> dict[str, float]:
