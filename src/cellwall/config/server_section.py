@@ -166,4 +166,9 @@ class ServerSection(Section):
             raise PydanticCustomError(
                 "tls", "has only one of tls_certificate and tls_key. Write both, or none."
             )
+        if self.tls_certificate is not None and self.public_url.startswith("http:"):
+            # Cookies would lack the marks that keep them on TLS.
+            raise PydanticCustomError(
+                "tls", "has tls_certificate and a public_url without TLS. Write https://."
+            )
         return self

@@ -59,6 +59,10 @@ def test_accepted(load_text: Load, line: str) -> None:
         ('public_url = "http://a.example"', "has no TLS"),
         ('tls_certificate = "/a"', "has only one of"),
         ('tls_key = "/a"', "has only one of"),
+        (
+            'public_url = "http://127.0.0.1"\ntls_certificate = "/a"\ntls_key = "/b"',
+            "a public_url without TLS",
+        ),
         ('tls_certificate = "a"\ntls_key = "/b"', "is not an absolute path"),
         ("max_sessions_per_user = 0", ""),
         ("drain_s = -1.0", ""),
