@@ -61,6 +61,7 @@ def files_seen(registries):
 def test_plain_pip_installs_an_allowed_package_and_downloads_it_once(run, registries):
     registries.add_wheel("zebra-atlas", "1.0", requires=["quagga-lines>=1"])
     registries.add_wheel("quagga-lines", "1.5")
+    earlier = len(audit_records())  # all warm tests of a worker share a log
     for _ in range(2):
         found, refused = run(PIP + "zebra-atlas" + SHOW)
         assert (found.stdout.strip(), refused) == ("1.0", []), found.outcome
@@ -68,7 +69,8 @@ def test_plain_pip_installs_an_allowed_package_and_downloads_it_once(run, regist
         "/packages/quagga_lines-1.5-py3-none-any.whl",
         "/packages/zebra_atlas-1.0-py3-none-any.whl",
     ]
-    served = [r["body"] for r in audit_records() if r["body"].get("event") == "package-served"]
+    bodies = [record["body"] for record in audit_records()[earlier:]]
+    served = [body for body in bodies if body.get("event") == "package-served"]
     # Once for each of the two runs.
     assert sorted(each["package"] for each in served) == sorted(
         2 * ["pkg:pypi/quagga-lines@1.5", "pkg:pypi/zebra-atlas@1.0"]

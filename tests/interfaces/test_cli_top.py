@@ -141,6 +141,7 @@ def test_hostile_text_is_escaped_and_an_agents_shell_cannot_allow(
 def test_a_person_at_a_terminal_answers_by_key(key, status, policy, settings):
     with asking(policy, settings) as (process, name):
         environ = {**os.environ, "TERM": "xterm-256color"}
+        environ.pop("COLUMNS", None)  # counts more than the size of the terminal
         with cellwall_on_terminal(
             ["top"], Screen, columns=160, env=environ, on_terminal=True
         ) as screen:

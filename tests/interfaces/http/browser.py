@@ -98,7 +98,11 @@ class WatchedBrowser:
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on(
             "console",
-            lambda said: self.problems.append(said.text) if said.type == "error" else None,
+            lambda said: (
+                self.problems.append(f"{said.text} {said.location['url']}")
+                if said.type == "error"
+                else None
+            ),
         )
         page.add_init_script(
             "addEventListener('securitypolicyviolation', (event) =>"

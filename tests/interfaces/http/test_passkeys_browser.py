@@ -103,6 +103,7 @@ def visitor(browser: WatchedBrowser, served: Served) -> Iterator[Visitor]:
     found = Visitor(browser, served.url)
     yield found
     found.context.close()
+    browser.problems.clear()  # the console tells of every refusal that a test asked for
 
 
 def register(client: httpx.Client, visitor: Visitor, access: str, name: str) -> httpx.Response:

@@ -236,7 +236,7 @@ CASES = [
     ({"operation": CallTool("add")}, {P.TOOLS_CALL}),
     *(
         ({"operation": FileOperation(name, "a")}, {P.FILES_READ})
-        for name in ("read", "list", "stat", "exists", "download", "watch")
+        for name in ("read", "list", "stat", "exists", "download", "watch", "diff")
     ),
     *(
         ({"operation": FileOperation(name, "a")}, {P.FILES_WRITE})
