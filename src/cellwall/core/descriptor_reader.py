@@ -65,6 +65,11 @@ class DescriptorReader:
             self._error = error
         waiter.set_result(None)
 
+    def wake(self) -> None:
+        """A task that waits now reads nothing, as at the end."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
     def close(self) -> None:
         """End the watch; before the descriptor is closed."""
         loop, self._loop = self._loop, None

@@ -77,7 +77,8 @@ class ModelRenderer:
             if number >= _MAX_PARTS or left_chars <= 0:
                 left_out += 1
                 continue
-            redacted = replace(part, text=self.redact(part.text)) if is_read_by_model else part
+            text = self.redact(part.text) if is_read_by_model else part.text
+            redacted = part if text == part.text else replace(part, text=text)
             report = self._scan(redacted)
             if part.where != "notes":
                 findings += [_with_location(finding, part.where) for finding in report.findings]
@@ -169,8 +170,10 @@ def _texts(action: Action, result: RunResult) -> Iterator[ResultPart]:
         return
     stderr = result.stderr.decode("utf-8", "replace")
     stdout = result.stdout.decode("utf-8", "replace")
-    yield ResultPart(where="stdout", source="standard output", text=stdout)
-    yield ResultPart(where="stderr", source="standard error", text=stderr)
+    if stdout:
+        yield ResultPart(where="stdout", source="standard output", text=stdout)
+    if stderr:
+        yield ResultPart(where="stderr", source="standard error", text=stderr)
     if result.text is not None:
         yield ResultPart(where="text", source=_text_source(action), text=result.text)
     elif result.value is not None:
@@ -183,8 +186,9 @@ def _texts(action: Action, result: RunResult) -> Iterator[ResultPart]:
             yield ResultPart(where="code_error", source="the error of the code", text=error_text)
     yield from _payload_texts(action, payload)
     # Findings of sandbox and egress name files and hosts that the code has chosen.
-    notes = "\n".join(finding.message for finding in result.findings)
-    yield ResultPart(where="notes", source="notes about the run", text=notes)
+    if result.findings:
+        notes = "\n".join(finding.message for finding in result.findings)
+        yield ResultPart(where="notes", source="notes about the run", text=notes)
 
 
 def _text_source(action: Action) -> str:

@@ -8,6 +8,7 @@ has allowed it for this server.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -200,10 +201,17 @@ class ServerConnection:
         self, tool: str, arguments: Mapping[str, Json], *, elicit: Elicit | None
     ) -> RunResult:
         """Call a tool; an error that the server reports is a failed result."""
-        with self._asking(elicit), self._mapped("did not answer"):
+        if elicit is None:
+            return await self._call(tool, arguments)
+        with self._asking(elicit):
+            return await self._call(tool, arguments)
+
+    async def _call(self, tool: str, arguments: Mapping[str, Json]) -> RunResult:
+        with self._mapped("did not answer"):
             is_modern = self._open().discover_result is not None
             try:
-                with anyio.fail_after(self._settings.call_timeout_s):
+                # As `anyio.fail_after`, in a third of the calls.
+                async with asyncio.timeout(self._settings.call_timeout_s):
                     # Not validated by the server's own schema, as `session.call_tool` does:
                     # a pattern in it could take for ever.
                     answer = await self._calls.call(tool, arguments, self._call_meta)
@@ -269,10 +277,7 @@ class ServerConnection:
         return ElicitResult(action="accept", content=dict(content))
 
     @contextmanager
-    def _asking(self, elicit: Elicit | None) -> Iterator[None]:
-        if elicit is None:
-            yield
-            return
+    def _asking(self, elicit: Elicit) -> Iterator[None]:
         asker = _Asker(elicit)
         self._askers.append(asker)
         try:

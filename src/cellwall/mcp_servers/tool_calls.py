@@ -7,6 +7,7 @@ written here, and its answer is validated once, by the SDK's model.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -41,12 +42,14 @@ class _PendingCall:
     __slots__ = ("answer", "came")
 
     def __init__(self) -> None:
-        self.came = anyio.Event()
+        # Not `anyio.Event`, which looks for the event loop anew with each use.
+        self.came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.answer: Mapping[str, Json] | ErrorData = _CLOSED
 
     def end(self, answer: Mapping[str, Json] | ErrorData) -> None:
-        self.answer = answer
-        self.came.set()
+        if not self.came.done():  # answered already, or cancelled
+            self.answer = answer
+            self.came.set_result(None)
 
 
 class ToolCalls:
@@ -73,7 +76,7 @@ class ToolCalls:
             await self._send(
                 {"jsonrpc": "2.0", "id": call_id, "method": "tools/call", "params": params}
             )
-            await pending.came.wait()
+            await pending.came
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # still `_CLOSED`
         except anyio.get_cancelled_exc_class():

@@ -84,7 +84,9 @@ class RuleBook:
             layers = self._layered.for_group(subject.group)
             found = judge(layers, lambda rule: matches(rule, subject))
             self._judged[subject] = found
-        return replace(found, subject=what)
+        if found.subject != what:
+            found = self._judged[subject] = replace(found, subject=what)
+        return found
 
     def forbids(self, subjects: Sequence[Subject], what: str) -> Decision | None:
         """Only denials and questions: for files that an allowed command touches."""

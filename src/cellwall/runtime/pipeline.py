@@ -306,7 +306,8 @@ class Runtime:
             watch.fail(error.code)
             info = ErrorInfo.of(error)
             return failed_outcome(action, Status.ERROR, decision, findings, audit_id, info)
-        return replace(outcome, findings=(*findings, *outcome.findings))
+        every = (*findings, *outcome.findings)
+        return replace(outcome, findings=every) if findings else outcome
 
     async def _carry_out(
         self,

@@ -20,6 +20,7 @@ from cellwall.secrets.session_keys import SessionKeys
 from cellwall.telemetry.names import OPERATIONS, OTHER
 
 _SHORT_CHARACTERS = 4096
+_PARTS = (str, list, dict)
 
 
 class Traffic(threading.local):
@@ -56,7 +57,7 @@ class Recorder:
 
 def _is_short(body: dict[str, Json]) -> bool:
     """By its longest parts: all other values are short numbers and words."""
-    parts = [each for each in body.values() if isinstance(each, str | list | dict)]
+    parts = [each for each in body.values() if isinstance(each, _PARTS)]
     sizes = [len(each) if isinstance(each, str) else len(str(each)) for each in parts if each]
     return sum(sizes) <= _SHORT_CHARACTERS
 

@@ -162,6 +162,11 @@ class ToolServers:
         return self._app.runtime.guard.redact(text.decode("utf-8", "replace"))
 
     async def _opened(self, server: str) -> LiveServer:
+        live = self._live.get(server)
+        # Nearly all calls: no task opens or replaces a server now, and this one is unchanged.
+        is_idle = live is not None and not self._opening.locked()
+        if live is not None and is_idle and live.settings == self._catalog.read(server).settings:
+            return live
         async with self._opening:
             live, settings = self._live.get(server), self._catalog.read(server).settings
             if live is not None and live.settings != settings:
@@ -184,6 +189,9 @@ class ToolServers:
 
     async def _current(self, live: LiveServer) -> ServerConnection:
         """The connection, with tools compared since the server last announced others."""
+        known = live.connection
+        if known is not None and live.is_up and not live.lock.locked() and not known.must_list:
+            return known  # as nearly always
         async with live.lock:
             connection = await self._started(live)
             if connection.must_list:

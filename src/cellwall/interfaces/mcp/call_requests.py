@@ -18,8 +18,10 @@ from mcp_types import (
     PROTOCOL_VERSION_META_KEY,
     CallToolRequestParams,
     CallToolResult,
+    ContentBlock,
     InputRequiredResult,
     JSONRPCRequest,
+    TextContent,
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
@@ -62,9 +64,23 @@ class CallRequests:
 
 def wire_form(result: CallToolResult | InputRequiredResult) -> dict[str, Any]:
     """The result as these versions have it."""
+    if isinstance(result, CallToolResult) and result.meta is None:
+        # As the SDK's model dumps it, without a walk through all values.
+        written: dict[str, Any] = {"content": [_written(block) for block in result.content]}
+        if result.structured_content is not None:
+            written["structuredContent"] = result.structured_content
+        if result.is_error is not None:
+            written["isError"] = result.is_error
+        return written
     dumped = result.model_dump(by_alias=True, mode="json", exclude_none=True)
     dumped.pop("resultType", None)
     return dumped
+
+
+def _written(block: ContentBlock) -> dict[str, Any]:
+    if isinstance(block, TextContent) and block.annotations is None and block.meta is None:
+        return {"type": block.type, "text": block.text}
+    return block.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 def _has_envelope(params: Any) -> bool:  # noqa: ANN401  # of any request

@@ -90,15 +90,22 @@ class Call:
         self.tool = tool
         self.arguments = dict(arguments or {})
         self.request = request
-        self.scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope | None = None
         self.written_bytes = 0
         # Unbounded, since no request may follow the call for a while: few questions, one result.
         self._steps: deque[PendingQuestion | CallToolResult] = deque()
-        self._came = anyio.Event()
+        self._came: anyio.Event | None = None
         self._is_closed = False
         self.open: PendingQuestion | None = None
         """The question that the client shows and has not answered yet."""
         self.ended_s: float | None = None
+
+    @property
+    def scope(self) -> anyio.CancelScope:
+        """Of the task of its own; made when needed, since most calls have no such task."""
+        if self._scope is None:
+            self._scope = anyio.CancelScope()
+        return self._scope
 
     def count(self, _name: Literal["stdout", "stderr"], chunk: bytes) -> None:
         self.written_bytes += len(chunk)
@@ -130,11 +137,15 @@ class Call:
     def close(self) -> None:
         """No more steps follow."""
         self._is_closed = True
-        self._came.set()
+        self._wake()
 
     def _put(self, step: PendingQuestion | CallToolResult) -> None:
         self._steps.append(step)
-        self._came.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._came is not None:
+            self._came.set()
 
 
 class Calls:

@@ -102,7 +102,8 @@ class GatewayTools:
         )
         outcome = await self._app.runtime.perform(action, servers=self._servers, ask=ask)
         result = result_of(outcome, session=None)
-        return result.model_copy(update={"is_error": outcome.status is not Status.OK})
+        result.is_error = outcome.status is not Status.OK
+        return result
 
 
 def _checked(arguments: Mapping[str, object] | None) -> Mapping[str, Json]:

@@ -70,7 +70,6 @@ class _Client:
     def __init__(self, source: int, max_line_bytes: int) -> None:
         self._source, self._reader = source, DescriptorReader(source)
         self._lines = Lines(max_line_bytes)
-        self._waiting: anyio.CancelScope | None = None
         self._is_gone = False
 
     async def messages(self, outgoing: MessageWriter) -> Messages:
@@ -89,21 +88,22 @@ class _Client:
     def leave(self, _: OSError) -> None:
         """The client reads no more: as at the end of input."""
         self._is_gone = True
-        if self._waiting is not None:
-            self._waiting.cancel()
+        self._reader.wake()
 
     def close(self) -> None:
         """Before the descriptor is closed."""
         self._reader.close()
 
     async def _chunk(self) -> bytes:
-        with anyio.CancelScope() as self._waiting:
-            if self._is_gone:  # noticed while a message was handled
-                return b""
-            try:
-                return await self._reader.read()
-            except PermissionError:  # a regular file, which is always readable
-                await anyio.lowlevel.checkpoint()
+        if self._is_gone:  # noticed while a message was handled
+            return b""
+        try:
+            return await self._reader.read()
+        except PermissionError:  # a regular file, which is always readable
+            await anyio.lowlevel.checkpoint()
+            return self._file_chunk()
+
+    def _file_chunk(self) -> bytes:
         return b"" if self._is_gone else os.read(self._source, _CHUNK_BYTES)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -46,19 +46,22 @@ def may_hold(text: str) -> bool:
     lowered = text.lower()
     # Searched for once: a search for each of many addresses would be quadratic.
     has_at = "@" in lowered
-    return any(
-        has_at if kind == _ADDRESS else _may_follow(kind, lowered, end)
-        for kind, end in _places(lowered)
-    )
+    for kind, end in _places(lowered):
+        if has_at if kind == _ADDRESS else _may_follow(kind, lowered, end):
+            return True
+    return False
 
 
-def _places(lowered: str) -> Iterator[tuple[str, int]]:
+def _places(lowered: str) -> Iterable[tuple[str, int]]:
     index = _index()
     if index is not None and lowered.isascii():
-        kinds = _kinds()
-        for number, end in index.places(lowered.encode(), _MANY_PLACES):
-            yield kinds[number], end
-        return
+        found = index.places(lowered.encode(), _MANY_PLACES)
+        kinds = _kinds() if found else ()
+        return [(kinds[number], end) for number, end in found]
+    return _places_of_words(lowered)
+
+
+def _places_of_words(lowered: str) -> Iterator[tuple[str, int]]:
     kind_of = _kind_by_word()
     for word in filter(lowered.__contains__, kind_of):
         end = lowered.find(word) + len(word)
