@@ -149,7 +149,9 @@ async def _drive(sdk: Any, model: FakeModel, project: Path, **options: Any) -> N
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("claude-code")
-@pytest.mark.parametrize("mode", ["default", "bypassPermissions"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param("default", marks=pytest.mark.long), "bypassPermissions"]
+)
 def test_in_a_real_agent_the_callbacks_decide(sdk, tmp_path, monkeypatch, mode):
     monkeypatch.setenv("IS_SANDBOX", "1")
     tools = [

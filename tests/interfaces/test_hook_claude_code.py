@@ -53,7 +53,9 @@ def try_out(project: Path, *commands: str, mode: str = "default") -> str:
 
 
 @pytest.mark.requirement("POL-1", "POL-8", "INT-1")
-@pytest.mark.parametrize("mode", ["acceptEdits", "bypassPermissions"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param("acceptEdits", marks=pytest.mark.long), "bypassPermissions"]
+)
 def test_neither_a_denied_command_nor_one_that_nobody_answers_for_runs_in_any_mode(project, mode):
     install(project)
     told = try_out(project, "cp Makefile copied", "make all", mode=mode)

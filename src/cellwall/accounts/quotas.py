@@ -124,7 +124,8 @@ class Quotas:
     ) -> None:
         self._store, self._rates, self._settings, self._clock = store, rates, settings, clock
         self._revision = -1
-        self._known: OrderedDict[AccountRef, tuple[Budget, ...]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, frozenset[str]], tuple[Budget, ...]] = OrderedDict()
+        """By user and teams: an account has no other budgets."""
         self._unsettled: list[Charge] = []
 
     async def reserve(self, action: Action) -> _Hold:
@@ -205,7 +206,7 @@ class Quotas:
         if revision != self._revision:
             self._known.clear()
             self._revision = revision
-        key = replace(account, credential="", address="")
+        key = account.user_id, account.teams
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = await self._find_budgets(account)

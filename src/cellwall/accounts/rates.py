@@ -169,9 +169,12 @@ class Rates:
         limits: Sequence[tuple[str, str, int]],
     ) -> None:
         try:
-            # The library's own timeout is for each read, and it tries again.
-            with anyio.fail_after(_COUNT_WITHIN_S):
+            if isinstance(limiter.storage, BoundedMemory):  # waits for nothing
                 exceeded = await self._first_exceeded(limiter, what, limits)
+            else:
+                # The library's own timeout is for each read, and it tries again.
+                with anyio.fail_after(_COUNT_WITHIN_S):
+                    exceeded = await self._first_exceeded(limiter, what, limits)
         except Exception as error:  # noqa: BLE001  # also what a parser raises for a hostile reply: without a count nothing is within its limit
             raise failures.rates_unknown(type(error).__name__) from None
         if exceeded is not None:

@@ -347,8 +347,9 @@ class SandboxPort(Protocol):
     def is_live(self, action: Action, mount: WorkspaceMount) -> bool:
         """Whether the action runs in the live cell of its session, not in one of its own."""
 
-    def live_usage(self, session_id: str) -> LiveUsage:
-        """What a live sandbox has used so far, by whatever process."""
+    def live_usage(self, session_id: str, *, with_memory: bool = True) -> LiveUsage:
+        """What a live sandbox has used so far, by whatever process; each counter of the kernel
+        takes a while to read, so the meter of each run leaves memory out."""
 
     def halt(self, session_id: str) -> None:
         """End every process of a live sandbox; its files stay."""

@@ -80,7 +80,7 @@ class _MeteredSession:
 
     def divide(self, sandbox: SandboxPort, session_id: str, *, min_cpu_s: float = 0.0) -> None:
         """Add what was used since the last call to the reservations of those who pay."""
-        used = sandbox.live_usage(session_id)
+        used = sandbox.live_usage(session_id, with_memory=False)
         sent_bytes = 0 if self.network is None else self.network.usage.bytes_up
         cpu_s, new_bytes = used.cpu_s - self.cpu_s, sent_bytes - self.sent_bytes
         is_any = cpu_s > 0 or new_bytes > 0

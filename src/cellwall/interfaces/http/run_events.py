@@ -33,7 +33,8 @@ first event after a silence leaves at once."""
 StreamName = Literal["stdout", "stderr"]
 EventName = Literal["stdout", "stderr", "result", "outcome", "error"]
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""JSON in one line."""
 _quote = json.encoder.encode_basestring
 _TEXT = 'data: {"text":'
 
@@ -77,8 +78,11 @@ class RunEvents:
 
     def add(self, name: EventName, data: Json) -> None:
         """Add an event that is no output."""
-        # JSON has no line break, so the data are one line.
-        self._append(name, f"data: {_encode(data)}")
+        self.add_encoded(name, encode(data))
+
+    def add_encoded(self, name: EventName, text: str) -> None:
+        """Add an event that is no output, by the JSON of `encode`, which has no line break."""
+        self._append(name, f"data: {text}")
 
     def close(self) -> None:
         """No more events follow."""

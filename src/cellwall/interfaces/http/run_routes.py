@@ -17,7 +17,7 @@ from cellwall.core.errors import BadInput, NotFound
 from cellwall.core.languages import canonical
 from cellwall.core.outcomes import Outcome
 from cellwall.core.text import to_bytes
-from cellwall.core.types import Json, OutputSink, Permission, RunCode, RunCommand
+from cellwall.core.types import OutputSink, Permission, RunCode, RunCommand
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.sessions import CodeRequest, CommandRequest, OutcomeBody
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, require
@@ -62,7 +62,6 @@ _RUN: dict[str, Any] = {
 @routes.post(f"{_ONE}/code", **_RUN)
 async def run_code(
     request: Request,
-    service: CurrentService,
     caller: CurrentCaller,
     session_id: str,
     body: CodeRequest,
@@ -70,7 +69,7 @@ async def run_code(
     key: Key = None,
 ) -> Response:
     """Run code in the live interpreter. A refusal is an outcome with the status `denied`."""
-    sandbox = await service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service_of(request).sandboxes.find(caller.identity, session_id)
     operation = RunCode(canonical(body.language), to_bytes(body.code, what="the code"))
     return await _run(request, caller, sandbox, operation, body, accept=accept, key=key)
 
@@ -78,7 +77,6 @@ async def run_code(
 @routes.post(f"{_ONE}/commands", **_RUN)
 async def run_command(
     request: Request,
-    service: CurrentService,
     caller: CurrentCaller,
     session_id: str,
     body: CommandRequest,
@@ -86,7 +84,7 @@ async def run_command(
     key: Key = None,
 ) -> Response:
     """Run a program. A refusal is an outcome with the status `denied`."""
-    sandbox = await service.sandboxes.find(caller.identity, session_id)
+    sandbox = await service_of(request).sandboxes.find(caller.identity, session_id)
     operation = RunCommand(argv_of(body.command), cwd=body.cwd)
     return await _run(request, caller, sandbox, operation, body, accept=accept, key=key)
 
@@ -157,15 +155,15 @@ async def _run(
             follower = _Follower(service, caller.identity, sandbox)
             return _stream(follower, run, 0, stack.pop_all())
         outcome = await _outcome(request, run, is_joined_by_key=key is not None)
-    return JSONResponse(outcome, headers={"Cellwall-Run": run.id})
+    return Response(outcome, media_type="application/json", headers={"Cellwall-Run": run.id})
 
 
-async def _outcome(request: Request, run: Run, *, is_joined_by_key: bool) -> dict[str, Json]:
+async def _outcome(request: Request, run: Run, *, is_joined_by_key: bool) -> str:
     """Wait for the end of the run. A client that is gone cancels it, unless a key can join it."""
     # Most runs end before it is worth a task to watch the client.
     with anyio.move_on_after(_UNWATCHED_S):
         return await run.wait()
-    outcomes: list[dict[str, Json]] = []
+    outcomes: list[str] = []
     failures: list[Exception] = []
     async with anyio.create_task_group() as tasks:
 

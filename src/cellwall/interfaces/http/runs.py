@@ -17,9 +17,9 @@ import anyio.abc
 from cellwall.core.errors import BadInput, Busy, CellwallError, NotFound
 from cellwall.core.outcomes import ErrorInfo, Outcome
 from cellwall.core.text import plain
-from cellwall.core.types import Json, OutputSink, new_id
+from cellwall.core.types import OutputSink, new_id
 from cellwall.interfaces.http.rendering import outcome_json
-from cellwall.interfaces.http.run_events import RunEvents
+from cellwall.interfaces.http.run_events import RunEvents, encode
 
 MAX_RUNS = 32
 """Of one sandbox, running or kept."""
@@ -42,7 +42,9 @@ class Run:
         self.failure: BaseException | None = None
         self.ended_at: float | None = None
         self.scope = anyio.CancelScope()
-        self._outcome: dict[str, Json] | None = None
+        self._outcome: str | None = None
+        """As JSON."""
+        self._audit_id = ""
         self._kept_characters = 0
 
     @property
@@ -53,7 +55,7 @@ class Run:
     @property
     def audit_id(self) -> str:
         """Of the record of its outcome; empty until then."""
-        return "" if self._outcome is None else str(self._outcome["audit_id"])
+        return self._audit_id
 
     def end(self, outcome: Outcome) -> None:
         """The last events: rest of the output, or all of a run without a sink; results, outcome."""
@@ -64,9 +66,9 @@ class Run:
         events.end_output()
         for result in outcome.results:
             events.add("result", plain(result))
-        self._outcome = outcome_json(outcome)
+        self._outcome, self._audit_id = encode(outcome_json(outcome)), outcome.audit_id
         self._kept_characters = len(outcome.stdout) + len(outcome.stderr)
-        events.add("outcome", self._outcome)
+        events.add_encoded("outcome", self._outcome)
 
     def close(self) -> None:
         """No more events follow. Without an outcome the last one is the error."""
@@ -79,8 +81,8 @@ class Run:
         self.ended_at = time.monotonic()
         self.events.close()
 
-    async def wait(self) -> dict[str, Json]:
-        """The outcome as clients see it; raises what the run raised."""
+    async def wait(self) -> str:
+        """The JSON of the outcome as clients see it; raises what the run raised."""
         while self.ended_at is None:
             await self.events.changed()
         if self.failure is not None:
@@ -160,13 +162,19 @@ class Runs:
         return run
 
     def _forget(self) -> None:
-        now = time.monotonic()
-        for run in list(self._runs.values()):
-            if run.ended_at is not None and now - run.ended_at > KEPT_S:
-                self._drop(run)
-        ended = [run for run in self._runs.values() if run.ended_at is not None]
-        characters = sum(run.characters for run in ended)
-        events = sum(run.events.count for run in ended)
+        expired_at = time.monotonic() - KEPT_S
+        runs = self._runs.values()
+        for run in [
+            each for each in runs if each.ended_at is not None and each.ended_at < expired_at
+        ]:
+            self._drop(run)
+        characters = events = 0
+        ended = []
+        for run in self._runs.values():
+            if run.ended_at is not None:
+                ended.append(run)
+                characters += run.characters
+                events += run.events.count
         for run in ended[:-1]:  # the newest stays, however large
             if characters <= MAX_KEPT_CHARACTERS and events <= MAX_KEPT_EVENTS:
                 break

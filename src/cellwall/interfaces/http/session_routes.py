@@ -97,6 +97,9 @@ async def list_sessions(
 async def get_session(service: CurrentService, caller: CurrentCaller, session_id: str) -> Session:
     """One sandbox, also after its end."""
     who = caller.identity
+    # A live one is known without the database, whose two queries take 3 ms.
+    with suppress(NotFound):
+        return _live(service.sandboxes.look(who, session_id))
     record = await service.store.find_session(session_id, user_id=who.user_id, teams=who.teams)
     if record is None:
         raise NotFound("there is no such session", hint="Check the id, and who owns it.")

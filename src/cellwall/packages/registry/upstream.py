@@ -7,8 +7,11 @@ configuration gives for this registry are reached, over the schemes that the con
 from __future__ import annotations
 
 import asyncio
+import os
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from functools import cache
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -26,6 +29,14 @@ _FILE_DEADLINE_S = 900.0
 """The timeouts above are for each read: a server that sends single bytes never exceeds them."""
 _LIMITS = httpx2.Limits(max_connections=48, max_keepalive_connections=16)
 _FILE_CHUNK_BYTES = 1024 * 1024
+_CERT_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+
+
+@cache
+def _host_tls(*_places: str | None) -> ssl.SSLContext:
+    """To read the authorities of the host takes 60 ms, and a process makes many clients. Made anew
+    for other values of the variables that name the places."""
+    return httpx2.create_ssl_context()
 
 
 class HttpUpstream:
@@ -43,7 +54,7 @@ class HttpUpstream:
             timeout=_TIMEOUT,
             limits=_LIMITS,
             follow_redirects=False,
-            verify=verify,
+            verify=_host_tls(*map(os.environ.get, _CERT_VARIABLES)) if verify is True else verify,
         )
 
     async def __aenter__(self) -> Self:

@@ -260,8 +260,8 @@ class NativeSandbox:
         is_layered = mount.mode is WorkspaceMode.COPY_ON_WRITE
         return is_python or is_layered or not isinstance(operation, RunCode)
 
-    def live_usage(self, session_id: str) -> LiveUsage:
-        return self._sessions.usage(session_id)
+    def live_usage(self, session_id: str, *, with_memory: bool = True) -> LiveUsage:
+        return self._sessions.usage(session_id, with_memory=with_memory)
 
     def halt(self, session_id: str) -> None:
         self._sessions.halt(session_id)

@@ -314,7 +314,7 @@ class LiveSessions:
             self._pool.stay_awake()
             return cell
 
-    def usage(self, session_id: str) -> LiveUsage:
+    def usage(self, session_id: str, *, with_memory: bool) -> LiveUsage:
         with self._lock:
             session = self._sessions.get(session_id)
         if session is None:
@@ -322,7 +322,7 @@ class LiveSessions:
         # A copy: a thread may start another process meanwhile.
         processes = list(session.processes.values())
         running = frozenset(each.id for each in processes if not each.ended.is_set())
-        cell = session.cell
+        cell = session.cell if with_memory else None
         return LiveUsage(session.cpu_s(), running, None if cell is None else cell.memory_bytes())
 
     def halt(self, session_id: str) -> None:
