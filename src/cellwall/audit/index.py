@@ -10,6 +10,7 @@ import os
 import re
 import struct
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -120,6 +121,25 @@ def to_microseconds(time: datetime) -> int:
     return round(time.timestamp() * 1_000_000)
 
 
+Column = tuple[int, bytes]
+"""An offset in a row, and the bytes that are wanted there."""
+
+
+def name_column(field: str, text: str) -> Column:
+    """Of an id or a principal. Other names may have the same digest."""
+    return _COLUMNS[field], _short_digest(encoded_text(text))
+
+
+def kind_column(kind: EventKind) -> Column:
+    """Of the kind of an event."""
+    return _KIND_AT, bytes([_KINDS[kind.value.encode()]])
+
+
+def verdict_column(verdict: Verdict) -> Column:
+    """Of the verdict of a decision."""
+    return _VERDICT_AT, bytes([verdict.value + 1])
+
+
 class Index:
     """The rows of one segment."""
 
@@ -141,35 +161,41 @@ class Index:
         for at in range(16, len(rows), ROW_BYTES):
             yield rows[at : at + 32]
 
-    def matching(self, field: str, text: str) -> set[int]:
-        """The rows that may have this text in a field."""
-        mark, column, found = _short_digest(encoded_text(text)), _COLUMNS[field], set()
-        at = self._rows.find(mark)
-        while at >= 0:
-            number, place = divmod(at, ROW_BYTES)
-            if place == column:
-                found.add(number)
-            at = self._rows.find(mark, at + 1)
-        return found
+    def matching(self, column: Column) -> set[int]:
+        """The rows that have these bytes; for a name, rows that may have it."""
+        at, value = column
+        if len(value) == 1:  # many rows have it
+            return set(_places(self._rows[at::ROW_BYTES], value))
+        hits = (divmod(place, ROW_BYTES) for place in _places(self._rows, value))
+        return {number for number, offset in hits if offset == at}
 
-    def of_kind(self, kind: EventKind) -> set[int]:
-        return self._with_byte(_KIND_AT, _KINDS[kind.value.encode()])
+    def is_in_any(self, column: Column) -> bool:
+        """False if no row has these bytes."""
+        at, value = column
+        return value in (self._rows[at::ROW_BYTES] if len(value) == 1 else self._rows)
 
-    def of_verdict(self, verdict: Verdict) -> set[int]:
-        return self._with_byte(_VERDICT_AT, verdict.value + 1)
+    def has(self, number: int, column: Column) -> bool:
+        """Whether one row has these bytes."""
+        at, value = column
+        return self._rows.startswith(value, number * ROW_BYTES + at)
 
-    def _with_byte(self, column: int, value: int) -> set[int]:
-        values, pattern, found = self._rows[column::ROW_BYTES], bytes([value]), set()
-        at = values.find(pattern)
-        while at >= 0:
-            found.add(at)
-            at = values.find(pattern, at + 1)
-        return found
+    def ending_within(self, start: int, end: int) -> range:
+        """The rows of records that end after `start`, and at `end` at the latest."""
+        numbers = range(len(self))
+        first = bisect_right(numbers, start, key=lambda number: self.row(number).end)
+        return range(first, bisect_right(numbers, end, key=lambda number: self.row(number).end))
 
     def between(self, since_us: int, until_us: int) -> set[int]:
         """Clocks can go backwards, so every row is checked."""
         times = struct.iter_unpack("<8xQ72x", self._rows)
         return {number for number, (at,) in enumerate(times) if since_us <= at < until_us}
+
+
+def _places(rows: bytes, value: bytes) -> Iterator[int]:
+    at = rows.find(value)
+    while at >= 0:
+        yield at
+        at = rows.find(value, at + 1)
 
 
 def read_indexed_line(content: SegmentContent, index: Index, number: int) -> bytes | None:

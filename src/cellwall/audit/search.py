@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from cellwall.audit.files import log_altered, map_errors
 from cellwall.audit.index import (
+    Column,
     Index,
+    kind_column,
+    name_column,
     read_index,
     read_indexed_line,
     to_microseconds,
+    verdict_column,
     verdict_of,
 )
 from cellwall.audit.records import SEALED_VERSION, BadRecord, parse_link, parse_record
@@ -178,12 +182,18 @@ class _SegmentSearch:
         self._wanted = None if query.text is None else encoded_text(query.text)
         is_needed = is_indexed and query.needs_index
         self._index = read_index(segment) if is_needed else Index(b"")
-        self._numbers = _candidates(self._index, query)
+        self._columns = _columns(query)
+        # Of the rows that have a text, each is tested by itself; there are few.
+        self._numbers = _candidates(self._index, self._columns, query) if texts is None else set()
         self._start = self._index.row(len(self._index) - 1).end if len(self._index) else 0
 
     @property
     def may_match(self) -> bool:
-        return bool(self._numbers) or not self._is_indexed()
+        if not self._is_indexed():
+            return True
+        if self._texts is not None:
+            return all(map(self._index.is_in_any, self._columns))
+        return bool(self._numbers)
 
     def _is_indexed(self) -> bool:
         if SEAL in self.segment.parts:
@@ -222,17 +232,14 @@ class _SegmentSearch:
         return self._texts.spans(self.segment, content)
 
     def _numbers_within(self, spans: Iterable[Span]) -> Iterator[int]:
-        """The candidates of the index that lie in one of the spans, both the newest first."""
-        left = iter(spans)
-        span = next(left, None)
-        for number in sorted(self._numbers, reverse=True):
-            end = self._index.row(number).end
-            while span is not None and end <= span[0]:
-                span = next(left, None)
-            if span is None:
-                return
-            if end <= span[1]:
-                yield number
+        """The rows in one of the spans that the index selects, both the newest first."""
+        if self._texts is None:
+            yield from sorted(self._numbers, reverse=True)
+            return
+        for start, end in spans:
+            for number in reversed(self._index.ending_within(start, end)):
+                if all(self._index.has(number, each) for each in self._columns):
+                    yield number
 
     def _lines(self, content: SegmentContent, start: int, end: int) -> Iterator[bytes]:
         return lines_before(content, start, end, self._wanted if self._keys is None else None)
@@ -292,15 +299,20 @@ def match_line(
     return FoundRecord(record, line, segment) if query.matches_text(line) else None
 
 
-def _candidates(index: Index, query: Query) -> set[int]:
-    """The records that the index selects."""
-    sets = [
-        index.matching(name, text) for name in _NAMES if (text := getattr(query, name)) is not None
-    ]
+def _columns(query: Query) -> list[Column]:
+    """What a row must have; its time is compared apart."""
+    names = ((name, getattr(query, name)) for name in _NAMES)
+    found = [name_column(name, text) for name, text in names if text is not None]
     if query.kind is not None:
-        sets.append(index.of_kind(query.kind))
+        found.append(kind_column(query.kind))
     if query.verdict is not None:
-        sets.append(index.of_verdict(query.verdict))
+        found.append(verdict_column(query.verdict))
+    return found
+
+
+def _candidates(index: Index, columns: Sequence[Column], query: Query) -> set[int]:
+    """The records that the index selects."""
+    sets = [index.matching(each) for each in columns]
     if query.since is not None or query.until is not None:
         since = to_microseconds(query.since) if query.since else 0
         until = to_microseconds(query.until) if query.until else 1 << 63

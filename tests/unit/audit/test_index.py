@@ -13,8 +13,11 @@ from cellwall.audit.index import (
     ROW_BYTES,
     encode_row,
     is_incomplete,
+    kind_column,
+    name_column,
     read_index,
     update_index,
+    verdict_column,
 )
 from cellwall.audit.log import AuditLog
 from cellwall.audit.merkle import leaf_hash
@@ -137,11 +140,18 @@ def test_lost_or_short_index_of_a_packed_segment_is_made_anew(folder, index_path
 def test_rows_tell_kinds_verdicts_names_and_times(folder, segment):
     index(folder, segment)
     found = read_index(segment)
-    assert found.of_kind(EventKind.BEGIN) == {0}
-    assert found.of_kind(EventKind.INTENT) == set(range(1, COUNT))
-    assert found.of_verdict(Verdict.DENY) == {3, 6, 9}
-    assert found.matching("action_id", "act_4") == {5}
-    assert found.matching("principal", "ann") == set(range(1, COUNT))
+    rows = {
+        kind_column(EventKind.BEGIN): {0},
+        kind_column(EventKind.INTENT): set(range(1, COUNT)),
+        verdict_column(Verdict.DENY): {3, 6, 9},
+        kind_column(EventKind.APPROVAL): set(),
+        name_column("action_id", "act_4"): {5},
+        name_column("principal", "ann"): set(range(1, COUNT)),
+    }
+    for column, wanted in rows.items():
+        assert found.matching(column) == wanted
+        assert {number for number in range(COUNT) if found.has(number, column)} == wanted
+        assert found.is_in_any(column) == bool(wanted)
     assert found.between(0, 1 << 63) == set(range(COUNT))
     assert found.between(0, 1) == set()
 
@@ -150,8 +160,19 @@ def test_mark_across_two_columns_is_no_match(folder, segment):
     """A search finds bytes anywhere; only those in their own column count."""
     index(folder, segment)
     found = read_index(segment)
-    assert found.matching("session_id", "ann") == set()
-    assert found.matching("id", "act_4") == set()
+    for column in (name_column("session_id", "ann"), name_column("id", "act_4")):
+        assert found.matching(column) == set()
+        assert not any(found.has(number, column) for number in range(COUNT))
+
+
+def test_rows_of_a_span_end_in_it(folder, segment):
+    index(folder, segment)
+    found = read_index(segment)
+    ends = [found.row(number).end for number in range(COUNT)]
+    assert found.ending_within(0, ends[-1]) == range(COUNT)
+    assert found.ending_within(ends[2], ends[5]) == range(3, 6)
+    assert found.ending_within(ends[2] + 1, ends[5] - 1) == range(3, 5)
+    assert not found.ending_within(ends[-1], ends[-1] + 9)
 
 
 def test_line_that_is_no_record_has_an_empty_row():
@@ -174,7 +195,7 @@ def test_name_with_a_quote_is_found(tmp_path):
     index(folder, segment)
     found = read_index(segment)
     for field in ("action_id", "principal", "session_id"):
-        assert found.matching(field, name) == {1}
+        assert found.matching(name_column(field, name)) == {1}
 
 
 @pytest.mark.parametrize("plant", ["symlink", "fifo", "folder"])
