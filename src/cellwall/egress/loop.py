@@ -9,7 +9,6 @@ import ssl
 import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from cellwall.core.network import (
@@ -51,14 +50,6 @@ class _FetchParts(TypedDict):
     record: WriteEvent
 
 
-def _strict_tls(given: ssl.SSLContext | None) -> ssl.SSLContext:
-    tls = given or ssl.create_default_context()
-    # By default OpenSSL may treat a truncated connection as ended; see `TlsStream.recv`.
-    tls.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
-    tls.minimum_version = ssl.TLSVersion.TLSv1_2
-    return tls
-
-
 class EgressLoop:
     """The egress thread, its loop, and the state that sessions share."""
 
@@ -72,12 +63,16 @@ class EgressLoop:
     ) -> None:
         self._services = services
         self._loop = asyncio.new_event_loop()
+        tls = upstream_tls or ssl.create_default_context()
+        # By default OpenSSL may treat a truncated connection as ended; see `TlsStream.recv`.
+        tls.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
+        tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self.shared = SharedEgressState(
             settings=settings,
             resolver=_resolver(settings),
             record=record,
             known=KnownValueCache(known, settings.checks),
-            make_tls=partial(_strict_tls, upstream_tls),
+            upstream_tls=tls,
             loop=self._loop,
         )
         self._thread = threading.Thread(target=self._run, name="cellwall-egress", daemon=True)

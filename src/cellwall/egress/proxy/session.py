@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -95,23 +95,15 @@ class SharedEgressState:
     settings: EgressSettings
     resolver: Resolver
     record: RecordEvent
-    make_tls: Callable[[], ssl.SSLContext]
+    upstream_tls: ssl.SSLContext
     loop: asyncio.AbstractEventLoop
     known: KnownValueCache
     pipes: PipePool = field(default_factory=PipePool)
     slots: ConnectionSlots = field(default_factory=ConnectionSlots)
-    _tls: ssl.SSLContext | None = None
     _own: Own = frozenset()
     _own_until_s: float = 0.0
     _addresses: dict[str, tuple[float, tuple[Address, ...]]] = field(default_factory=dict)
     _lookups: dict[str, asyncio.Task[tuple[Address, ...]]] = field(default_factory=dict)
-
-    @property
-    def upstream_tls(self) -> ssl.SSLContext:
-        """Made when first used: to read the authorities of the host takes 60 ms."""
-        if self._tls is None:
-            self._tls = self.make_tls()
-        return self._tls
 
     def own(self) -> Own:
         """The host's own addresses, which are blocked."""
