@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from dataclasses import replace
+from functools import partial
 
 import anyio
 
@@ -138,11 +139,11 @@ async def _try_all(
     return (
         _as_trial("trial run", "all layers together, as in every run", plain, required=True),
         _as_trial("trial of copy-on-write", "DIR:cow needs overlayfs", layered, required=False),
-        await anyio.to_thread.run_sync(_try_warm, app, keeps_pool),
+        await anyio.to_thread.run_sync(partial(_try_warm, app, keeps_pool=keeps_pool)),
     )
 
 
-def _try_warm(app: App, keeps_pool: bool) -> TrialRun:  # noqa: FBT001  # called by a thread
+def _try_warm(app: App, *, keeps_pool: bool) -> TrialRun:
     """Whether runs take the warm path here; the cold path has the same layers and is slower."""
     name, why = "warm path", "prepared interpreters: faster, with the same layers"
     try:

@@ -57,7 +57,7 @@ def open_smtp(
 ) -> Iterator[BoundedSmtp]:
     """A connection with TLS; it ends at the latest after three times `timeout_s`."""
     link = _Smtps(context, timeout_s) if is_smtps else BoundedSmtp(timeout=timeout_s)
-    link._host = host  # noqa: SLF001  # see there
+    link._host = host  # noqa: SLF001  # smtplib compares the certificate with it, and has no setter
     try:
         with deadline(lambda: link.sock, 3 * timeout_s):
             link.connect(host, port)
