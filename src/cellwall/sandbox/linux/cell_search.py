@@ -100,6 +100,8 @@ class CellSearch:
                 shims[process.pid] = name
             elif _is_shim(process, tag):
                 shims[process.pid] = ""
+        for pid in [pid for pid in shims if table[pid].parent in shims]:
+            del shims[pid]  # the child that is about to execute bubblewrap
         trees = _trees(table, shims)
         below = {pid for tree in trees.values() for pid in tree}
         # The group of a cell is that of its first process. Every process outside of a known tree is

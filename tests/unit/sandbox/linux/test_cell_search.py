@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -53,12 +53,26 @@ def test_an_entry_that_names_another_process_finds_nothing(
     assert find_cells(str(tmp_path), cell_tag(str(tmp_path))) == ()
 
 
-def test_a_shim_is_found_by_its_entry_and_by_its_tag_alone(tmp_path: Path) -> None:
-    ledger, tag = str(tmp_path), cell_tag(str(tmp_path))
+@contextmanager
+def waiting_shim(tag: str, *starter: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A shim that waits for a plan. The kernel shows its arguments a moment after it started."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     number = str(theirs.fileno())
-    words = [cell_program(), "keep", number, number, tag]  # it waits for a plan
+    words = [*starter, cell_program(), "keep", number, number, tag]
     with ours, theirs, subprocess.Popen(words, pass_fds=[theirs.fileno()]) as shim:
+        try:
+            arguments = Path(f"/proc/{shim.pid}/cmdline")
+            while tag.encode() not in arguments.read_bytes():
+                assert shim.poll() is None
+            yield shim
+        finally:
+            ours.close()  # a child of the shim ends with it
+            shim.kill()
+
+
+def test_a_shim_is_found_by_its_entry_and_by_its_tag_alone(tmp_path: Path) -> None:
+    ledger, tag = str(tmp_path), cell_tag(str(tmp_path))
+    with waiting_shim(tag) as shim:
         started = start_time(shim.pid)
         assert [cell.id for cell in find_cells(ledger, tag)] == [f"shim-{shim.pid}"]
         assert find_cells(ledger, "0" * 16) == ()  # another state folder's
@@ -68,7 +82,32 @@ def test_a_shim_is_found_by_its_entry_and_by_its_tag_alone(tmp_path: Path) -> No
         name = enter(tmp_path, shim.pid, started)
         assert [cell.id for cell in find_cells(ledger, tag)] == [name]
         assert [cell.id for cell in find_cells(ledger, "0" * 16)] == [name]
-        shim.kill()
+
+
+# A child that has not executed bubblewrap yet has the name and the arguments of its shim.
+SHIM_WITH_CHILD = """
+import os, sys
+os.fork()
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_the_child_of_a_shim_is_no_cell_of_its_own(tmp_path: Path) -> None:
+    ledger, tag = str(tmp_path), cell_tag(str(tmp_path))
+    with waiting_shim(tag, sys.executable, "-c", SHIM_WITH_CHILD) as shim:
+        child = start_of_child(shim.pid)
+        found = find_cells(ledger, tag)
+        assert [cell.id for cell in found] == [f"shim-{shim.pid}"]
+        assert [each.pid for cell in found for each in cell.processes] == [child]
+
+
+def start_of_child(pid: int) -> int:
+    """The pid of the only child, once it executes the program of the shim."""
+    place = Path(f"/proc/{pid}/task/{pid}/children")
+    while True:
+        for child in place.read_text().split():
+            if Path(f"/proc/{child}/cmdline").read_bytes().startswith(cell_program().encode()):
+                return int(child)
 
 
 def test_links_pipes_and_damaged_entries_are_skipped(tmp_path: Path) -> None:
