@@ -43,7 +43,9 @@ class PromiseStates:
         """Of all cases of a test, as `unit/test_x.py::test_y`. The strictest counts, but a case that
         was skipped beside one that passed."""
         found = {
-            state for nodeid, state in self.states.items() if _NAME.match(nodeid)[1] == name  # type: ignore[index]  # matches every id
+            state
+            for nodeid, state in self.states.items()
+            if _NAME.match(nodeid)[1] == name  # type: ignore[index]  # matches every id
         }
         if "failed" in found:
             return "failed"
@@ -77,7 +79,9 @@ class PromiseReport:
 
 def render(manifest: Mapping[str, Any], found: PromiseStates) -> str:
     """The table, then every clause that this run does not prove."""
-    rows = [f"{'promise':8} {'clauses':>8} {'proven':>7} {'passed':>7} {'failed':>7} {'skipped':>8}"]
+    rows = [
+        f"{'promise':8} {'clauses':>8} {'proven':>7} {'passed':>7} {'failed':>7} {'skipped':>8}"
+    ]
     unproven: list[str] = []
     total: Counter[str] = Counter()
     without: list[str] = []
@@ -91,9 +95,7 @@ def render(manifest: Mapping[str, Any], found: PromiseStates) -> str:
                 unproven.append(f"  {name:8} {state}: {clause['says']} ({why})")
         size = len(promise["clauses"])
         numbers = (counts["passed"], counts["failed"], counts["skipped"])
-        rows.append(
-            f"{name:8} {size:8} {proven:7} {numbers[0]:7} {numbers[1]:7} {numbers[2]:8}"
-        )
+        rows.append(f"{name:8} {size:8} {proven:7} {numbers[0]:7} {numbers[1]:7} {numbers[2]:8}")
         total.update(promises=1, clauses=size, proven=proven, whole=int(proven == size))
         without += [name] if not counts else []
     rows.append(

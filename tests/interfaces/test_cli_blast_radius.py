@@ -60,7 +60,9 @@ def test_it_is_printed_in_words_and_as_json(tmp_path: Path) -> None:
 @pytest.mark.requirement("CFG-3")
 def test_probes_confirm_what_is_true_both_ways(tmp_path: Path) -> None:
     home = set(os.listdir(os.path.expanduser("~")))
-    done = cellwall("policy", "blast-radius", "--probe", "--json", "--config", config(tmp_path, SMALL))
+    done = cellwall(
+        "policy", "blast-radius", "--probe", "--json", "--config", config(tmp_path, SMALL)
+    )
     lines = json.loads(done.stdout)["abilities"]
     states = {each["id"]: each["probe"]["state"] for each in lines}
     wrong = [each for each in lines if each["probe"]["state"] == "contradicted"]

@@ -132,7 +132,7 @@ def _reads(settings: Settings, host: HostRoot) -> Iterator[Ability]:
     yield _impossible(
         "read.host-files",
         "other files of the host",
-        "homes, /root, the rest of /etc, /run, /var, /tmp of the host",
+        "homes, the rest of /etc, /run, /var and /tmp of the host",
     )
     yield _impossible("read.environment", "environment variables of the process that starts it")
     yield _impossible("read.processes", "processes outside, their arguments and their memory")
@@ -179,9 +179,7 @@ def _executes(settings: Settings, policy: Policy, host: HostRoot) -> Iterator[Ab
         members=_texts([*allowing, *(rule for rule in written if rule.tool == OTHERWISE)]),
     )
     restricting = [
-        rule
-        for rule in written
-        if rule.verdict is not Verdict.ALLOW and rule.tool != OTHERWISE
+        rule for rule in written if rule.verdict is not Verdict.ALLOW and rule.tool != OTHERWISE
     ]
     yield Ability(
         id="execute.restricted-calls",
@@ -274,8 +272,10 @@ def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
         "reach.other-hosts", "every other host", "by name or address, and the resolver of the host"
     )
     upload, download = egress.max_upload_bytes, egress.max_download_bytes
-    yield _sized("reach.upload", "sent by one sandbox", upload, "egress.max_upload_bytes")
-    yield _sized("reach.download", "received by one sandbox", download, "egress.max_download_bytes")
+    yield _sized("reach.upload", "sent by a sandbox with egress", upload, "egress.max_upload_bytes")
+    yield _sized(
+        "reach.download", "received by a sandbox with egress", download, "egress.max_download_bytes"
+    )
 
 
 def _spends(settings: Settings) -> Iterator[Ability]:
@@ -311,7 +311,9 @@ def _keeps(settings: Settings) -> Iterator[Ability]:
         "keep.files", "files of one run for the next", "a private workspace ends with its session"
     )
     yield _impossible("keep.processes", "a process after the end of its run")
-    yield _impossible("keep.unrecorded", "a run without a record", "refused if it cannot be written")
+    yield _impossible(
+        "keep.unrecorded", "a run without a record", "refused if it cannot be written"
+    )
     yield _counted(
         "keep.changes",
         "changes of a copy-on-write run, sealed",

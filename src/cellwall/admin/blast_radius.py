@@ -101,9 +101,7 @@ def blast_radius(settings: Settings, policy: Policy) -> BlastRadius:
 
 def compute_blast_radius(settings: Settings, policy: Policy, host: HostRoot) -> BlastRadius:
     """From plain data."""
-    return BlastRadius(
-        settings.profile, abilities_of(settings, policy, host), weakened(settings)
-    )
+    return BlastRadius(settings.profile, abilities_of(settings, policy, host), weakened(settings))
 
 
 def configured_radius(settings: Settings, *, environ: Mapping[str, str]) -> BlastRadius:

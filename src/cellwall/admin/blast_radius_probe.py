@@ -1,16 +1,18 @@
 """Confirms the lines of a blast radius by trying them in cells, through the steps of every run.
 
-What a line says to be possible is done, what it says to be impossible is tried and must fail, and a
-control shows that the probe itself works. A line that cannot be tried is marked with the reason. The
-runs are recorded like all others.
+What a line says to be possible is done, what it says to be impossible is tried and must fail, and
+a control shows that the probe itself works. A line that cannot be tried is marked with the reason.
+The runs are recorded like all others.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,8 @@ _MIN_LIMITS = {
     "output_bytes": MIB,
 }
 """What a probe itself needs, also on a busy host: a configuration may allow less to a run."""
+_REFUSED = re.compile(r"^(?:[A-Za-z]*Error: \[Errno|MemoryError)", re.MULTILINE)
+"""How the kernel's refusal ends a program, unlike a mistake in it."""
 _MAX_CHECKED_RECORDS = 5
 _MAX_TOLD = 5
 
@@ -84,9 +88,8 @@ class _Prober:
 
     async def check_sandbox(self) -> None:
         """Raise the refusal of a plain run: it would be that of every probe."""
-        outcome = await self._perform(RunCode("python", b"1"))
-        if outcome.status is not Status.OK:
-            outcome.raise_for_status()
+        with suppress(_Unprobed):  # by the policy: each line tells
+            (await self._perform(RunCode("python", b"1"))).raise_for_status()
 
     async def probe_all(
         self, radius: BlastRadius, on_progress: Callable[[str], None]
@@ -176,8 +179,10 @@ class _Prober:
         limits = self._affordable(amount, probe)
         within, beyond = _within(amount, probe), _beyond(amount, probe)
         used = await self._perform(probe.to_code(within), limits=limits)
-        if used.status is not Status.OK and probe.is_waited_for:
+        if used.status is Status.LIMIT and probe.is_waited_for:
             raise _Unprobed("here even an idle run does not end within the limit")
+        if used.status is Status.FAILED and not _REFUSED.search(used.stderr):
+            raise _Unprobed(f"the probe failed: {_ending(used)}")
         if used.status is not Status.OK:
             told = f"half of the amount already ended the run: {_ending(used)}"
             return ProbeResult(ProbeState.CONTRADICTED, told)
@@ -252,7 +257,7 @@ class _Prober:
             operation=code,
             workspace=workspace or WorkspaceRequest(),
             limits=limits or _raised(self._app.limits, frozenset()),
-            env=env or {},
+            env=env or {FACTS: "{}"},
             allow_domains=domains,
         )
         decision = self._app.runtime.policy.judge(action, ())
@@ -268,7 +273,7 @@ class _Prober:
 def _raised(limits: Limits, kept: frozenset[str]) -> Limits:
     """At least what a probe itself needs, but for the limits that are probed."""
     least = {name: max(getattr(limits, name), value) for name, value in _MIN_LIMITS.items()}
-    return replace(limits, **{name: value for name, value in least.items() if name not in kept})  # type: ignore[arg-type]  # whole where the field is
+    return replace(limits, **{name: value for name, value in least.items() if name not in kept})
 
 
 def _within(amount: float, probe: LimitProbe) -> float:
@@ -287,7 +292,9 @@ def _read_report(outcome: Outcome) -> dict[str, list[str]]:
     value: Any = outcome.value
     if outcome.status is not Status.OK or not isinstance(value, dict):
         raise _Unprobed(f"the probe failed: {_ending(outcome)}")
-    return {name: [str(each) for each in value.get(name, ())] for name in ("tried", "wrong", "broken")}
+    return {
+        name: [str(each) for each in value.get(name, ())] for name in ("tried", "wrong", "broken")
+    }
 
 
 def _ending(outcome: Outcome) -> str:

@@ -1,4 +1,4 @@
-"""What probes of the blast radius look for: files, sockets and variables of the host, made for them.
+"""What probes of the blast radius look for: files, sockets and variables, made for them.
 
 Each fact is checked outside first: what the host itself cannot reach would prove nothing inside.
 Nothing of the user is opened, and what is made is removed.
@@ -78,11 +78,13 @@ def probe_facts(settings: Settings) -> Iterator[ProbeFacts]:
 
 def _make_files(stack: ExitStack, token: str) -> list[Json]:
     found: list[Json] = []
-    for folder in (os.path.expanduser("~"), tempfile.gettempdir(), "/var/tmp", "/dev/shm"):  # noqa: S108  # the places that a cell must not see
+    for folder in (os.path.expanduser("~"), tempfile.gettempdir(), "/var/tmp", "/dev/shm"):
         with suppress(OSError):
             prefix = f".cellwall-probe-{token}-"
-            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix=prefix, dir=folder))
-            found.append(file.name)
+            descriptor, path = tempfile.mkstemp(prefix=prefix, dir=folder)
+            os.close(descriptor)
+            stack.callback(Path(path).unlink, missing_ok=True)
+            found.append(path)
     return [*found, *(path for path in _KNOWN_SECRETS if os.path.exists(path))]
 
 
@@ -145,9 +147,7 @@ def _elsewhere() -> list[Json]:
 def _private_targets(
     settings: Settings, listeners: Sequence[tuple[str, int]]
 ) -> tuple[list[tuple[str, int]], str]:
-    networks = [
-        ipaddress.ip_network(each) for each in settings.egress.dangerously_allow_addresses
-    ]
+    networks = [ipaddress.ip_network(each) for each in settings.egress.dangerously_allow_addresses]
     if not networks:
         return list(listeners), "this machine has no address of its own"
     inside = [

@@ -1,4 +1,4 @@
-"""The probes of the blast radius as data: programs that run in a cell, by line (radius_probes.toml)."""
+"""The probes of the blast radius as data: programs for a cell, by line (radius_probes.toml)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PRELUDE = f"""
 import json, os, socket, time
 given, tried, wrong, broken = json.loads(os.environ["{FACTS}"]), [], [], []
 """
-_TOOLS = '''
+_TOOLS = """
 def refusal(deed):
     try: deed()
     except OSError as error: return error.strerror or str(error) or "refused"
@@ -64,14 +64,15 @@ def writes_at(path, offset):
 def knocks_at_itself():
     with socket.create_server(("127.0.0.1", 0)) as server:
         socket.create_connection(server.getsockname(), 5).close()
-def through_proxy(head):
+def through_proxy(*head):
     line = socket.create_connection(("127.0.0.1", 3128), 5)
     line.settimeout(15)
-    line.sendall(head.encode())
+    line.sendall("".join(f"{each}\\r\\n" for each in (*head, "")).encode())
     return line
 def asks(host, port, method="GET", path="/"):
-    request = f"{method} http://{host}:{port}{path} HTTP/1.1\\r\\nHost: {host}:{port}\\r\\nConnection: close\\r\\n\\r\\n"
-    with through_proxy(request) as line: answer = line.makefile("rb").read(1 << 20)
+    head = f"{method} http://{host}:{port}{path} HTTP/1.1"
+    with through_proxy(head, f"Host: {host}:{port}", "Connection: close") as line:
+        answer = line.makefile("rb").read(1 << 20)
     if not answer.startswith(b"HTTP/1."): raise OSError(5, "no answer")
     return answer
 def reaches(host, port, method, path, is_tls):
@@ -81,7 +82,7 @@ def reaches(host, port, method, path, is_tls):
     import ssl
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
-    with through_proxy(f"CONNECT {host}:{port} HTTP/1.1\\r\\nHost: {host}:{port}\\r\\n\\r\\n") as line:
+    with through_proxy(f"CONNECT {host}:{port} HTTP/1.1", f"Host: {host}:{port}") as line:
         answer = b""
         while not answer.endswith(b"\\r\\n\\r\\n"):
             part = line.recv(1)
@@ -89,7 +90,7 @@ def reaches(host, port, method, path, is_tls):
             answer += part
         if b" 200" not in answer.partition(b"\\r\\n")[0]: raise OSError(1, "refused by the proxy")
         context.wrap_socket(line, server_hostname=host).close()
-'''
+"""
 _REPORT = '\n{"tried": tried, "wrong": wrong, "broken": broken}'
 
 

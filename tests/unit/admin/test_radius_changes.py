@@ -94,8 +94,7 @@ def test_rules_open_and_close(
 @pytest.mark.requirement("CFG-3")
 def test_profiles_are_ordered() -> None:
     found = {
-        name: compute_blast_radius(profile_settings(name), Policy(), HOST)
-        for name in PROFILE_NAMES
+        name: compute_blast_radius(profile_settings(name), Policy(), HOST) for name in PROFILE_NAMES
     }
     assert not compare(found["production"], found["paranoid"]).opens
     assert compare(found["production"], found["development"]).opens

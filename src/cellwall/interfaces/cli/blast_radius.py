@@ -117,7 +117,10 @@ def _probe(configured: ConfigOptions, *, as_json: bool) -> int:
     from cellwall.admin.blast_radius import ProbeState, configured_radius
     from cellwall.admin.blast_radius_probe import probe_radius
 
-    app, progress = open_configured(configured), Progress(quiet=as_json or not is_terminal("stderr"))
+    app, progress = (
+        open_configured(configured),
+        Progress(quiet=as_json or not is_terminal("stderr")),
+    )
     try:
         radius = configured_radius(app.settings, environ=os.environ)
 

@@ -43,8 +43,7 @@ class SectorLabel:
     x: float
     y: float
     anchor: Literal["start", "middle", "end"]
-    verb: str
-    counts: str
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +95,13 @@ def _placed(
 
 
 def _label(middle: float, verb: str, counts: str) -> SectorLabel:
+    """Beside a sector the counts stand below each other: a phone is narrow."""
     x, y = _at(middle, _LABEL_RADIUS)
     side = math.cos(middle)
-    anchor: Literal["start", "middle", "end"] = "middle"
-    if abs(side) > 0.1:
-        anchor = "start" if side > 0 else "end"
-        x = _at(middle, _LABEL_RADIUS - 8)[0]
-    return SectorLabel(x, y, anchor, verb.capitalize(), counts)
+    if abs(side) < 0.1:
+        return SectorLabel(x, y, "middle", (verb.capitalize(), counts))
+    anchor: Literal["start", "end"] = "start" if side > 0 else "end"
+    return SectorLabel(x, y - 10, anchor, (verb.capitalize(), *counts.split(", ")))
 
 
 def _at(angle: float, radius: float) -> tuple[float, float]:
