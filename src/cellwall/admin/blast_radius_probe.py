@@ -220,7 +220,7 @@ class _Prober:
     # Policy and record
 
     async def _judge_unmatched(self, line: Ability) -> ProbeResult:
-        """A call of an agent's own tool: judged and recorded, and run by nobody."""
+        """A call of an agent's own tool: judged and recorded, and not run."""
         tool = f"mcp__cellwall_probe__{self._facts.token}"
         operation = UseTool(tool, {}, os.getcwd(), is_inside=True)
         agent = replace(self._who, interface="hook")
