@@ -13,7 +13,7 @@ from typing import Literal, cast, get_args
 
 from cellwall.config.models import Settings
 from cellwall.core.limits import size_text
-from cellwall.core.types import Json
+from cellwall.core.types import ROLE_NAMES, Json
 from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
 from cellwall.policy.rules import OTHERWISE, Layer, Rule
@@ -165,6 +165,14 @@ def _writes(settings: Settings) -> Iterator[Ability]:
 
 
 def _executes(settings: Settings, policy: Policy, host: HostRoot) -> Iterator[Ability]:
+    role = settings.roles.default
+    yield Ability(
+        id="execute.role",
+        what="with the role of a local user whom no setting names",
+        bound=role,
+        setting="roles.default",
+        amount=ROLE_NAMES.index(role),
+    )
     bound = f"of {_listed(host.binds)} and of the workspace"
     yield Ability(id="execute.programs", what="programs", bound=bound, members=host.binds)
     written = [rule for rule in policy.rules if rule.layer is not Layer.BUILT_IN]
@@ -265,8 +273,11 @@ def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
         is_weakened=bool(private),
         members=private,
     )
+    yield from _packages(settings)
     yield _impossible(
-        "reach.this-machine", "services of this machine", "loopback, its addresses, unix sockets"
+        "reach.this-machine",
+        "services of this machine, past the egress proxy",
+        "loopback, its addresses, unix sockets",
     )
     yield _impossible(
         "reach.other-hosts", "every other host", "by name or address, and the resolver of the host"
@@ -276,6 +287,30 @@ def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
     yield _sized(
         "reach.download", "received by a sandbox with egress", download, "egress.max_download_bytes"
     )
+
+
+def _packages(settings: Settings) -> Iterator[Ability]:
+    packages = settings.packages
+    yield Ability(
+        id="reach.package-age",
+        what="packages of a registry that are public for a while",
+        bound=f"at least {packages.min_age_days} days",
+        setting="packages.min_age_days",
+        amount=-packages.min_age_days,
+    )
+    for name, what in (
+        ("without_feed", "packages while the feed of malicious ones is missing or old"),
+        ("without_rule", "packages that no rule names"),
+    ):
+        word = getattr(packages, name)
+        yield Ability(
+            id=f"reach.packages-{name.replace('_', '-')}",
+            what=what,
+            bound={"allow": "allowed", "ask": "a person is asked", "deny": "denied"}[word],
+            setting=f"packages.{name}",
+            is_possible=word != "deny",
+            amount=("deny", "ask", "allow").index(word),
+        )
 
 
 def _spends(settings: Settings) -> Iterator[Ability]:

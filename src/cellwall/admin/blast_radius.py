@@ -30,7 +30,7 @@ __all__ = [
     "blast_radius",
     "compute_blast_radius",
     "configured_radius",
-    "named_radius",
+    "named_settings",
 ]
 
 
@@ -110,10 +110,8 @@ def configured_radius(settings: Settings, *, environ: Mapping[str, str]) -> Blas
     return blast_radius(settings, policy)
 
 
-def named_radius(name: str, *, environ: Mapping[str, str]) -> BlastRadius:
+def named_settings(name: str, *, environ: Mapping[str, str]) -> Settings:
     """Of a configuration file, or of a shipped profile by its name."""
     if name in PROFILE_NAMES:
-        settings = profile_settings(name)
-    else:
-        settings = load_settings(file=name, environ=environ)
-    return configured_radius(settings, environ=environ)
+        return profile_settings(name)
+    return load_settings(file=name, environ=environ)
