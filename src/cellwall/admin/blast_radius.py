@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cellwall.admin.abilities import VERBS, Ability, Verb, abilities_of
+from cellwall.admin.abilities import abilities_of
+from cellwall.admin.ability import VERBS, Ability, Verb
 from cellwall.config.load import load_settings, profile_settings
 from cellwall.config.models import PROFILE_NAMES, Settings, weakened
 from cellwall.core.showing import escaped

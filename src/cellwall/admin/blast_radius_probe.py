@@ -19,7 +19,7 @@ from typing import Any
 
 import anyio
 
-from cellwall.admin.abilities import Ability
+from cellwall.admin.ability import Ability
 from cellwall.admin.audit_queries import Query, everything
 from cellwall.admin.blast_radius import BlastRadius, ProbeResult, ProbeState
 from cellwall.admin.probe_facts import PROTECTED, ProbeFacts, probe_facts

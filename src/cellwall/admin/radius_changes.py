@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from cellwall.admin.abilities import Ability
+from cellwall.admin.ability import Ability
 from cellwall.admin.blast_radius import BlastRadius
 from cellwall.config.models import SECTIONS, Settings
 from cellwall.core.showing import escaped
