@@ -1,4 +1,4 @@
-"""One line of the blast radius, and the kinds of lines: a list, a size, a count, an impossibility."""
+"""One line of the blast radius, and the kinds of lines: a list, a size, a count, a refusal."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def sized(id_: str, what: str, size_bytes: int, setting: str) -> Ability:
 
 def counted(id_: str, what: str, amount: float, unit: str, setting: str) -> Ability:
     """A thing bounded by another number; infinity is no limit."""
-    bound = f"{amount:g} {unit}".rstrip() if math.isfinite(amount) else "no limit"
+    bound = f"{amount:.12g} {unit}".rstrip() if math.isfinite(amount) else "no limit"
     return Ability(id=id_, what=what, bound=bound, setting=setting, amount=amount)
 
 
