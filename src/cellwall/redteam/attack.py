@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from cellwall.core.types import Json
 
@@ -29,6 +29,7 @@ _FILTERED = frozenset({"EPERM", "SIGSYS"})
 _MAX_WORDS = 300
 
 ObservationKind: TypeAlias = Literal["through", "refused", "lacks", "broken"]
+_KINDS: dict[str, ObservationKind] = {kind: kind for kind in get_args(ObservationKind)}
 
 
 class AttackVerdict(StrEnum):
@@ -88,8 +89,8 @@ class Observation:
     def of(cls, value: object) -> Observation:
         """From a report, whose content is untrusted: anything unexpected is a broken attempt."""
         match value:
-            case ["through" | "refused" | "lacks" | "broken" as kind, str(words)]:
-                return cls(kind, words[:_MAX_WORDS])
+            case [str(kind), str(words)] if kind in _KINDS:
+                return cls(_KINDS[kind], words[:_MAX_WORDS])
             case _:
                 return cls("broken", "its report is malformed")
 

@@ -176,7 +176,8 @@ def _change_checkpoint(copy: _LogCopy) -> None:
     notes = find_notes(_read(copy.notes))
     head, count, root, rest = notes[-1].split(b"\n", 3)
     other = bytes([root[0] ^ 1]) + root[1:]
-    _write(copy.notes, b"".join([*notes[:-1], b"\n".join([head, count, other, rest])]))
+    forged = b"\n".join([head, count, other, rest])
+    _write(copy.notes, b"".join(note + b"\n" for note in (*notes[:-1], forged)))
 
 
 def _roll_back(copy: _LogCopy) -> None:
