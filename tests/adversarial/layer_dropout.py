@@ -176,7 +176,10 @@ def page(found: Mapping[str, Mapping[str, AttackVerdict]]) -> str:
     """The document: a summary, then what each layer carries alone."""
     whole = found["none"]
     held = [name for name, verdict in whole.items() if verdict is AttackVerdict.HELD]
-    lines = [_HEAD, f"{len(held)} of {len(whole)} attacks are held and proved with all layers on.\n"]
+    lines = [
+        _HEAD,
+        f"{len(held)} of {len(whole)} attacks are held and proved with all layers on.\n",
+    ]
     lines += ["| Layer that is off | still held | get through | the cell does not start |"]
     lines += ["|---|---|---|---|"]
     alone: dict[str, list[str]] = {}
@@ -188,12 +191,16 @@ def page(found: Mapping[str, Mapping[str, AttackVerdict]]) -> str:
         still = len(held) - len(alone[layer]) - unproved
         lines.append(f"| {layer} | {still} | {len(alone[layer])} | {unproved} |")
     lines += ["\n## Attacks that one layer carries alone\n"]
-    lines += ["With this layer off the attack succeeds; every other attack is stopped by another layer.\n"]
+    lines += [
+        "With this layer off the attack succeeds; every other attack is stopped by another layer.\n"
+    ]
     for layer, names in alone.items():
         lines.append(f"**{layer}** ({len(names)}): {', '.join(names) or 'none'}.\n")
     covered = set(held) - {name for names in alone.values() for name in names}
     lines += ["## Attacks that no single one of these layers carries\n"]
-    lines += [f"{len(covered)} of {len(held)}. Each is stopped by at least two of the layers above, or by "]
+    lines += [
+        f"{len(covered)} of {len(held)}. Each is stopped by at least two of the layers above, or by "
+    ]
     lines += ["a namespace that was not switched off.\n"]
     return "\n".join(lines) + "\n" + _matrix(found, held)
 
@@ -206,7 +213,10 @@ def _matrix(found: Mapping[str, Mapping[str, AttackVerdict]], held: Sequence[str
     for name in held:
         row = tuple(marks.get(found[layer][name], "-") for layer in layers)
         rows.setdefault(row, []).append(name)
-    lines = ["## Matrix\n", "Attacks with equal rows share one; `-` is not proved with this layer off.\n"]
+    lines = [
+        "## Matrix\n",
+        "Attacks with equal rows share one; `-` is not proved with this layer off.\n",
+    ]
     lines += [f"| Attacks | {' | '.join(layers)} |", f"|---|{'---|' * len(layers)}"]
     for row, names in rows.items():
         lines.append(f"| {', '.join(names)} | {' | '.join(row)} |")

@@ -1,8 +1,8 @@
 """The catalog of attacks, from the TOML files of `attacks/`, and the programs that try them.
 
 A `[[program]]` is a Python program that runs inside a cell and, as the control, outside of one; its
-`names` list what it tries. An `[[attack]]` is tried by the runner of its layer. Fields that an entry
-lacks come from `[defaults]`.
+`names` list what it tries. An `[[attack]]` is tried by the runner of its layer. Missing fields of an
+entry come from `[defaults]`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs attack programs without any wall: the positive control, and the targets on the host.
 
-Only the controls of the red team run here. They have the rights of the user who starts `redteam`, so
-a program names targets that this run has made, or runs in throwaway namespaces.
+Only controls of the red team run here. They have the rights of the user who starts `redteam`, so a
+program names targets that this run has made, or runs in throwaway namespaces.
 """
 
 from __future__ import annotations

@@ -114,7 +114,9 @@ def to_sarif(report: RedteamReport) -> str:
         "rules": [_sarif_rule(result.attack) for result in report.results],
     }
     run = {"tool": {"driver": driver}, "results": [_sarif_result(each) for each in report.results]}
-    return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+    return (
+        json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+    )
 
 
 def _sarif_rule(attack: Attack) -> dict[str, Json]:
@@ -122,7 +124,9 @@ def _sarif_rule(attack: Attack) -> dict[str, Json]:
     return {
         "id": attack.id,
         "shortDescription": {"text": plain_text(attack.title)},
-        "fullDescription": {"text": plain_text(f"{attack.title}. Expected to stop: {attack.wall}.")},
+        "fullDescription": {
+            "text": plain_text(f"{attack.title}. Expected to stop: {attack.wall}.")
+        },
         "help": {"text": plain_text(f"Control: {attack.control}.")},
         "properties": {"tags": tags},
     }

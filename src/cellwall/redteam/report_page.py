@@ -49,16 +49,14 @@ def to_html(report: RedteamReport) -> str:
         "</div>",
     ]
     for verdict in (AttackVerdict.THROUGH, AttackVerdict.NOT_PROVED):
-        results = report.of(verdict)
-        if results:
+        chosen = report.of(verdict)
+        if chosen:
             parts.append(f"<h2>{escape(_WORDS[verdict].capitalize())}</h2>")
-            parts.extend(_table(results))
+            parts.extend(_table(chosen))
     parts.append("<h2>All attacks by layer</h2>")
     for layer, results in report.by_layer().items():
         held = sum(each.verdict is AttackVerdict.HELD for each in results)
-        parts.append(
-            f"<details><summary>{escape(layer)}: {held} of {len(results)} held</summary>"
-        )
+        parts.append(f"<details><summary>{escape(layer)}: {held} of {len(results)} held</summary>")
         parts.extend(_table(results))
         parts.append("</details>")
     parts.append("</body></html>")

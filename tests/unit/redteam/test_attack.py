@@ -37,7 +37,15 @@ def test_only_a_refusal_with_a_control_that_succeeded_is_held(control, attempt, 
 @pytest.mark.requirement("RED-1")
 @pytest.mark.parametrize(
     "word",
-    [None, "held", ["held", ""], ["refused"], ["refused", 1], ["refused", "a", "b"], {"refused": ""}],
+    [
+        None,
+        "held",
+        ["held", ""],
+        ["refused"],
+        ["refused", 1],
+        ["refused", "a", "b"],
+        {"refused": ""},
+    ],
 )
 def test_a_word_that_no_attempt_reports_is_a_broken_attempt(word):
     assert Observation.of(word).kind == "broken"

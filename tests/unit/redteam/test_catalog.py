@@ -53,7 +53,9 @@ def test_every_program_is_one_python_text():
 
 def test_selection_by_layer_and_by_id():
     assert {attack.layer for attack in select(layer="audit")} == {"audit"}
-    assert [attack.id for attack in select(only="files/read-by-dot-dot")] == ["files/read-by-dot-dot"]
+    assert [attack.id for attack in select(only="files/read-by-dot-dot")] == [
+        "files/read-by-dot-dot"
+    ]
     assert select(layer="audit", only="files/read-by-dot-dot") == ()
 
 

@@ -48,7 +48,11 @@ def test_json_has_each_attack_with_its_control_and_verdict(report):
 @pytest.mark.requirement("RED-1")
 def test_junit_is_xml_with_failures_and_skips(report):
     root = ET.fromstring(to_junit(report))
-    assert (root.attrib["tests"], root.attrib["failures"], root.attrib["skipped"]) == ("3", "1", "1")
+    assert (root.attrib["tests"], root.attrib["failures"], root.attrib["skipped"]) == (
+        "3",
+        "1",
+        "1",
+    )
     cases = root.findall(".//testcase")
     assert [case.attrib["name"] for case in cases] == [each.attack.id for each in report.results]
     assert [[child.tag for child in case] for case in cases] == [[], ["failure"], ["skipped"]]

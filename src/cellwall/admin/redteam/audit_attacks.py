@@ -46,9 +46,7 @@ class _LogCopy:
     def verify(self) -> Observation:
         """What the verification reports about this copy; "through" is a log that verifies."""
         try:
-            report = audit_queries.check(
-                [self.keys], [self.checkpoint], directory=self.folder
-            )
+            report = audit_queries.check([self.keys], [self.checkpoint], directory=self.folder)
         except CellwallError as error:
             return Observation("refused", error.code)
         if report.ok:

@@ -48,7 +48,7 @@ async def run_inside(
     )
     if outcome.status is not Status.OK:
         why = Observation("broken", f"the program did not end well: {describe(outcome)}")
-        return {name: why for name in facts["only"]}
+        return dict.fromkeys(facts["only"], why)
     return read_report(outcome.stdout_bytes or outcome.stdout.encode(), key) or {}
 
 

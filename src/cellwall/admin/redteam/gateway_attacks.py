@@ -6,7 +6,6 @@ runs, and one with definitions that must not be accepted.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import anyio
@@ -32,10 +31,7 @@ _TRIGGER = "trigger"
 
 async def run(host: TrialHost, attacks: Sequence[Attack]) -> list[AttackResult]:
     """Start the servers that the chosen attacks need, and judge each attack."""
-    path = os.path.join(host.folder, "gateway.toml")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(_POLICY)
-    os.chmod(path, 0o600)
+    path = host.write_policy("gateway.toml", _POLICY)
     gateway = _Gateway(host, (*host.app.settings.policy.files, path))
     found: dict[str, AttackResult] = {}
     calling = [each for each in attacks if each.data["kind"] in {"new", "changed"}]
@@ -63,9 +59,7 @@ class _Gateway:
         await self._add(_NEW, _script("TOOLS.append(tool('say'))"))
         await self._add(_CHANGING, _changing(changed))
         review = self._admin.review(_CHANGING)
-        await anyio.to_thread.run_sync(
-            lambda: self._admin.accept(review, who=self._host.who)
-        )
+        await anyio.to_thread.run_sync(lambda: self._admin.accept(review, who=self._host.who))
         results: list[AttackResult] = []
         with anyio.fail_after(_WITHIN_S):
             async with anyio.create_task_group() as tasks:
@@ -81,9 +75,7 @@ class _Gateway:
                         place = (_NEW, "say") if is_new else (_CHANGING, attack.data["tool"])
                         attempt = await self._call(servers, *place)
                         results.append(
-                            judge(
-                                attack, control=before.get(attack.id, control), attempt=attempt
-                            )
+                            judge(attack, control=before.get(attack.id, control), attempt=attempt)
                         )
                 finally:
                     with anyio.CancelScope(shield=True):
@@ -97,7 +89,7 @@ class _Gateway:
         lines = [f"TOOLS.append(tool({_HARMLESS!r}, 'Adds two numbers.'))"]
         for each in attacks:
             text = each.data.get("text", "Adds two numbers.")
-            lines.append(f"TOOLS.append(tool({names[each.id]!r}, \"{text}\"))")
+            lines.append(f'TOOLS.append(tool({names[each.id]!r}, "{text}"))')
         await self._add(_POISONED, _script("\n".join(lines)))
         review = self._admin.review(_POISONED)
         observed = {each.id: await self._accept(review, names[each.id]) for each in attacks}

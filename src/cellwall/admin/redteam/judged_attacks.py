@@ -1,7 +1,7 @@
 """The layers policy, guard and packages: a hostile request is judged, and a harmless twin as well.
 
-The verdict of Cellwall itself is the fact: nothing runs. The twin is the control, so a configuration
-that refuses everything proves nothing.
+The verdict of Cellwall itself is the fact: nothing runs. The twin is the control, so that settings
+which refuse everything prove nothing.
 """
 
 from __future__ import annotations
@@ -36,11 +36,7 @@ _PROJECT = {
 async def run_policy(host: TrialHost, attacks: Sequence[Attack]) -> list[AttackResult]:
     """Calls of an agent's own tools, as a hook asks for them."""
     project = _make_project(host)
-    path = os.path.join(host.folder, "generous.toml")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(_GENEROUS)
-    os.chmod(path, 0o600)
-    files = (*host.app.settings.policy.files, path)
+    files = (*host.app.settings.policy.files, host.write_policy("generous.toml", _GENEROUS))
     results = []
     for attack in attacks:
         tool = attack.data.get("tool", "Bash")

@@ -44,7 +44,7 @@ async def _try(host: TrialHost, attack: Attack, amount: float) -> Observation:
     if outcome.status is Status.OK:
         return Observation("through", "the code ran to its end")
     if outcome.status is Status.LIMIT and outcome.limit is not None:
-        expected = data["limit"]
-        kind = "refused" if outcome.limit.value == expected else "broken"
-        return Observation(kind, f"ended by the limit {outcome.limit.value}")
+        words = f"ended by the limit {outcome.limit.value}"
+        is_expected = outcome.limit.value == data["limit"]
+        return Observation("refused", words) if is_expected else Observation("broken", words)
     return Observation("broken", describe(outcome))

@@ -1,4 +1,4 @@
-"""The layer secrets: a value of the vault is searched for inside, in output, and in what is stored."""
+"""The layer secrets: a value of the vault is searched for inside, in output, and in storage."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _store(host: TrialHost, value: str) -> None:
     if not vault.exists:
         vault.init(choice=VaultKeyChoice(), principal=host.who)
     vault.set(_NAME, value.encode(), host.who)
-    vault.grant(_NAME, Binding(_HOST), host.who)
+    vault.grant(_NAME, Binding(host=_HOST), host.who)
 
 
 def _leasing(host: TrialHost, action: Action) -> Action:

@@ -18,14 +18,20 @@ from urllib.parse import urlsplit
 
 import anyio.to_thread
 
+from cellwall.admin.account_admin import AccountAdmin
 from cellwall.admin.redteam.trial_host import TrialHost
 from cellwall.core.errors import SandboxFailed
-from cellwall.redteam.attack import Attack, AttackResult, Observation, judge
-from cellwall.redteam.outside import run_cellwall, serving
+from cellwall.redteam.attack import NOT_TRIED, Attack, AttackResult, Observation, judge
+from cellwall.redteam.outside import serving
 
 _WITHIN_S = 60.0
 _MAX_BODY_BYTES = 1 << 20
-_ROLES = {"owner": "owner", "user": "user", "guest": "guest"}
+_TOKEN_LIVES_S = 3600.0
+_REVOKED = "revoked"
+_ROLES = {"owner": "owner", "user": "user", "guest": "guest", _REVOKED: "user"}
+"""The people of the service; the token of `revoked` is revoked once it has worked."""
+_SESSION = "SESSION"
+"""In a path: the id of the sandbox of the owner."""
 _NOTE = b"a note of the owner"
 
 
@@ -91,7 +97,8 @@ def _run(host: TrialHost, attacks: Sequence[Attack]) -> list[AttackResult]:
     home = os.path.join(host.folder, "service")
     os.mkdir(home, 0o700)
     env = {**host.environ, "CELLWALL_HOME": home}
-    tokens = {name: _new_token(env, name, role) for name, role in _ROLES.items()}
+    accounts = AccountAdmin(home, host.app.settings, host.who)
+    tokens = {name: _new_token(accounts, name, role) for name, role in _ROLES.items()}
     words = ["serve", "--json", "--port", "0", "--config", host.config]
     if os.geteuid() == 0:
         words.append("--dangerously-as-root")  # as the person who runs the attacks, on loopback
@@ -108,44 +115,58 @@ def _run(host: TrialHost, attacks: Sequence[Attack]) -> list[AttackResult]:
         return [_try(client, attack) for attack in attacks]
 
 
-def _new_token(env: Mapping[str, str], name: str, role: str) -> str:
-    run_cellwall(["user", "add", name, "--role", role], env=env)
-    made = run_cellwall(["token", "create", "--user", name], env=env)
-    return "" if made is None else made.decode("ascii", "replace").strip()
+def _new_token(accounts: AccountAdmin, name: str, role: str) -> str:
+    accounts.add_user(name, role, None)
+    token, _ = accounts.create_token(name, name="redteam", scopes=(), lives_s=_TOKEN_LIVES_S)
+    return token
 
 
 def _prepare(client: _Client) -> None:
-    """A sandbox of the owner with a file, and a token that is revoked."""
+    """A sandbox of the owner with a file, and a token that worked and is revoked."""
     made = client.as_owner("POST", "/v1/sessions", {})
     client.session = _field(made, "id")
     client.as_owner("PUT", f"/v1/sessions/{client.session}/files/note.txt", _NOTE.decode())
-    token = client.as_owner("POST", "/v1/tokens", {"name": "revoked"})
-    client.tokens["revoked"] = _field(token, "token")
-    client.as_owner("DELETE", f"/v1/tokens/{_field(token, 'id')}")
+    headers = _bearer(client.tokens[_REVOKED])
+    listed = client.send(_Request("GET", "/v1/tokens", headers))
+    ended = client.send(_Request("DELETE", f"/v1/tokens/{_own_token_id(listed)}", headers))
+    if ended.status // 100 != 2:
+        client.tokens.pop(_REVOKED)  # nothing was revoked, so nothing can be shown about that
+
+
+def _own_token_id(answer: _Answer) -> str:
+    try:
+        return str(json.loads(answer.body)["tokens"][0]["id"])
+    except (ValueError, KeyError, TypeError, IndexError):
+        return ""
 
 
 def _field(answer: _Answer, name: str) -> str:
+    """A text of a body, or of the error in it."""
     try:
-        return str(json.loads(answer.body)[name])
-    except (ValueError, KeyError, TypeError):
+        body = json.loads(answer.body)
+        return str(body.get("error", body)[name])
+    except (ValueError, KeyError, TypeError, AttributeError):
         return ""
 
 
 def _try(client: _Client, attack: Attack) -> AttackResult:
     data = attack.data
-    attempt = _observe(client.send(_hostile(client, data)))
-    control = _observe(client.send(_benign(client, data)))
+    if data["token"] == _REVOKED and _REVOKED not in client.tokens:
+        return judge(attack, control=NOT_TRIED, attempt=NOT_TRIED)
+    wanted = data.get("contains", "").replace(_SESSION, client.session).encode()
+    attempt = _observe(client.send(_hostile(client, data)), wanted)
+    control = _observe(client.send(_benign(client, data)), wanted)
     return judge(attack, control=control, attempt=attempt)
 
 
 def _hostile(client: _Client, data: Mapping[str, Any]) -> _Request:
-    path = data["path"].replace("SESSION", client.session)
+    path = data["path"].replace(_SESSION, client.session)
     path, headers = _credentials(client, data["token"], path)
     return _Request(data["method"], path, {**headers, **data.get("headers", {})}, _body(data))
 
 
 def _benign(client: _Client, data: Mapping[str, Any]) -> _Request:
-    path = data.get("benign_path", data["path"]).replace("SESSION", client.session)
+    path = data.get("benign_path", data["path"]).replace(_SESSION, client.session)
     method = data.get("benign_method", data["method"])
     body = None if method == "GET" else _body({"body": data.get("benign_body", data.get("body"))})
     return _Request(method, path, _bearer(client.tokens["owner"]), body)
@@ -186,10 +207,13 @@ def _bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _observe(answer: _Answer) -> Observation:
+def _observe(answer: _Answer, wanted: bytes) -> Observation:
+    """`wanted` is what an answer must contain to be of use; empty: any answer is."""
     match answer.status // 100:
-        case 2:
+        case 2 if wanted in answer.body:
             return Observation("through", f"answered with {answer.status}")
+        case 2:
+            return Observation("refused", f"{answer.status}, without what was asked for")
         case 4:
             return Observation("refused", f"{answer.status} {_field(answer, 'code')}".strip())
         case 0:

@@ -95,9 +95,7 @@ async def _run_layers(
     return results
 
 
-async def _run_layer(
-    host: TrialHost, layer: str, attacks: Sequence[Attack]
-) -> list[AttackResult]:
+async def _run_layer(host: TrialHost, layer: str, attacks: Sequence[Attack]) -> list[AttackResult]:
     """A runner that fails proves nothing about its attacks, and ends no other layer."""
     try:
         return await _RUNNERS[layer](host, attacks)

@@ -67,6 +67,13 @@ class TrialHost:
     app: App
     who: Principal = field(default_factory=lambda: principal("cli"))
 
+    def write_policy(self, name: str, text: str) -> str:
+        """A policy file beside the configuration."""
+        path = os.path.join(os.path.dirname(self.config), name)
+        with open(path, "w", encoding="utf-8", opener=_private) as file:
+            file.write(text)
+        return path
+
     def new_folder(self, name: str) -> str:
         """An empty folder that other users of the host can enter, as a cell must."""
         path = tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder)
@@ -84,7 +91,9 @@ def trial_host(*, config: str | None, profile: str | None) -> Iterator[TrialHost
         os.chmod(folder, 0o755)  # noqa: S103  # a cell of another uid enters folders below
         home = os.path.join(folder, "state")
         os.mkdir(home, 0o700)
-        path = os.path.join(folder, "config.toml")
+        settings_folder = os.path.join(folder, "settings")  # no other folder is a policy's own
+        os.mkdir(settings_folder, 0o700)
+        path = os.path.join(settings_folder, "config.toml")
         with open(path, "x", encoding="utf-8", opener=_private) as file:
             file.write(effective_toml(settings, vault_key=os.path.join(folder, "vault.key")))
         environ = {**os.environ, "CELLWALL_HOME": home, "CELLWALL_CONFIG": path}

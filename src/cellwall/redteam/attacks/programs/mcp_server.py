@@ -26,15 +26,13 @@ def change():
 
 
 # The line below is replaced by the tools of the attack.
-#CHANGES#  # fmt: skip
+# CHANGES#
 
 
 def begin(request):
     capabilities = {"tools": {"listChanged": True}}
     version = request["params"]["protocolVersion"]
-    answer(
-        request, {"protocolVersion": version, "capabilities": capabilities, "serverInfo": INFO}
-    )
+    answer(request, {"protocolVersion": version, "capabilities": capabilities, "serverInfo": INFO})
 
 
 def call(request):

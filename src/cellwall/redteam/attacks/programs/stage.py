@@ -24,6 +24,7 @@ import sys
 ATTACKS = {}
 GIVEN = json.loads(os.environ.get("ATTACK", "{}"))
 LIBC = ctypes.CDLL(None, use_errno=True)
+NOWHERE = os.open("/dev/null", os.O_RDWR)  # now: an attack of a control may remove the name
 _PATIENCE_S = 10
 
 
@@ -81,9 +82,8 @@ def in_child(function):
     if child == 0:
         signal.alarm(_PATIENCE_S)
         if GIVEN.get("sealed"):  # an attack cannot print a report, nor read the key of one
-            nowhere = os.open("/dev/null", os.O_RDWR)
             for number in (0, 1, 2):
-                os.dup2(nowhere, number)
+                os.dup2(NOWHERE, number)
         if GIVEN.get("disposable"):  # the control's attacks succeed: none may spoil the next
             LIBC.unshare(0x20000)
         try:
@@ -143,11 +143,12 @@ def play():
     """Every attack, and one line of JSON with what came of each."""
     wanted = GIVEN.get("only")
     chosen = {name: each for name, each in ATTACKS.items() if wanted is None or name in wanted}
-    found = {name: in_child(function) for name, function in chosen.items()}
     if not GIVEN.get("sealed"):
-        print(json.dumps(found))
+        print(json.dumps({name: in_child(function) for name, function in chosen.items()}))
         return
-    text = json.dumps({**found, "sentinel": in_child(sentinel)})
+    found = {"sentinel": in_child(sentinel)}
+    found |= {name: in_child(function) for name, function in chosen.items()}
+    text = json.dumps(found)
     key = sys.stdin.buffer.read(256)  # only now: no attack was forked from a process that knew it
     seal = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
     print(json.dumps({"report": text, "seal": seal}))
