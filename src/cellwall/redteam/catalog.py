@@ -1,8 +1,8 @@
 """The catalog of attacks, from the TOML files of `attacks/`, and the programs that try them.
 
 A `[[program]]` is a Python program that runs inside a cell and, as the control, outside of one; its
-`names` list what it tries. An `[[attack]]` is tried by the runner of its layer. Missing fields of an
-entry come from `[defaults]`.
+`names` list what it tries. An `[[attack]]` is tried by the runner of its layer. Missing fields of
+an entry come from `[defaults]`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from cellwall.redteam.attack import LAYERS, Attack
 _FOLDER = resources.files("cellwall.redteam").joinpath("attacks")
 _SHARED = ("requirement", "wall", "control", "owasp", "atlas")
 _ID = re.compile(r"[a-z]{1,12}/[A-Za-z0-9_-]{1,80}")
+_TOOLS_MARK = "# TOOLS-OF-THE-ATTACK"
 _MAIN = "\nif __name__ == '__main__':\n    play()\n"
 
 
@@ -67,9 +68,11 @@ def program_text(name: str) -> str:
     return f"{stage}\n{program}{_MAIN}"
 
 
-def server_text() -> str:
-    """The MCP server of the gateway's attacks."""
-    return _FOLDER.joinpath("programs", "mcp_server.py").read_text("utf-8")
+def server_text(tools: str) -> str:
+    """An MCP server for the gateway; `tools` are the lines that make its tools."""
+    text = _FOLDER.joinpath("programs", "mcp_server.py").read_text("utf-8")
+    start, _, rest = text.partition(_TOOLS_MARK)
+    return f"{start}{tools}\n{rest.partition(chr(10))[2]}"
 
 
 def explanation(attack: Attack) -> str:

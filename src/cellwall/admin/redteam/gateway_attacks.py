@@ -141,7 +141,7 @@ def _tool_name(attack: Attack) -> str:
 
 
 def _script(changes: str) -> tuple[str, ...]:
-    return ("python3", "-I", "-c", server_text().replace("#CHANGES#", changes))
+    return ("python3", "-I", "-c", server_text(changes))
 
 
 def _changing(attacks: Sequence[Attack]) -> tuple[str, ...]:

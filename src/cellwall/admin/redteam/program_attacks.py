@@ -48,6 +48,10 @@ async def run(host: TrialHost, attacks: Attacks) -> list[AttackResult]:
     return results
 
 
+def _present(*paths: str) -> list[str]:
+    return [path for path in paths if os.path.lexists(path)]
+
+
 def _judge_all(
     attacks: Attacks, control: Observations, attempt: Observations, effects: Sequence[str] = ()
 ) -> list[AttackResult]:
@@ -63,13 +67,19 @@ def _judge_all(
 
 
 async def _control(
-    program: str, facts: Mapping[str, Any], **options: Any
+    program: str,
+    facts: Mapping[str, Any],
+    *,
+    prefix: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
 ) -> dict[str, Observation]:
-    return await anyio.to_thread.run_sync(partial(run_outside, program, facts, **options))
+    return await anyio.to_thread.run_sync(
+        partial(run_outside, program, facts, prefix=prefix, env=env)
+    )
 
 
 async def _disposable(
-    attacks: Attacks, program: str, *, copy: bool = False, network: bool = False, **more: Any
+    attacks: Attacks, program: str, *, copy: bool = False, network: bool = False, hosts: str = ""
 ) -> Observations:
     """The control of a program that would harm the host on which its attacks succeed."""
     prefix = throwaway_namespaces(network=network)
@@ -77,7 +87,7 @@ async def _disposable(
         return {attack.key: _NO_NAMESPACES for attack in attacks}
     if copy:
         prefix = (*prefix, "sh", "-c", COPY_OF_THE_HOST, "sh")
-    facts = facts_for(attacks, disposable=True, **more)
+    facts = facts_for(attacks, disposable=True, hosts=hosts)
     return await _control(program, facts, prefix=prefix)
 
 
@@ -111,7 +121,7 @@ async def _processes(host: TrialHost, attacks: Attacks) -> list[AttackResult]:
         facts = facts_for(attacks, **shared, **made)
         control = await _control("processes", {**facts, "target": made["victim"]})
         attempt = await run_inside(host, "processes", {**facts, "target": 1})
-        effects = [] if os.path.exists(f"/proc/{made['victim']}") else ["a host process ended"]
+        effects = [] if _present(f"/proc/{made['victim']}") else ["a host process ended"]
     return _judge_all(attacks, control, attempt, effects)
 
 
@@ -179,10 +189,9 @@ async def _files(host: TrialHost, attacks: Attacks) -> list[AttackResult]:
 
 async def _writes(host: TrialHost, attacks: Attacks) -> list[AttackResult]:
     control = await _disposable(attacks, "writes", copy=True)
-    before = [path for path in _PLANTED if os.path.lexists(path)]
+    before = _present(*_PLANTED)
     attempt = await run_inside(host, "writes", facts_for(attacks))
-    planted = [path for path in _PLANTED if os.path.lexists(path)]
-    effects = [f"{path} was written" for path in planted if path not in before]
+    effects = [f"{path} was written" for path in _present(*_PLANTED) if path not in before]
     return _judge_all(attacks, control, attempt, effects)
 
 

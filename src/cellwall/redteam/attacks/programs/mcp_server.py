@@ -25,8 +25,7 @@ def change():
     """Replaced by attacks that change their tools."""
 
 
-# The line below is replaced by the tools of the attack.
-# CHANGES#
+# TOOLS-OF-THE-ATTACK: this line is replaced by them
 
 
 def begin(request):
