@@ -11,7 +11,10 @@ from typing import Any
 import anyio
 import pytest
 
+from adversarial import layer_dropout
+from adversarial.conftest import ATTACKS
 from cellwall.admin.redteam import cell_programs
+from cellwall.admin.redteam.suite import LAYERS, run_attacks, select
 from cellwall.admin.redteam.trial_host import effective_toml, trial_host
 from cellwall.config.load import load_settings
 from cellwall.redteam.catalog import attacks
@@ -31,28 +34,48 @@ def verdicts(data: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.requirement("RED-1")
-@pytest.mark.parametrize("layer", ["policy", "guard", "packages", "audit"])
-def test_every_attack_on_a_judging_layer_is_held(layer: str) -> None:
-    code, data = redteam("--layer", layer)
-    missed = [each for each in data["attacks"] if each["verdict"] != "held"]
-    assert (code, missed) == (0, [])
-    assert len(data["attacks"]) >= 10
+def test_a_few_attacks_of_each_layer_are_held_and_proved() -> None:
+    """The service and the whole of each layer take longer: see the last test."""
+    chosen = [
+        attack
+        for layer in LAYERS
+        if layer != "service"
+        for attack in [each for each in select(layer=layer) if each.data.get("kind") != "new"][-2:]
+    ]
+    seen: list[str] = []
+    report = run_attacks(
+        chosen, config=None, profile=None, on_layer=lambda layer, *_: seen.append(layer)
+    )
+    missed = [each for each in report.results if each.verdict.value != "held"]
+    need(not any("lacks" in each.control.kind for each in missed), "what the controls attack")
+    assert (missed, report.is_breached) == ([], False)
+    assert [each.attack.id for each in report.results] == [attack.id for attack in chosen]
+    assert seen == [layer for layer in LAYERS if layer != "service"]
 
 
 @pytest.mark.requirement("RED-1")
 def test_an_attack_gets_through_where_its_wall_is_off(tmp_path: Path) -> None:
     """The same attack, held with Landlock and through without it: the exit code tells."""
-    code, data = redteam("--only", LANDLOCK)
+    done = in_process("redteam", "--only", LANDLOCK, "--json")
+    data = json.loads(done.stdout)
     need(verdicts(data)[LANDLOCK] != "not-proved", "a control that can run in namespaces")
-    assert (code, verdicts(data)) == (0, {LANDLOCK: "held"})
+    assert (done.returncode, verdicts(data)) == (0, {LANDLOCK: "held"})
+    with layer_dropout.LAYERS["Landlock"]():
+        done = in_process("redteam", "--only", LANDLOCK, "--json")
+    data = json.loads(done.stdout)
+    assert (done.returncode, data["ok"], verdicts(data)) == (1, False, {LANDLOCK: "through"})
+
+
+@pytest.mark.requirement("RED-1")
+def test_an_attack_gets_through_where_the_configuration_is_weak(tmp_path: Path) -> None:
     config = tmp_path / "weak.toml"
-    config.write_text("[sandbox]\ndangerously_without_landlock = true\n")
+    config.write_text("[policy]\ndangerously_observe = true\n")
     config.chmod(0o600)
     reports = [str(tmp_path / name) for name in ("a.xml", "a.sarif", "a.html")]
     files = dict(zip(("--junit", "--sarif", "--html"), reports, strict=True))
     words = [word for pair in files.items() for word in pair]
-    code, data = redteam("--only", LANDLOCK, "--config", str(config), *words)
-    assert (code, data["ok"], verdicts(data)) == (1, False, {LANDLOCK: "through"})
+    code, data = redteam("--only", "policy/sudo", "--config", str(config), *words)
+    assert (code, data["ok"], verdicts(data)) == (1, False, {"policy/sudo": "through"})
     assert len(ET.parse(reports[0]).findall(".//failure")) == 1
     assert json.loads(Path(reports[1]).read_text())["runs"][0]["results"][0]["kind"] == "fail"
     assert "1 of 1 attacks got through" in Path(reports[2]).read_text()
@@ -73,7 +96,7 @@ def test_code_inside_cannot_report_for_itself(monkeypatch: pytest.MonkeyPatch) -
         "fails": "raise SystemExit(3)",
         "honest": "@attack('a')\ndef _():\n    raise Stopped('no')\n",
     }
-    text = cell_programs.program_text("stage").rpartition("\nif __name__")[0]
+    text = (ATTACKS / "stage.py").read_text()
     monkeypatch.setattr(
         cell_programs,
         "program_text",
@@ -100,7 +123,7 @@ def test_the_users_settings_are_attacked_without_the_users_things(
     config.write_text(
         'profile = "paranoid"\n[limits]\nwall_s = 7.5\n[audit]\n'
         f'signing_key = "{tmp_path}/key.pem"\nwitness_directory = "{tmp_path}"\n'
-        '[roles.users]\n"a \\"b\\" \\u0001" = "guest"\n[server]\nport = 9999\n'
+        '[roles.users]\n"a.b" = "guest"\n[server]\nport = 9999\n'
     )
     config.chmod(0o600)
     before = load_settings(file=str(config), environ=os.environ)

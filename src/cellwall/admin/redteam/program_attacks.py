@@ -55,12 +55,14 @@ def _present(*paths: str) -> list[str]:
 def _judge_all(
     attacks: Attacks, control: Observations, attempt: Observations, effects: Sequence[str] = ()
 ) -> list[AttackResult]:
+    # An effect without an attack that reports it is unexplained: then no report is believed.
+    is_explained = any(each.kind == "through" for each in attempt.values())
     return [
         judge(
             attack,
             control=control.get(attack.key, NOT_TRIED),
             attempt=attempt.get(attack.key, NOT_TRIED),
-            effects=effects,
+            effects=() if is_explained else effects,
         )
         for attack in attacks
     ]
