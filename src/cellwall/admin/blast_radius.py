@@ -133,9 +133,14 @@ def _executes(settings: Settings, policy: Policy, host: HostRoot) -> Iterator[Ab
     )
     found = [f"{tool} ({count})" if count > 1 else tool for tool, count in allowed.items()]
     yield Ability("execute", "calls that a rule allows", _named(found) or "none", "policy.files")
-    for name in ("dangerously_without_cgroup", "dangerously_without_landlock"):
+    for name in (
+        "dangerously_without_cgroup",
+        "dangerously_without_landlock",
+        "dangerously_without_user_namespace",
+    ):
         if getattr(settings.sandbox, name):
-            what = f"without {name.rpartition('_')[2]} where the host lacks it"
+            without = name.removeprefix("dangerously_without_").replace("_", " ")
+            what = f"without {without} where the host lacks it"
             yield Ability("execute", what, "", f"sandbox.{name}", is_weakened=True)
     if settings.hook.dangerously_outside:
         what = "commands of a hooked agent on the host"

@@ -60,6 +60,7 @@ _Extension = Annotated[
         'is not a file extension. Write it in lower case with its dot, for example ".lnk".',
     ),
 ]
+MAX_SOCKET_PATH_BYTES = 107  # of an address in the kernel
 _MAX_NAME_BYTES = 255  # the kernel's own limit for one name
 
 
@@ -100,6 +101,14 @@ def _check_shared_path(text: str) -> str:
     if f"{text}/".startswith(_OF_CELLS):
         raise PydanticCustomError(
             "path", "is a directory of the sandbox itself. Use another directory."
+        )
+    return text
+
+
+def _check_socket(text: str) -> str:
+    if text and (not text.startswith("/") or len(text.encode()) > MAX_SOCKET_PATH_BYTES):
+        raise PydanticCustomError(
+            "path", f"is not an absolute path of at most {MAX_SOCKET_PATH_BYTES} bytes."
         )
     return text
 
@@ -163,6 +172,15 @@ class SandboxSection(Section):
     extra_read_only_paths: tuple[Annotated[str, AfterValidator(_check_shared_path)], ...] = listed(
         (), "host directories mounted read-only at the same path; all code can read them", most=64
     )
+    backend: Literal["native", "container", "gvisor", "kvm"] = Field(
+        default="native",
+        description="builds the outer wall: bubblewrap, or a container engine with its usual "
+        "runtime, with gVisor or with a virtual machine for each container",
+    )
+    engine_socket: Annotated[str, AfterValidator(_check_socket)] = Field(
+        default="",
+        description="socket of Docker or of Podman's service; left out, the first that is found",
+    )
     dangerously_without_cgroup: bool = danger(
         "poll memory and CPU time where the host has no cgroup that enforces them; between two "
         "polls a run can exceed its limits"
@@ -170,6 +188,10 @@ class SandboxSection(Section):
     dangerously_without_landlock: bool = danger(
         "run without Landlock where the kernel lacks it; the mount namespace is then the only "
         "layer around files"
+    )
+    dangerously_without_user_namespace: bool = danger(
+        "run containers of an engine in the user namespace of the host where the engine gives "
+        "them none; code is then an unprivileged user of the host itself"
     )
 
 

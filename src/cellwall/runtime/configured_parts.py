@@ -99,8 +99,11 @@ def native_settings_of(settings: Settings, environ: Mapping[str, str], home: str
         shm_bytes=sandbox.shm_bytes,
         max_result_bytes=sandbox.max_result_bytes,
         extra_read_only_paths=sandbox.extra_read_only_paths,
+        backend=sandbox.backend,
+        engine_socket=sandbox.engine_socket,
         dangerously_without_cgroup=sandbox.dangerously_without_cgroup,
         dangerously_without_landlock=sandbox.dangerously_without_landlock,
+        dangerously_without_user_namespace=sandbox.dangerously_without_user_namespace,
     )
 
 
