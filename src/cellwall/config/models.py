@@ -25,11 +25,14 @@ from cellwall.config.fields import (
     Section,
     Size,
     SizeSchema,
+    absolute_path,
     danger,
     listed,
     matching,
     number,
+    one_of,
     size,
+    word,
 )
 from cellwall.config.mcp_section import McpSection
 from cellwall.config.observability_section import ObservabilitySection
@@ -60,7 +63,7 @@ _Extension = Annotated[
         'is not a file extension. Write it in lower case with its dot, for example ".lnk".',
     ),
 ]
-MAX_SOCKET_PATH_BYTES = 107  # of an address in the kernel
+_BACKENDS = ("native", "container", "gvisor", "kvm")
 _MAX_NAME_BYTES = 255  # the kernel's own limit for one name
 
 
@@ -101,14 +104,6 @@ def _check_shared_path(text: str) -> str:
     if f"{text}/".startswith(_OF_CELLS):
         raise PydanticCustomError(
             "path", "is a directory of the sandbox itself. Use another directory."
-        )
-    return text
-
-
-def _check_socket(text: str) -> str:
-    if text and (not text.startswith("/") or len(text.encode()) > MAX_SOCKET_PATH_BYTES):
-        raise PydanticCustomError(
-            "path", f"is not an absolute path of at most {MAX_SOCKET_PATH_BYTES} bytes."
         )
     return text
 
@@ -172,14 +167,15 @@ class SandboxSection(Section):
     extra_read_only_paths: tuple[Annotated[str, AfterValidator(_check_shared_path)], ...] = listed(
         (), "host directories mounted read-only at the same path; all code can read them", most=64
     )
-    backend: Literal["native", "container", "gvisor", "kvm"] = Field(
-        default="native",
-        description="builds the outer wall: bubblewrap, or a container engine with its usual "
-        "runtime, with gVisor or with a virtual machine for each container",
+    backend: Annotated[str, one_of(*_BACKENDS)] = word(
+        "builds the outer wall: bubblewrap, or a container engine with its usual runtime, with "
+        "gVisor, or with a virtual machine for each container",
+        *_BACKENDS,
     )
-    engine_socket: Annotated[str, AfterValidator(_check_socket)] = Field(
-        default="",
+    engine_socket: Annotated[str, absolute_path("/run/docker.sock")] | None = Field(
+        default=None,
         description="socket of Docker or of Podman's service; left out, the first that is found",
+        max_length=107,  # of an address in the kernel
     )
     dangerously_without_cgroup: bool = danger(
         "poll memory and CPU time where the host has no cgroup that enforces them; between two "

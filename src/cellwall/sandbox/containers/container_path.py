@@ -161,7 +161,7 @@ class ContainerHost:
                 code="CW-BACKEND-WORKSPACE",
             )
         if os.geteuid() == 0:
-            os.fchown(mount.dir_fd, *user.outside)
+            os.chown(f"/proc/self/fd/{mount.dir_fd}", *user.outside)  # opened by O_PATH
         return mount.path
 
     def make_cell(

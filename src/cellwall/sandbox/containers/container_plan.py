@@ -6,7 +6,6 @@ As `cell_plan.init_plan`, without the steps that need a capability: the engine h
 from __future__ import annotations
 
 from cellwall.core.network import NETWORK_INSIDE, PROXY_PORT
-from cellwall.core.skills import SKILLS_INSIDE
 from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.linux import cell_plan
 from cellwall.sandbox.linux.cell_plan import Job, Walls
@@ -39,7 +38,3 @@ def _plan_egress(plan: Plan, job: Job) -> None:
     plan.files({f"{NETWORK_INSIDE}/{name}": data for name, data in egress.files.items()})
     plan.step("listen", egress.socket_number, "proxy", "127.0.0.1", PROXY_PORT)
     plan.step("handed", egress.socket_number)
-
-
-MEMORY_PLACES = ("/code", SKILLS_INSIDE, NETWORK_INSIDE)
-"""Memory file systems that init fills before any program runs, and that Landlock then closes."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from cellwall.core.limits import Limits
 from cellwall.core.types import Json
-from cellwall.sandbox.containers.container_plan import MEMORY_PLACES
-from cellwall.sandbox.containers.root_image import CELL_INSIDE, JOIN_INSIDE
+from cellwall.sandbox.containers.root_image import CELL_INSIDE, FILLED_BY_INIT, JOIN_INSIDE
 from cellwall.sandbox.linux import outer_wall, run_cgroup
 from cellwall.sandbox.linux.seccomp_rules import load_rules
 
@@ -28,6 +27,19 @@ _FOR_INIT = frozenset(
 _SYSCTLS = (
     ("net.core.optmem_max", "4096", (6, 8)),
     ("net.core.tstamp_allow_data", "0", (6, 18)),
+)
+
+
+# The engine masks a file by /dev/null, which can be opened for writing: read-only says more.
+_READ_ONLY = frozenset(
+    f"/proc/{name}"
+    for name in (
+        "sysrq-trigger",
+        "sys/kernel/core_pattern",
+        "sys/kernel/hotplug",
+        "sys/kernel/modprobe",
+        "sys/kernel/poweroff_cmd",
+    )
 )
 
 
@@ -86,7 +98,7 @@ def container_request(spec: ContainerSpec) -> dict[str, Json]:
             *_workspace(spec),
         ],
         "MaskedPaths": list(masked_paths()),
-        "ReadonlyPaths": ["/proc/sys"],
+        "ReadonlyPaths": ["/proc/sys", *sorted(_READ_ONLY)],
         "Sysctls": {name: value for name, value, since in _SYSCTLS if spec.kernel >= since},
         "LogConfig": {"Type": "none"},
         "Init": False,
@@ -123,7 +135,7 @@ def _tmpfs(spec: ContainerSpec) -> Mapping[str, Json]:
     tmp_bytes = min(spec.tmp_bytes, limits.disk_bytes)
     places: dict[str, Json] = {
         "/tmp": f"{flags},size={tmp_bytes},nr_inodes={_TMP_INODES}",  # inside
-        **dict.fromkeys(MEMORY_PLACES, f"{flags},size={_CODE_ROOM + spec.file_bytes}"),
+        **dict.fromkeys(FILLED_BY_INIT, f"{flags},size={_CODE_ROOM + spec.file_bytes}"),
     }
     if spec.workspace is None:
         size = f"size={limits.disk_bytes},nr_inodes={limits.file_count}"
@@ -156,7 +168,8 @@ def _mount(outside: str, inside: str, *, is_read_only: bool) -> Json:
 def masked_paths() -> tuple[str, ...]:
     """All of /sys, and what a native cell hides of /proc."""
     hidden = (*outer_wall.PROC_HIDDEN, *outer_wall.PROC_HIDDEN_BELOW_SYS)
-    return ("/sys", *outer_wall.HIDDEN_BELOW_USR, *(f"/proc/{name}" for name in hidden))
+    masked = {f"/proc/{name}" for name in hidden} - _READ_ONLY
+    return ("/sys", *outer_wall.HIDDEN_BELOW_USR, *sorted(masked))
 
 
 def seccomp_profile() -> str:

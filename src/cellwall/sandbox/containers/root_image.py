@@ -19,6 +19,9 @@ from cellwall.sandbox.linux import jobs, outer_wall
 CELL_INSIDE = "/.cellwall/cell"
 JOIN_INSIDE = "/.cellwall/join"
 _REPOSITORY = "cellwall-root"
+FILLED_BY_INIT = ("/code", SKILLS_INSIDE, NETWORK_INSIDE)
+"""Memory file systems that init fills before any program runs, and that Landlock then closes."""
+WRITABLE_BY_INIT = frozenset({"/tmp", "/workspace", *FILLED_BY_INIT})  # inside
 _DIRECTORIES = (
     "/dev",
     "/etc",
@@ -50,7 +53,9 @@ def root_archive(root: outer_wall.HostRoot, cell_program: bytes, *, home: str) -
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(directories):
-            archive.addfile(_entry(path, tarfile.DIRTYPE, 0o755))
+            # A runtime gives a memory file system the mode of the directory below it.
+            mode = 0o1777 if path in WRITABLE_BY_INIT else 0o755
+            archive.addfile(_entry(path, tarfile.DIRTYPE, mode))
         for link, name in sorted(root.links, key=lambda pair: pair[1]):
             entry = _entry(name, tarfile.SYMTYPE, 0o777)
             entry.linkname = link

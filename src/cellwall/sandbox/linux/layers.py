@@ -106,8 +106,8 @@ class NativeSettings:
     path: Path = "auto"
     """`warm` refuses if no template can be started; `auto` then uses the cold path."""
     backend: Backend = "native"
-    engine_socket: str = ""
-    """Of a container engine; empty: the first that is found."""
+    engine_socket: str | None = None
+    """Of a container engine; None: the first that is found."""
     dangerously_without_cgroup: bool = False
     dangerously_without_landlock: bool = False
     dangerously_without_user_namespace: bool = False
