@@ -142,7 +142,11 @@ def _executes(settings: Settings, policy: Policy, host: HostRoot) -> Iterator[Ab
 
 
 def _weakened_layers(settings: Settings) -> Iterator[Ability]:
-    for name in ("dangerously_without_cgroup", "dangerously_without_landlock"):
+    for name in (
+        "dangerously_without_cgroup",
+        "dangerously_without_landlock",
+        "dangerously_without_user_namespace",
+    ):
         if getattr(settings.sandbox, name):
             layer = name.rpartition("_")[2]
             yield Ability(
