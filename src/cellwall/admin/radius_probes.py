@@ -91,7 +91,8 @@ def reaches(host, port, method, path, is_tls):
             part = line.recv(1)
             if not part: raise OSError(5, "no answer")
             answer += part
-        if b" 200" not in answer.partition(b"\\r\\n")[0]: check_answer(b"CW- " + line.recv(1 << 16))
+        if b" 200" not in answer.partition(b"\\r\\n")[0]:
+            check_answer(b"CW- " + line.recv(1 << 16))
         context.wrap_socket(line, server_hostname=host).close()
 """
 _REPORT = '\n{"tried": tried, "wrong": wrong, "broken": broken}'
