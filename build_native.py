@@ -3,9 +3,9 @@ library, and the guard's passes over text.
 
 The host's C compiler is used where it can link statically; where there is none, the build asks for
 `ziglang`, a compiler that installs like any Python package, so that `pip install` works on a
-machine without gcc. A release sets CELLWALL_WHEEL_PLATFORM (`manylinux_2_28_x86_64`): the wheel is then
-built for that platform by zig, whatever the host has. See docs/adr/0001-native-cell.md
-and docs/adr/0013-compiled-passes.md.
+machine without gcc. A release sets CELLWALL_WHEEL_PLATFORM (`manylinux_2_28_x86_64`): zig then
+builds the wheel for that platform, whatever the host has. See docs/adr/0001-native-cell.md and
+docs/adr/0013-compiled-passes.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The dependencies of a release as CycloneDX JSON, from uv.lock: the same bytes for the same lock."""
+"""The dependencies of a release as CycloneDX JSON: the same bytes for the same uv.lock."""
 
 from __future__ import annotations
 

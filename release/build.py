@@ -1,8 +1,8 @@
-"""`./dev release --dry-run [--keep-going]`: everything that a release consists of, in dist/, and checked.
+"""`./dev release --dry-run`: everything that a release consists of, in dist/, and checked.
 
-(1) the source archive; (2) a wheel for each platform; (3) the platform of each wheel; (4) the bill of
-materials; (5) the wheel of this machine installed in an empty environment of each Python that is here,
-with smoke tests; (6) the C parts for the other machine, run by qemu; (7) checksums.
+(1) the source archive; (2) a wheel for each platform; (3) the platform of each wheel; (4) the bill
+of materials; (5) the wheel of this machine in an empty environment of each Python that is here,
+with smoke tests; (6) the C parts of the wheels, for the other machine by qemu; (7) checksums.
 
 Nothing is uploaded: a person does that with `uv publish dist/*.whl dist/*.tar.gz`.
 The same commit gives the same bytes (SOURCE_DATE_EPOCH is the time of the commit).
@@ -51,11 +51,15 @@ def commit_time() -> int:
     asked = subprocess.run(
         ["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return int(asked.stdout) if asked.returncode == 0 else int((ROOT / "CHANGELOG.md").stat().st_mtime)
+    return (
+        int(asked.stdout) if asked.returncode == 0 else int((ROOT / "CHANGELOG.md").stat().st_mtime)
+    )
 
 
-def build_all(uv: str, source: Path, dist: Path, epoch: int, platforms: tuple[str, ...]) -> list[Path]:
-    """The source archive, and from it the wheels: what is not in the archive cannot get into them."""
+def build_all(
+    uv: str, source: Path, dist: Path, epoch: int, platforms: tuple[str, ...]
+) -> list[Path]:
+    """The source archive, and from it the wheels: nothing else can get into them."""
     base = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
     base["ZIG_GLOBAL_CACHE_DIR"] = str(ROOT / ".tools/zig-cache")
     command = [uv, "build", "--quiet", "--out-dir", str(dist), "--no-create-gitignore"]
@@ -76,7 +80,9 @@ def build_all(uv: str, source: Path, dist: Path, epoch: int, platforms: tuple[st
 
 def write_checksums(dist: Path, files: list[Path]) -> None:
     """As sha256sum(1) reads them."""
-    lines = (f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.name}\n" for each in sorted(files))
+    lines = (
+        f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.name}\n" for each in sorted(files)
+    )
     (dist / "SHA256SUMS").write_text("".join(lines), encoding="ascii")
 
 
@@ -100,9 +106,13 @@ def try_wheels(uv: str, wheels: list[Path]) -> list[str]:
 def main() -> int:
     """Reads the arguments."""
     parser = argparse.ArgumentParser(
-        prog="./dev release", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="./dev release",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--dry-run", action="store_true", required=True, help="build and check only")
+    parser.add_argument(
+        "--dry-run", action="store_true", required=True, help="build and check only"
+    )
     parser.add_argument("--out", default=str(ROOT / "dist"), help="the folder (default: dist)")
     parser.add_argument("--platform", action="append", choices=PLATFORMS, help="only these wheels")
     parser.add_argument("--no-smoke", action="store_true", help="without (5) and (6)")

@@ -47,7 +47,9 @@ def read_elf(data: bytes) -> ElfFacts:
     table = dict(entries)
 
     def place(address: int) -> int:
-        return next(at + address - start for start, at, length in loads if start <= address < start + length)
+        return next(
+            at + address - start for start, at, length in loads if start <= address < start + length
+        )
 
     def text(offset_in_table: int) -> str:
         at = place(table[_DT_STRTAB]) + offset_in_table
@@ -65,4 +67,6 @@ def read_elf(data: bytes) -> ElfFacts:
             inner += step
         at += following
     is_static = not has_loader and not needed
-    return ElfFacts(_MACHINES.get(machine, str(machine)), needed, tuple(sorted(versions)), is_static)
+    return ElfFacts(
+        _MACHINES.get(machine, str(machine)), needed, tuple(sorted(versions)), is_static
+    )

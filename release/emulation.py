@@ -1,7 +1,7 @@
 """The C parts of each wheel, run: on this machine, or by qemu for the other one.
 
-`cellwall-cell` starts, both libraries load and answer, and the kept inputs of the fuzzers run through
-the same sources compiled for that machine. A Python of the other machine is not needed for that.
+`cellwall-cell` starts, both libraries load and answer, and the kept inputs of the fuzzers run
+through the same sources compiled for that machine. No Python of the other machine is needed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,6 @@ from pathlib import Path
 from release.wheel_check import LIBRARIES, PROGRAM
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from fuzz import corpus, native
-
 _USAGE_EXIT = 125
 _WITHIN_S = 300
 _LOADERS = {
@@ -30,7 +26,7 @@ _LOADERS = {
     ("musllinux", "x86_64"): ("/", "lib/ld-musl-x86_64.so.1"),
     ("musllinux", "aarch64"): ("/", "lib/ld-musl-aarch64.so.1"),
 }
-"""Where a library's own loader and libc are, for another machine than this one: Debian's cross packages."""
+"""Where loader and libc of a platform are: for the other machine, Debian's cross packages."""
 
 
 def try_other_machines(wheels: list[Path], say: Callable[[str], None]) -> list[str]:
@@ -99,10 +95,17 @@ def _try_libraries(place: Path, kind: str, machine: str, start: list[str]) -> li
     _compile(machine, libc, ["-o", str(probe), str(ROOT / "release/probe.c"), "-ldl", "-dynamic"])
     where = ["-L", prefix] if start and prefix != "/" else []
     done = _run([*start, *where, str(probe), *(str(place / each) for each in reversed(LIBRARIES))])
-    return [] if done.stdout == "1 0\n" else [f"libraries: exit {done.returncode}: {done.stdout}{done.stderr[-300:]}"]
+    return (
+        []
+        if done.stdout == "1 0\n"
+        else [f"libraries: exit {done.returncode}: {done.stdout}{done.stderr[-300:]}"]
+    )
 
 
 def _replay(place: Path, machine: str, start: list[str]) -> list[str]:
+    sys.path.insert(0, str(ROOT / "tests"))
+    from fuzz import corpus, native  # noqa: PLC0415  # of the tests
+
     failed = []
     for name in native.TARGETS:
         inputs = []

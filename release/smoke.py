@@ -71,17 +71,20 @@ def installed(uv: str, python: str, wheel: Path) -> Iterator[Path]:
     """An environment with nothing in it but the wheel and what it needs; its `bin` folder."""
     with tempfile.TemporaryDirectory(prefix="cellwall-smoke-") as folder:
         place = Path(folder, "env")
-        quiet = {"check": True, "cwd": folder, "timeout": 900}
-        subprocess.run([uv, "venv", "--quiet", "--python", python, place], **quiet)  # type: ignore[call-overload]  # the same options twice
         install = [uv, "pip", "install", "--quiet", "--python", place / "bin/python", wheel]
-        subprocess.run(install, **quiet)  # type: ignore[call-overload]  # the same options twice
+        for command in ([uv, "venv", "--quiet", "--python", python, place], install):
+            subprocess.run(command, check=True, cwd=folder, timeout=900)
         yield place / "bin"
 
 
 def run_smoke_tests(programs: Path) -> int:
     """Runs all of them in one state folder; returns how many passed."""
     with tempfile.TemporaryDirectory(prefix="cellwall-smoke-home-") as home:
-        environment = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": home, "CELLWALL_HOME": f"{home}/state"}
+        environment = {
+            "PATH": f"{programs}:/usr/bin:/bin",
+            "HOME": home,
+            "CELLWALL_HOME": f"{home}/state",
+        }
         for test in TESTS:
             done = subprocess.run(
                 [programs / "cellwall", *test.arguments],

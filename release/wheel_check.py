@@ -14,9 +14,14 @@ from release.elf_files import ElfFacts, NotElf, read_elf
 
 PROGRAM = "cellwall/sandbox/linux/cellwall-cell"
 LIBRARIES = ("cellwall/sandbox/linux/cellwall-cell.so", "cellwall/guard/ctext/cellwall-passes.so")
-_PLATFORM = re.compile(r"-py3-none-(manylinux_(\d+)_(\d+)|musllinux_(\d+)_(\d+))_(x86_64|aarch64)\.whl")
+_PLATFORM = re.compile(
+    r"-py3-none-(manylinux_(\d+)_(\d+)|musllinux_(\d+)_(\d+))_(x86_64|aarch64)\.whl"
+)
 _GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?")
-_LIBC = {"manylinux": {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}, "musllinux": {"libc.so"}}
+_LIBC = {
+    "manylinux": {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"},
+    "musllinux": {"libc.so"},
+}
 
 
 def problems(path: str) -> list[str]:
@@ -36,7 +41,7 @@ def problems(path: str) -> list[str]:
                 continue
             found += [f"{name}: {why}" for why in _elf_problems(name, facts, match[6], kind, glibc)]
         found += _record_problems(wheel)
-        if wheel.getinfo(PROGRAM).external_attr >> 16 & 0o111 == 0:
+        if PROGRAM in names and wheel.getinfo(PROGRAM).external_attr >> 16 & 0o111 == 0:
             found.append(f"{PROGRAM} is not executable")
     return found
 

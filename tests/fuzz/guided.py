@@ -23,7 +23,7 @@ class CoveredModules(AtherisMetaPathFinder):
     """Instruments modules whose names begin with one of these."""
 
     def __init__(self, covers: tuple[str, ...]) -> None:
-        super().__init__({"cellwall"}, set(), False, True)  # noqa: FBT003  # the library's own signature
+        super().__init__({"cellwall"}, set(), False, True)  # the library's own signature
         self._covers = covers
 
     def find_spec(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fuzz import campaigns, engine
+from fuzz import engine
 from fuzz.campaigns import CAMPAIGNS
 
 ALL = "all"

@@ -42,6 +42,7 @@ from fuzz.second_readers import (
 
 FUZZ = settings(max_examples=250, deadline=None, derandomize=True)
 
+
 @st.composite
 def mutated(draw: st.DrawFn, corpus: tuple[bytes, ...], pieces: tuple[bytes, ...]) -> bytes:
     """A good message with pieces put in, taken out, doubled and changed."""
@@ -146,6 +147,8 @@ SOCKS_PIECES = (
     b"\r\n",
     b"\x05\x02\x00\x03",
 )
+
+
 @pytest.mark.requirement("NET-2")
 @FUZZ
 @given(st.binary(max_size=300) | mutated(SOCKS, SOCKS_PIECES), PLACES)
@@ -183,6 +186,8 @@ HTTP_PIECES = (
     b"chunked", b"Connection: Host\r\n", b"http://evil.example.net/", b"user@", b"#", b"\\", b"%", b"HTTP/1.0", b"HTTP/1.1",
     b"GET /b HTTP/1.1\r\nHost: b.example\r\n\r\n", b"1\r\nx\r\n", b"X-A: b\r\n", b"_", b"+", b"0x", b"00", b"9999999999999999999",
 )  # fmt: skip
+
+
 def test_the_second_reader_of_requests_reads_the_corpus() -> None:
     read = [strict_request(data) for data in REQUESTS]
     assert [found and found[0] for found in read] == [

@@ -8,13 +8,13 @@ import re
 import zlib
 from html.parser import HTMLParser
 
+from cellwall.core.errors import ConfigError
 from cellwall.core.showing import block, escaped, one_line, warnings
 from cellwall.guard.channel_formats import clean, read
 from cellwall.guard.code import RULES, screen
 from cellwall.guard.normalise import unfold
 from cellwall.guard.pii import finder
 from cellwall.guard.redact import Redactor, load_gitleaks
-from cellwall.core.errors import ConfigError
 from cellwall.parsing.calendar.dav_xml import BadCalendarData, calendar_texts
 from cellwall.parsing.calendar.icalendar import EventText, events_in, new_event, utc_time
 from cellwall.parsing.credentials.known_forms import forms
@@ -137,7 +137,18 @@ def gitleaks_rules(data: bytes) -> None:
     Redactor(rules).redact(b"token = abcdefghij0123456789")
 
 
-@target("guard.pii", tokens=(b"@example.com", b"+49 30 ", b"DE89370400440532013000", b"4111 1111 1111 1111", b"192.0.2.1", b"1.1.1980", b"born "))
+@target(
+    "guard.pii",
+    tokens=(
+        b"@example.com",
+        b"+49 30 ",
+        b"DE89370400440532013000",
+        b"4111 1111 1111 1111",
+        b"192.0.2.1",
+        b"1.1.1980",
+        b"born ",
+    ),
+)
 def personal_data(data: bytes) -> None:
     """Texts with personal data: places in order, apart, and in the text"""
     text = wild_text_of(data)
@@ -147,12 +158,25 @@ def personal_data(data: bytes) -> None:
         last = hit.end
 
 
-@target("core.showing", tokens=tuple(each.encode() for each in ("\u202e", "\u200b", "\x1b[2J", "\r", "\ufeff", "\U000e0041", "\u0301", "漢")))
+@target(
+    "core.showing",
+    tokens=tuple(
+        each.encode()
+        for each in ("\u202e", "\u200b", "\x1b[2J", "\r", "\ufeff", "\U000e0041", "\u0301", "漢")
+    ),
+)
 def shown_text(data: bytes) -> None:
     """Untrusted texts on a terminal: nothing that is shown can move the cursor or hide"""
     text = wild_text_of(data)
-    for shown in (escaped(text), one_line(text), block(text, max_rows=8, max_characters=400), *warnings(text)):
-        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", shown)
+    for shown in (
+        escaped(text),
+        one_line(text),
+        block(text, max_rows=8, max_characters=400),
+        *warnings(text),
+    ):
+        assert not re.search(
+            "[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", shown
+        )
     assert "\n" not in one_line(text)
 
 
@@ -177,7 +201,9 @@ def calendar(data: bytes) -> None:
             continue
         for event in events:
             json.dumps(event.summary)
-            plain = EventText(uid="u", summary=event.summary, start="20260131T120000Z", end="20260131T130000Z")
+            plain = EventText(
+                uid="u", summary=event.summary, start="20260131T120000Z", end="20260131T130000Z"
+            )
             (again,) = events_in(new_event(plain, stamp="20260131T120000Z").decode())
             assert again.summary == event.summary
     try:

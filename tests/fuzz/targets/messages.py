@@ -35,7 +35,20 @@ from cellwall.parsing.cbor import plain_end
 from cellwall.parsing.jsonrpc import Lines, encode_message, parse_message
 from fuzz.targets import target
 
-_JSON_TOKENS = (b'{"', b'":', b'"}', b"[", b"]", b"null", b"true", b"1e999", b"\\ud800", b"\\u0000", b"NaN", b"-0")
+_JSON_TOKENS = (
+    b'{"',
+    b'":',
+    b'"}',
+    b"[",
+    b"]",
+    b"null",
+    b"true",
+    b"1e999",
+    b"\\ud800",
+    b"\\u0000",
+    b"NaN",
+    b"-0",
+)
 
 
 @target("core.frames", tokens=(b"\0\0\0\2\0\0\0\0{}", *_JSON_TOKENS))
@@ -192,7 +205,11 @@ def agent_settings(data: bytes) -> None:
         assert remove_hooks(removed, agent.layout) == removed
 
 
-@target("interfaces.http.terminal", "interfaces.http.forwarded", tokens=(b'"rows":', b'"columns":', b'"stdin":', *_JSON_TOKENS))
+@target(
+    "interfaces.http.terminal",
+    "interfaces.http.forwarded",
+    tokens=(b'"rows":', b'"columns":', b'"stdin":', *_JSON_TOKENS),
+)
 def terminal_message(data: bytes) -> None:
     """Messages of the WebSocket terminal and `X-Forwarded-For`: a size within bounds, or an error"""
     try:
@@ -225,7 +242,7 @@ def passkey_cbor(data: bytes) -> None:
     assert 0 < end <= len(data)
     try:
         value = parse_cbor(data[:end])
-    except Exception:  # noqa: BLE001  # the library's: invalid UTF-8, or two equal keys
+    except Exception:  # the library's: invalid UTF-8, or two equal keys
         return
     if not _has_equal_keys(data[:end], value):
         assert encode_cbor(value) == data[:end]
@@ -236,7 +253,17 @@ def _has_equal_keys(data: bytes, value: object) -> bool:
     return len(encode_cbor(value)) != len(data)
 
 
-_TOKENS = (b"eyJ", b".", b'{"alg":"EdDSA"', b'"kid":"k"', b'"typ":"at+jwt"', b'{"alg":"RS256"', b"=", b"_", b"-")
+_TOKENS = (
+    b"eyJ",
+    b".",
+    b'{"alg":"EdDSA"',
+    b'"kid":"k"',
+    b'"typ":"at+jwt"',
+    b'{"alg":"RS256"',
+    b"=",
+    b"_",
+    b"-",
+)
 
 
 @target("accounts.access_tokens", "accounts.oidc.id_tokens", tokens=_TOKENS)

@@ -42,9 +42,14 @@ def _policy() -> Policy:
 _POLICY = _policy()
 
 
-
-
-@target("parsing.shell", "policy.judge", "policy.commands", "policy.command_patterns", tokens=_SHELL, max_bytes=400)
+@target(
+    "parsing.shell",
+    "policy.judge",
+    "policy.commands",
+    "policy.command_patterns",
+    tokens=_SHELL,
+    max_bytes=400,
+)
 def shell_command(data: bytes) -> None:
     """Shell commands: read and judged, and nothing that was not understood is allowed"""
     text = wild_text_of(data)
@@ -135,7 +140,10 @@ def rule_pattern(data: bytes) -> None:
         assert str(error).isprintable()  # noqa: PT017
     else:
         second = urlsplit(text).hostname or ""
-        assert second.rstrip(".").isascii() is False or host.strip("[]") in {second.rstrip("."), host.strip("[]")}
+        assert second.rstrip(".").isascii() is False or host.strip("[]") in {
+            second.rstrip("."),
+            host.strip("[]"),
+        }
         assert host_of(f"https://{host}/") == host
     try:
         HostPattern.parse(text)
@@ -151,7 +159,13 @@ _POLICY_TOKENS = (
 _NAMES = ("policy.toml", "policy.json", "settings.json")
 
 
-@target("policy.policy_file", "policy.positions", "policy.rule_parser", "policy.rules", tokens=_POLICY_TOKENS)
+@target(
+    "policy.policy_file",
+    "policy.positions",
+    "policy.rule_parser",
+    "policy.rules",
+    tokens=_POLICY_TOKENS,
+)
 def policy_file(data: bytes) -> None:
     """Policy files in TOML and JSON: rules with their lines, or one error that names line and hint"""
     name, text = _NAMES[data[0] % 3 if data else 0], text_of(data[1:])

@@ -44,7 +44,20 @@ from cellwall.secrets.vault_file import _parse_note
 from cellwall.skills.manifest import parse as parse_manifest
 from fuzz.targets import target, text_of
 
-_JSON = (b'{"', b'":', b'"}', b"[", b"]", b"null", b"true", b"1e999", b"\\ud800", b"NaN", b"-0", b"9999999999")
+_JSON = (
+    b'{"',
+    b'":',
+    b'"}',
+    b"[",
+    b"]",
+    b"null",
+    b"true",
+    b"1e999",
+    b"\\ud800",
+    b"NaN",
+    b"-0",
+    b"9999999999",
+)
 _KEY = PublicKey("cellwall.example", bytes(range(32)))
 
 
@@ -89,7 +102,18 @@ def signed_note(data: bytes) -> None:
     find_notes(data)
 
 
-@target("skills.manifest", tokens=(b"cellwall-skill/v1\n", b"name a\n", b"- 0 " + b"0" * 64 + b" a\n", b"x 1 ", b"/", b"..", "é".encode()))
+@target(
+    "skills.manifest",
+    tokens=(
+        b"cellwall-skill/v1\n",
+        b"name a\n",
+        b"- 0 " + b"0" * 64 + b" a\n",
+        b"x 1 ",
+        b"/",
+        b"..",
+        "é".encode(),
+    ),
+)
 def skill_manifest(data: bytes) -> None:
     """Manifests of skills: one spelling, relative paths, or the declared error"""
     text = text_of(data)
@@ -99,7 +123,9 @@ def skill_manifest(data: bytes) -> None:
         assert str(error).isprintable()  # noqa: PT017
         return
     assert found.encode() == text
-    assert not any(file.path.startswith("/") or ".." in file.path.split("/") for file in found.files)
+    assert not any(
+        file.path.startswith("/") or ".." in file.path.split("/") for file in found.files
+    )
 
 
 @target("audit.packed_frames", "audit.segments", "audit.text_chunk", tokens=(
@@ -123,7 +149,12 @@ def audit_segment(data: bytes) -> None:
         assert read_header(io.BytesIO(header.encode())) == header
 
 
-@target("admin.bundle_file", "admin.bundle_check", tokens=(b"payload.tar", b"ustar\x0000", b"note", bytes(64), b"0000644\0", *_JSON), max_bytes=4096)
+@target(
+    "admin.bundle_file",
+    "admin.bundle_check",
+    tokens=(b"payload.tar", b"ustar\x0000", b"note", bytes(64), b"0000644\0", *_JSON),
+    max_bytes=4096,
+)
 def incident_bundle(data: bytes) -> None:
     """Bundles of incidents: nothing unsigned passes, whatever the file holds"""
     with tempfile.NamedTemporaryFile() as file:

@@ -27,9 +27,9 @@ def test_two_builds_in_different_folders_are_the_same_bytes(tmp_path: Path) -> N
         if (ROOT / ".tools").exists():
             (clone / ".tools").symlink_to(ROOT / ".tools")
         out = tmp_path / f"dist-{name}"
+        options = ["--out", out, "--platform", f"manylinux_2_28_{platform.machine()}"]
         subprocess.run(
-            [sys.executable, "-m", "release.build", "--dry-run", "--no-smoke", "--out", out]
-            + ["--platform", f"manylinux_2_28_{platform.machine()}"],
+            [sys.executable, "-m", "release.build", "--dry-run", "--no-smoke", *options],
             cwd=clone,
             check=True,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},

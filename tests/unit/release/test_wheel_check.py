@@ -9,10 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-import cellwall
 from release.elf_files import NotElf, read_elf
 from release.wheel_check import LIBRARIES, PROGRAM, problems
+
+import cellwall
 
 INSTALLED = Path(cellwall.__file__).parent.parent
 NAME = f"cellwall-0.1.0-py3-none-manylinux_2_99_{platform.machine()}.whl"
@@ -57,7 +57,9 @@ def test_a_wheel_with_our_native_files_has_no_problems(tmp_path: Path) -> None:
         ("cellwall-0.1.0-py3-none-linux_aarch64.whl", {}, "no platform of a release"),
     ],
 )
-def test_a_wheel_that_breaks_its_promise_is_found(tmp_path: Path, name: str, changes: dict[str, bytes | None], why: str) -> None:
+def test_a_wheel_that_breaks_its_promise_is_found(
+    tmp_path: Path, name: str, changes: dict[str, bytes | None], why: str
+) -> None:
     assert any(why in each for each in problems(wheel_of(tmp_path, name, changes)))
 
 
