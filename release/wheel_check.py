@@ -19,7 +19,10 @@ _PLATFORM = re.compile(
 )
 _GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?")
 _LIBC = {
-    "manylinux": {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"},
+    "manylinux": {
+        *("libc.so.6", "libpthread.so.0"),  # both of glibc; one file since glibc 2.34
+        *("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"),
+    },
     "musllinux": {"libc.so"},
 }
 

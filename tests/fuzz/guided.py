@@ -40,9 +40,9 @@ def main() -> None:
     silence = sys.stderr
     with open(os.devnull, "w", encoding="utf-8") as sys.stderr:  # a line for each module
         sys.meta_path.insert(0, CoveredModules(tuple(covers.split(","))))
-        from fuzz.targets import all_targets  # noqa: PLC0415  # imports what is instrumented
+        from fuzz.targets import load  # noqa: PLC0415  # imports what is instrumented
 
-        target = all_targets()[name]
+        target = load(name)
     sys.stderr = silence
     sys.meta_path.pop(0)
     atheris.Setup([sys.argv[0], *options], target.run)

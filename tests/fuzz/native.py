@@ -11,7 +11,8 @@ HERE = Path(__file__).with_name("native")
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "cellwall"
 CELL = SOURCES / "sandbox" / "linux" / "cell"
 PASSES = SOURCES / "guard" / "ctext"
-_FLAGS = ["-std=gnu11", "-g", "-O1", "-fno-omit-frame-pointer"]
+_FUZZED = ["-std=gnu11", "-g", "-O1", "-fno-omit-frame-pointer"]
+_REPLAYED = ["-std=gnu11", "-O0"]  # compiled with each run of the tests
 SANITISERS = "address,undefined"
 
 
@@ -65,7 +66,7 @@ def build(
     program = folder / (f"{name}-replay" if replays else name)
     chosen = ",".join(each for each in ("" if replays else "fuzzer", sanitisers) if each)
     stops = [f"-fsanitize={chosen}", "-fno-sanitize-recover=all"]
-    flags = [*_FLAGS, *(stops if chosen else ["-fno-sanitize=all"])]
+    flags = [*(_REPLAYED if replays else _FUZZED), *(stops if chosen else ["-fno-sanitize=all"])]
     common = [*compiler, *flags, f"-I{HERE}", f"-I{target.folder}"]
     objects = []
     for source in target.safe_sources:
