@@ -25,7 +25,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-fstack-protector-strong", "-s"]
 PROGRAM = [*FLAGS, "-static"]
 LIBRARY = [*FLAGS, "-shared", "-fPIC", "-fvisibility=hidden"]
-NOT_IN_LIBRARY = ("main.c", "pids.c", "prefork.c", "reaper.c", "shim.c")
+NOT_IN_LIBRARY = ("join.c", "main.c", "pids.c", "prefork.c", "reaper.c", "shim.c")
 GLIBC = "2.28"  # what the oldest supported distribution has
 ZIG = "ziglang>=0.13,<0.16"
 MACHINES = ("x86_64", "aarch64")

@@ -24,7 +24,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").r
 # What agents type, judged by policy, is quoted there: `run`, `code` and `exec` mean other programs.
 _ABOUT_OTHER_PROGRAMS = {ROOT / "docs/guides/policy.md"}
 _HOOK_OPTIONS = {"--agent", "--config", "--profile", "--policy", "--dangerously-outside", "--after"}
-_DEV_TEST_OPTIONS = {"--fast", "--long", "--vm"}
+_DEV_TEST_OPTIONS = {"--fast", "--long", "--report", "--vm"}
 _DEV_SOURCES = {
     "bench": ("bench/run.py",),
     "fuzz": ("tests/fuzz/run.py", "tests/fuzz/campaigns.py"),
@@ -233,7 +233,7 @@ def test_every_command_line_that_is_told_exists():
 @pytest.mark.parametrize(
     "text",
     [
-        *("`cellwall policy blast-radius`", "`cellwall audit search --principal ann`"),
+        *("`cellwall policy blast-area`", "`cellwall audit search --principal ann`"),
         *("```sh\necho x | cellwall rnu -- ls\n```", "`cellwall vault init|sett`"),
         *("```sh\ncellwall code \\\n  --no-such -c '1'\n```", "`cellwall diff A B`"),
         *("`cellwall hook install --agent clippy --nope`", "`cellwall hook --nope`"),
