@@ -149,9 +149,9 @@ def _weakened_layers(settings: Settings) -> Iterator[Ability]:
         "dangerously_without_user_namespace",
     ):
         if getattr(settings.sandbox, name):
-            layer = name.rpartition("_")[2]
+            layer = name.removeprefix("dangerously_without_").replace("_", " ")
             yield Ability(
-                id=f"execute.without-{layer}",
+                id=f"execute.without-{layer.replace(' ', '-')}",
                 what=f"without {layer} where the host lacks it",
                 setting=f"sandbox.{name}",
                 is_weakened=True,
