@@ -76,8 +76,8 @@ def asks(host, port, method="GET", path="/"):
     if not answer.startswith(b"HTTP/1."): raise OSError(5, "no answer")
     return answer
 def check_answer(answer):
-    code = re.search(rb"CW-[A-Z0-9-]+", answer)
-    if b"CW-" in answer: raise OSError(1, f"by the proxy, {code[0].decode() if code else 'no code'}")
+    found = re.search(rb"CW-[A-Z0-9-]+", answer)
+    if b"CW-" in answer: raise OSError(1, f"by the proxy, {found[0].decode() if found else ''}")
 def reaches(host, port, method, path, is_tls):
     if not is_tls:
         check_answer(asks(host, port, method, path))
