@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page
 
 from interfaces.http.browser import WatchedBrowser, add_person, watched_browser
 from interfaces.http.running_service import RunningService, new_session, running_service
@@ -25,7 +24,7 @@ SCREEN = {"color_scheme": "light", "viewport": {"width": 1280, "height": 800}}
 POLICY = """
 [permissions]
 allow = ["Bash(ls *)", "Bash(cat *)", "Bash(python3 *)", "Bash(grep *)", "Bash(mkdir *)",
-  "Bash(git init *)", "Bash(git status)", "Bash(echo *)", "Bash(sleep *)", "Read", "Write", "Code", "Terminal"]
+  "Bash(git init *)", "Bash(git status)", "Bash(git add *)", "Bash(git commit *)", "Bash(echo *)", "Bash(sleep *)", "Read", "Write", "Code", "Terminal"]
 ask = ["Bash(git push *)", "Bash(make deploy)", "Bash(npm publish *)"]
 deny = ["Bash(curl *)"]
 """
@@ -34,7 +33,7 @@ WORK = {
         "mkdir -p src tests && git init -q .",
         "echo 'def total(rows): return sum(rows)' > src/report.py",
         "cat src/report.py",
-        "python3 -c 'import sys; sys.path.insert(0, \"src\"); import report; print(report.total([3, 4]))'",
+        "python3 -c 'print(sum([3, 4]))'",
         "cat ~/.ssh/id_rsa",
         "grep -rn TODO src || echo none",
         "git status",
@@ -49,7 +48,7 @@ WORK = {
     ),
     "data-agent": (
         "python3 -c 'import statistics as s; print(s.quantiles(range(100)))'",
-        "python3 -c 'print(len(open(\"/proc/self/mounts\").read()) > 0)'",
+        "python3 -c 'print(max(range(7)))'",
         "sudo cat /etc/shadow",
         "echo done",
     ),
@@ -86,13 +85,18 @@ def test_the_pictures_of_the_readme_can_be_taken_anew(
         question = next(each.id for each in board(service) if "git push" in each.text)
         try:
             pictures = {
-                "now": ("/ui/now", SCREEN),
-                "approval": (f"/ui/approvals/{question}", SCREEN),
-                "session": (f"/ui/sessions/{sessions['build-agent']}?folder=src", SCREEN),
-                "phone": ("/ui/approvals", {"color_scheme": "light", **PHONE}),
+                "now": ("ann", "/", SCREEN, ".uplot canvas"),
+                "approval": ("ann", f"/ui/approvals/{question}", SCREEN, ""),
+                "session": (
+                    "build-agent",
+                    f"/ui/sessions/{sessions['build-agent']}?folder=src",
+                    SCREEN,
+                    "",
+                ),
+                "phone": ("ann", "/ui/approvals", {"color_scheme": "light", **PHONE}, ""),
             }
-            for name, (path, options) in pictures.items():
-                take(service, browser, folder / f"dashboard-{name}.png", path, options)
+            for name, shown in pictures.items():
+                take(service, browser, folder / f"dashboard-{name}.png", *shown)
         finally:
             with service.client("ann") as ann:
                 for each in board(service):
@@ -122,19 +126,17 @@ def take(
     service: RunningService,
     browser: WatchedBrowser,
     place: Path,
+    who: str,
     path: str,
     options: dict[str, object],
+    drawn: str,
 ) -> None:
-    with browser.at(service, "ann", **options) as page:
+    """`drawn` is what a script adds after the page has loaded."""
+    with browser.at(service, who, **options) as page:
         response = page.goto(path)
         assert response is not None
         assert response.status == 200
-        wait_for_pictures(page)
+        if drawn:
+            page.wait_for_selector(drawn)
         page.screenshot(path=place, animations="disabled", caret="hide")
-    assert 5_000 < place.stat().st_size < 150_000
-
-
-def wait_for_pictures(page: Page) -> None:
-    """Plots are drawn by scripts after the page has loaded."""
-    page.wait_for_load_state("load")
-    page.wait_for_timeout(1500)
+    assert 5_000 < place.stat().st_size < 300_000
