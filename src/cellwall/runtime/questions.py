@@ -37,6 +37,7 @@ from cellwall.core.types import (
     new_id,
 )
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.policy_places import is_shipped
 from cellwall.runtime.rule_proposals import asking_parts, propose
 
 _MAX_TEXT = 16_384
@@ -65,6 +66,7 @@ def question_about(action: Action, decision: Decision, *, timeout_s: float) -> Q
         action_id=action.id,
         session_id=session_of(action),
         call_sha256=call_sha256(action),
+        may_be_a_rule=not is_shipped(action.policy),
     )
 
 
