@@ -8,13 +8,15 @@ Package registries are no egress: Cellwall's proxy lets names of packages out, t
 alone, and nobody else can read them there. Skills are signed, and are trusted content.
 """
 
+# ruff: noqa: PLC0415  # late imports: most runs have no egress
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
-from urllib.parse import urlsplit
 
+from cellwall.core.errors import CellwallError
 from cellwall.core.files import FileOperation
 from cellwall.core.labels import Label, LabelKey, LabelSet, LabelSource
 from cellwall.core.outcomes import SEVERITIES, Finding
@@ -98,7 +100,7 @@ class LabelRules:
     def _is_trusted(self, label: Label, name: str) -> bool:
         if not self.trusted or label is Label.PRIVATE:
             return False
-        host = name.removeprefix(_CONTENT) if label is Label.UNTRUSTED else name
+        host = name.removeprefix(_CONTENT).partition(":")[0]
         return any(
             host == each or (each.startswith("*.") and host.endswith(each[1:]))
             for each in self.trusted
@@ -171,7 +173,9 @@ def _of_operation(  # noqa: C901, PLR0912  # one case for each operation
         case UseTool(tool, given, cwd) as own:
             yield from _of_agent_tool(tool, given, cwd)
             if tool == "Bash":
-                yield from _of_domains(domains if own.is_inside else ("any host",))
+                yield from _of_domains(domains)
+                if not own.is_inside:  # what its commands fetch is not known
+                    yield Label.EGRESS, "any host"
         case ToolResult(tool):
             yield from _of_agent_tool(tool, {}, "")
         case (
@@ -199,8 +203,10 @@ def _of_agent_tool(tool: str, given: Mapping[str, Json], cwd: str) -> Iterator[L
 
 
 def _host_of(url: str) -> str:
-    """As the rules of domains spell it; a malformed URL is fetched by nobody."""
+    """As rules about domains spell it; a malformed URL is fetched by nobody."""
+    from cellwall.egress.destinations.hostnames import domain_of
+
     try:
-        return urlsplit(url).hostname or "an unknown host"
-    except ValueError:
+        return domain_of(url)
+    except CellwallError:
         return "an unknown host"
