@@ -1,4 +1,4 @@
-"""What labels of information flow cost an action (POL-9): alone, and as a share of a whole action."""
+"""What labels of information flow cost an action (POL-9): alone, and in a whole action."""
 
 from __future__ import annotations
 

@@ -146,9 +146,7 @@ def test_a_command_that_could_send_the_files_away_waits_for_a_person(
     with app.session(place, AGENT) as session_id:
         assert perform(app, agent(RunCommand(("cat", "notes.txt")), session_id)).stdout == "private"
         before = len(site.seen)
-        send = agent(
-            SEND, session_id, allow_domains=(site.rule,), env={"SITE": site.url}
-        )
+        send = agent(SEND, session_id, allow_domains=(site.rule,), env={"SITE": site.url})
         assert perform(app, send).error.code == "CW-RULE-OF-TWO"  # type: ignore[union-attr]
         assert len(site.seen) == before
         yes = Asked(AnswerKind.ONCE)

@@ -100,12 +100,13 @@ class LabelSet:
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> LabelSet:
         """From `to_json`; what does not fit is left out."""
-        found: list[LabelSource] = []
-        for label in Label:
-            listed = fields.get(label.value)
-            for each in listed if isinstance(listed, list) else ():
-                if isinstance(each, Mapping) and isinstance(each.get("source"), str):
-                    found.append(LabelSource(label, each["source"], str(each.get("action", ""))))
+        found = [
+            LabelSource(label, each["source"], str(each.get("action", "")))
+            for label in Label
+            if isinstance(listed := fields.get(label.value), list)
+            for each in listed
+            if isinstance(each, Mapping) and isinstance(each.get("source"), str)
+        ]
         return cls(tuple(found))
 
 

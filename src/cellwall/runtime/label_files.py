@@ -17,7 +17,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.labels import MAX_SOURCES, Label, LabelKey, LabelSource
@@ -42,17 +41,12 @@ def read_labels(path: str) -> Stored:
     try:
         with open(path, "rb") as file:
             listed = json.loads(file.read(_MAX_BYTES))["sources"]
-        return {
-            source.key: (source, each.get("admitted") is True)
-            for each in listed
-            if (source := _source(each))
-        }
+        sources = [(_source(each), each.get("admitted") is True) for each in listed]
+        return {source.key: (source, is_admitted) for source, is_admitted in sources}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {
-            (label, _UNREADABLE): (LabelSource(label, _UNREADABLE), False) for label in Label
-        }
+        return {(label, _UNREADABLE): (LabelSource(label, _UNREADABLE), False) for label in Label}
 
 
 def write_labels(path: str, stored: Stored) -> None:
@@ -139,10 +133,7 @@ class LabelFolder:
         try:
             with open(self._directories, "rb") as file:
                 listed = json.loads(file.read(_MAX_BYTES))["directories"]
-            return {
-                str(path): tuple(source for each in sources if (source := _source(each)))
-                for path, sources in listed.items()
-            }
+            return {str(path): tuple(map(_source, sources)) for path, sources in listed.items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -179,7 +170,7 @@ def _is_below(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-def _source(fields: Any) -> LabelSource | None:
+def _source(fields: Mapping[str, str]) -> LabelSource:
     return LabelSource(Label(fields["label"]), str(fields["source"]), str(fields["action"]))
 
 

@@ -75,4 +75,6 @@ def test_more_labels_never_ask_less(
 def test_labels_survive_their_json_form_and_foreign_values_are_left_out() -> None:
     found = LabelSet((U, P, E))
     assert LabelSet.of_json(found.to_json()) == found
-    assert LabelSet.of_json({"untrusted": "x", "private": [1, {"source": 2}], "y": []}).sources == ()
+    assert (
+        LabelSet.of_json({"untrusted": "x", "private": [1, {"source": 2}], "y": []}).sources == ()
+    )

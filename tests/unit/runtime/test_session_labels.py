@@ -281,7 +281,9 @@ def test_a_single_run_on_a_copy_leaves_its_labels_with_the_copy(
 @pytest.mark.requirement("POL-9")
 def test_another_session_of_the_same_conversation_does_not_escape(labels: Labels) -> None:
     one, two, context = labels.session(), labels.session(), new_id("ctx")
-    assert labels.perform(agent(InstallPackages("npm", ("left-pad",)), one, context=context)) is None
+    assert (
+        labels.perform(agent(InstallPackages("npm", ("left-pad",)), one, context=context)) is None
+    )
     assert labels.perform(agent(CODE, two, secrets=("KEY",), context=context)) is None
     reply = agent(SendReply("email", "x", "pair"), two, context=context)
     assert labels.perform(reply) is not None

@@ -55,7 +55,7 @@ def labels(
             hint="Only directories can be cleared: labels of a session only grow.",
             code="CW-USAGE",
         )
-    review = LabelReview(config=configured.config, profile=configured.profile)
+    review = LabelReview(**configured)
     if clear is not None:
         gone = LabelSet(review.clear(clear, who=cli_principal()))
         print_result({"cleared": gone.to_json()}, f"cleared:\n{draw_labels(gone)}", as_json=as_json)
