@@ -12,6 +12,7 @@ run`, of one `Sandbox.create`) has consented to these by asking, and to nothing 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from cellwall.core.labels import (
     MAX_SHOWN_SOURCES,
@@ -23,6 +24,9 @@ from cellwall.core.labels import (
     is_complete,
 )
 from cellwall.core.verdict import Decision, Verdict
+
+_MAX_IN_REASON = 2
+"""Sources of one label; the newest, since one of them is why the action is asked about."""
 
 
 def unconsented(
@@ -50,15 +54,23 @@ def unconsented(
 def object_to(
     held: LabelSet, brought: Sequence[LabelSource], *, verdict: Verdict, action_id: str
 ) -> Decision:
-    """The decision on an action that brings the three together, with each label's sources."""
-    parts: list[str] = []
+    """The decision on an action that brings the three together. Its parts name the sources of one
+    label each, so that many sources of one do not hide those of another from a person."""
+    met, parts = [], []
     for label in Label:
         found = dict.fromkeys((*held.of(label), *(each for each in brought if each.label is label)))
-        shown = [_shown(each, action_id) for each in found][:MAX_SHOWN_SOURCES]
-        left = len(found) - len(shown)
-        parts.append(f"{label.words} ({', '.join(shown)}{f', {left} more' if left else ''})")
-    reason = f"in one session, {parts[0]}, {parts[1]} and {parts[2]} would meet"
-    return Decision.built_in(verdict, RULE_OF_TWO, reason)
+        sources = [_shown(each, action_id) for each in found]
+        met.append(f"{label.words} ({_joined(sources, _MAX_IN_REASON)})")
+        subject = f"{label.words}: {_joined(sources, MAX_SHOWN_SOURCES)}"
+        part = Decision.built_in(verdict, RULE_OF_TWO, "it would meet the other two")
+        parts.append(replace(part, subject=subject))
+    reason = f"in one session, {met[0]}, {met[1]} and {met[2]} would meet"
+    return replace(Decision.built_in(verdict, RULE_OF_TWO, reason), parts=tuple(parts))
+
+
+def _joined(sources: Sequence[str], most: int) -> str:
+    left = len(sources) - most
+    return ", ".join(sources[-most:]) + (f" and {left} more" if left > 0 else "")
 
 
 def _shown(source: LabelSource, action_id: str) -> str:
