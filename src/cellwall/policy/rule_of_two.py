@@ -1,7 +1,7 @@
 """The rule of two (POL-9): untrusted content, private data and egress do not meet unasked. Pure.
 
 An action is asked about if (1) the session with the action would have all three labels, and (2) the
-action brings a source to which nobody has consented. A source that came while the three were not
+action brings a source without consent of a person. A source that came while the three were not
 together needs no consent of its own: it was harmless then, and who consents to the third label is
 told of the other two.
 

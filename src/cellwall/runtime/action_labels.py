@@ -5,7 +5,7 @@ reads what the domain answers. Two groups: the `settings` of the action, which t
 interface has chosen (workspace, domains, registries, secrets, host functions), and its operation.
 
 Package registries are no egress: Cellwall's proxy lets names of packages out, to the registry
-alone, and nobody else can read them there. Skills are signed, and are trusted content.
+alone, where no attacker reads them. Skills are signed, and are trusted content.
 """
 
 # ruff: noqa: PLC0415  # late imports: most runs have no egress
@@ -108,7 +108,7 @@ class LabelRules:
 
 
 def finding_sources(action_id: str, findings: Sequence[Finding]) -> tuple[LabelSource, ...]:
-    """A text in which the guard finds an attack was written by somebody else."""
+    """A text in which the guard finds an attack was written by an attacker."""
     names = dict.fromkeys(
         f"guard finding {each.rule or each.category}"
         for each in findings
@@ -203,7 +203,7 @@ def _of_agent_tool(tool: str, given: Mapping[str, Json], cwd: str) -> Iterator[L
 
 
 def _host_of(url: str) -> str:
-    """As rules about domains spell it; a malformed URL is fetched by nobody."""
+    """As rules about domains spell it; a malformed URL is refused later."""
     from cellwall.egress.destinations.hostnames import domain_of
 
     try:

@@ -294,7 +294,7 @@ class ActionLabels:
                 self._owner.save(scope, scope.add(sources, admitted), is_shared=is_shared)
 
     def _observe(self, sources: tuple[LabelSource, ...]) -> None:
-        """Add labels that nobody was asked about."""
+        """Add labels without a question."""
         for scope, is_shared in ((self._shared, True), (self._own, False)):
             if scope is None:
                 continue
