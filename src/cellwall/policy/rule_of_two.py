@@ -5,8 +5,8 @@ action brings a source without consent of a person. A source that came while the
 together needs no consent of its own: it was harmless then, and who consents to the third label is
 told of the other two.
 
-A person who names all three in one request (a workspace, a secret and a domain of one `cellwall
-run`, of one `Sandbox.create`) has consented to these by asking, and to nothing else.
+A person who names all three in one request (a workspace and a domain of one `cellwall run`, of one
+`Sandbox.create`, of one `cellwall mcp`) has consented to these by asking. A session that has anything else is asked about.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ def unconsented(
     """
     if not is_complete([*(each.label for each in held.sources), *(each.label for each in brought)]):
         return ()
-    is_named_whole = is_complete(label for label, _ in named)
-    return tuple(
-        each
-        for each in brought
-        if each.key not in admitted and not (is_named_whole and each.key in named)
-    )
+    if is_complete(label for label, _ in named) and all(
+        each.key in named for each in (*held.sources, *brought)
+    ):
+        return ()
+    return tuple(each for each in brought if each.key not in admitted)
 
 
 def object_to(

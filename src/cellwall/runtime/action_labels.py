@@ -1,8 +1,9 @@
 """The labels that an action brings (POL-9). Pure.
 
 An effect that is only possible counts as certain, as for permissions: a cell that reaches a domain
-reads what the domain answers. Two groups: the `settings` of the action, which the user of the
-interface has chosen (workspace, domains, registries, secrets, host functions), and its operation.
+reads what the domain answers. Two groups: the settings of the action, which the user of the
+interface has chosen and no agent can (workspace, domains, registries, secrets, host functions), and
+its operation.
 
 Package registries are no egress: Cellwall's proxy lets names of packages out, to the registry
 alone, where no attacker reads them. Skills are signed, and are trusted content.
@@ -39,8 +40,6 @@ from cellwall.core.types import (
     UseTool,
 )
 
-_CHOOSING = frozenset({"cli", "sdk", "http"})
-"""Interfaces whose user, not an agent, chooses the settings of a session when it is created."""
 _FILE_TOOLS = frozenset(
     {"Read", "Glob", "Grep", "LS", "NotebookRead", "Write", "Edit", "MultiEdit", "NotebookEdit"}
 )
@@ -86,15 +85,12 @@ class LabelRules:
         done = [*_of_operation(action, server, self.domains)]
         if not (own or done or content):
             return _NOTHING
-        is_standing = (
-            isinstance(action.operation, RunServer) or action.principal.interface in _CHOOSING
-        )
         brought = dict.fromkeys(
             LabelSource(label, name, action.id)
             for label, name in (*own, *done)
             if not self._is_trusted(label, name)
         )
-        named = frozenset(LabelSource(*key).key for key in own) if is_standing else frozenset()
+        named = frozenset(LabelSource(*key).key for key in own)
         return BroughtLabels((*brought, *(each for each in content if each not in brought)), named)
 
     def _is_trusted(self, label: Label, name: str) -> bool:
@@ -166,10 +162,10 @@ def _of_operation(  # noqa: C901, PLR0912  # one case for each operation
             yield Label.EGRESS, f"reply by {message.channel}"
         case UseAccount() as use:
             yield Label.PRIVATE, f"account {use.account}"
-            if use.name == "list_events":  # which other people can write
+            # Invitations of other people are among the events. A new event has no guests, and
+            # goes into the owner's own calendar: that is no egress.
+            if use.name == "list_events":
                 yield Label.UNTRUSTED, f"events of the account {use.account}"
-            else:  # and read, if they are invited
-                yield Label.EGRESS, f"account {use.account}"
         case UseTool(tool, given, cwd) as own:
             yield from _of_agent_tool(tool, given, cwd)
             if tool == "Bash":

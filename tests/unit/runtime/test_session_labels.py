@@ -108,21 +108,17 @@ UNTRUSTED = {
     "server": CallServerTool("notes", "read", {}),
 }
 PRIVATE = {
+    "event": UseAccount("work", "create_event", event=EVENT),
     "secret": (CODE, {"secrets": ("KEY",)}),
     "account": UseAccount("home", "list_events"),
 }
 EGRESS = {
     "reply": SendReply("email", "hi", "pair"),
-    "event": UseAccount("work", "create_event", event=EVENT),
     "domain": (CODE, {"allow_domains": ("a.example",)}),
     "function": CallTool("send"),
     "page": FetchUrl("https://a.example/"),
 }
-DOORS = [
-    (u, p, e)
-    for u, p, e in itertools.product(UNTRUSTED, PRIVATE, EGRESS)
-    if "account" not in p or "event" not in e
-]
+DOORS = list(itertools.product(UNTRUSTED, PRIVATE, EGRESS))
 
 
 def through(door: object, session_id: str) -> Action:
@@ -297,7 +293,7 @@ def test_the_tool_of_a_server_brings_the_labels_of_the_server(labels: Labels) ->
     quiet, loud, context = labels.session(), labels.session(), new_id("ctx")
     run = RunServer("notes", ("notes",), hold)
     assert labels.perform(agent(run, quiet)) is None
-    # A person has configured the server with both: that is the person's consent.
+    # A person has configured the server with both: that is the consent.
     started = agent(run, loud, secrets=("KEY",), allow_domains=("notes.example",))
     assert labels.perform(started) is None
     call = CallServerTool("notes", "read", {})
@@ -322,8 +318,10 @@ def test_a_person_who_names_all_three_is_not_asked_and_what_comes_later_is(
     assert labels.perform(install) is not None
     wider = replace(named, operation=SetDomains(("b.example",)), allow_domains=("b.example",))
     assert labels.perform(wider) is not None
-    # The same settings, chosen by an agent's interface, are asked about.
-    assert labels.perform(replace(named, principal=AGENT, session_id=labels.session(project)))
+    # What an agent chooses itself is no setting: a page asks, where the files were read before.
+    other = labels.session(project)
+    assert labels.perform(agent(FileOperation("read", "a"), other)) is None
+    assert labels.perform(agent(FetchUrl("https://a.example/"), other)) is not None
 
 
 @pytest.mark.requirement("POL-9")
@@ -375,6 +373,7 @@ def test_the_configuration_says_what_follows(
 ) -> None:
     labels = Labels(tmp_path / "home", mode)
     session = labels.session()
+    labels.perform(agent(InstallPackages("pypi", ("tiny",)), session))
     action = agent(CODE, session, secrets=("KEY",), allow_domains=("a.example",))
     decision = labels.perform(action)
     assert (None if decision is None else decision.verdict) is verdict
