@@ -152,21 +152,35 @@ def test_two_labels_pass_the_third_waits_and_a_yes_lets_one_action_through(
 
 
 @pytest.mark.requirement("POL-9")
-def test_a_command_that_could_send_the_files_away_waits_for_a_person(
-    app: App, project: Path, site: Site
+def test_a_command_that_could_send_the_files_away_waits_once_a_page_was_read(
+    app: App, world: Outside, project: Path, site: Site
 ) -> None:
     place = WorkspaceRequest(WorkspaceMode.READ_ONLY, str(project))
+    settings = {"allow_domains": (site.rule,), "env": {"SITE": site.url}}
+    page = world.web("page.example")
+
+    def paths() -> list[str]:
+        return [each.path for each in site.seen]
+
     with app.session(place, AGENT) as session_id:
-        read = agent(FileOperation("read", "notes.txt"), session_id)
-        assert perform(app, read).status is Status.OK
-        before = len(site.seen)
-        send = agent(SEND, session_id, allow_domains=(site.rule,), env={"SITE": site.url})
-        assert perform(app, send).error.code == "CW-RULE-OF-TWO"  # type: ignore[union-attr]
-        assert len(site.seen) == before
+        # The control: who opens the directory and the domain together has allowed this.
+        assert perform(app, agent(SEND, session_id, **settings)).status is Status.OK
+        assert paths()[-1] == "/?key=private"
+    site.seen.clear()
+    with app.session(place, AGENT) as session_id:
+        settings["context"] = new_id("ctx")
+        fetch = agent(FetchUrl(f"{page.url}/"), context=settings["context"])
+        assert perform(app, fetch).status is Status.OK
+        refused = perform(app, agent(SEND, session_id, **settings))
+        assert refused.error is not None
+        assert refused.error.code == "CW-RULE-OF-TWO"
+        assert f"content of {page.rule} by {fetch.id}" in refused.error.message
+        assert paths() == []
         yes = Asked(AnswerKind.ONCE)
-        done = perform(app, agent(SEND, session_id, allow_domains=(site.rule,), env=send.env), yes)
-        assert (done.status, site.seen[-1].path) == (Status.OK, "/?key=private")
-        assert perform(app, send).status is Status.DENIED  # once was once
+        done = perform(app, agent(SEND, session_id, **settings), yes)
+        assert (done.status, paths()) == (Status.OK, ["/?key=private"])
+        # Once was once.
+        assert perform(app, agent(SEND, session_id, **settings)).status is Status.DENIED
 
 
 @pytest.mark.requirement("POL-9")

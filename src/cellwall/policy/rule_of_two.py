@@ -6,7 +6,8 @@ together needs no consent of its own: it was harmless then, and who consents to 
 told of the other two.
 
 A person who names all three in one request (a workspace and a domain of one `cellwall run`, of one
-`Sandbox.create`, of one `cellwall mcp`) has consented to these by asking. A session that has anything else is asked about.
+`Sandbox.create`, of one `cellwall mcp`) has consented to these by asking. A session that has
+anything else is asked about.
 """
 
 from __future__ import annotations

@@ -139,6 +139,8 @@ def test_a_message_into_a_session_with_a_secret_and_egress_waits_for_a_person(
             ann.delete(f"/v1/sessions/{foreign}")
         for each in sessions.values():
             bob.delete(f"/v1/sessions/{each}")
+        (own,) = bob.get("/v1/pairings").json()["pairings"]
+        bob.delete(f"/v1/pairings/{own['id']}")
 
 
 @pytest.mark.requirement("RBAC-3")

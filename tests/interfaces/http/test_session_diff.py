@@ -154,17 +154,19 @@ def test_a_line_of_a_file_cannot_forge_a_file_of_the_diff() -> None:
 
 @pytest.mark.requirement("POL-9", "SRV-5")
 def test_the_page_of_a_session_shows_the_labels_that_are_judged_also_after_its_end(
-    service: RunningService, bob: httpx.Client
+    service: RunningService,
 ) -> None:
-    made = bob.post("/v1/sessions", json={"packages": ["pypi"]}).json()["id"]
-    bob.post(f"/v1/sessions/{made}/commands", json={"command": "true"}).raise_for_status()
+    with service.client("ann") as ann:
+        made = ann.post("/v1/sessions", json={"packages": ["pypi"]}).json()["id"]
+        ran = ann.post(f"/v1/sessions/{made}/commands", json={"command": "true"})
+        assert ran.json()["status"] == "ok", ran.text
     judged = service.app.runtime.labels.of_session(made)
     assert [each.name for each in judged.sources] == ["packages of pypi"]
-    with page_client(service, "bob") as client:
+    with page_client(service, "ann") as client, service.client("ann") as ann:
         live = client.open(f"/ui/sessions/{made}").text
         assert "packages of pypi" in live
         assert judged.sources[0].action_id in live
-        bob.delete(f"/v1/sessions/{made}")
+        ann.delete(f"/v1/sessions/{made}")
         assert not service.app.runtime.labels.of_session(made).sources
         assert "packages of pypi" in client.open(f"/ui/sessions/{made}").text
 
