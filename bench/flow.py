@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,12 +31,11 @@ _DOMAINS = ("api.example.com", "docs.example.com", "*.cdn.example.com")
 
 def measure(rounds: int, *, quiet: bool) -> dict[str, Any]:
     app = open_app()
-    directory = os.path.join(app.store.home, "bench-project")
-    os.mkdir(directory)
     try:
         if not quiet:
             print("... labels alone", file=sys.stderr)
-        figures = _alone(app, directory, rounds)
+        with tempfile.TemporaryDirectory(prefix="cellwall-bench-project-") as directory:
+            figures = _alone(app, directory, rounds)
         if not quiet:
             print("... whole actions", file=sys.stderr)
         return {**figures, **anyio.run(_whole, app, rounds)}
