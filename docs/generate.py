@@ -11,7 +11,7 @@ from typing import Any, get_origin
 from pydantic.fields import FieldInfo
 
 from cellwall.config.fields import Section
-from cellwall.config.load import profile_data
+from cellwall.config.load import profile_settings
 from cellwall.config.models import (
     DEFAULT_PROFILE,
     PROFILE_NAMES,
@@ -46,7 +46,8 @@ def promises() -> str:
     manifest = tomllib.loads((HERE / "requirements.toml").read_text("utf-8"))
     states = [state(promise) for promise in manifest.values()]
     counts = ", ".join(f"{states.count(each)} {each}" for each in ("kept", "partly", "open"))
-    rows = [f"{len(states)} promises: {counts}.", "", "| id | state | promise |", "|---|---|---|"]
+    rows = [f"{len(states)} promises: {counts}. `./dev test --report` tells what a run proves.", ""]
+    rows += ["| id | state | clauses with a test | promise |", "|---|---|---|---|"]
     for name, promise in manifest.items():
         missing = "".join(
             f" *Missing: {clause['says']} {clause['missing']}*"
@@ -54,7 +55,9 @@ def promises() -> str:
             if "missing" in clause
         )
         text = f"{promise['text']}{missing}".replace("|", "\\|")
-        rows.append(f"| {name} | {state(promise)} | {text} |")
+        tested = sum("test" in clause for clause in promise["clauses"])
+        share = f"{tested} of {len(promise['clauses'])}"
+        rows.append(f"| {name} | {state(promise)} | {share} | {text} |")
     return "\n".join(rows)
 
 
@@ -118,7 +121,7 @@ def _profiles_markdown() -> str:
 
 def _profiles() -> Iterator[Settings]:
     for name in PROFILE_NAMES:
-        yield Settings.model_validate({"profile": name, **profile_data(name)})
+        yield profile_settings(name)
 
 
 def _differs(one: Settings, other: Settings, section: str, key: str) -> bool:

@@ -24,6 +24,7 @@ import pytest
 from cellwall.admin import audit_queries
 from cellwall.audit import log as audit_log
 from cellwall.runtime import wiring
+from promise_report import PromiseReport
 from scheduling import FilesInTurn
 from tables import Tables
 
@@ -133,6 +134,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     how_much = parser.getgroup("cellwall", "how much is tested")
     how_much.addoption("--fast", action="store_true", help="only what is quick, and a few cells")
     how_much.addoption("--long", action="store_true", help="the tests marked `long` as well")
+    how_much.addoption("--report", action="store_true", help="a table of all promises at the end")
     how_much.addoption("--each-case", action="store_true", help="each case of a table is a test")
 
 
@@ -206,6 +208,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInTurn 
 def pytest_configure(config: pytest.Config) -> None:
     """pytest parses sources to show a failure, while threads of the product may parse as well."""
     config.pluginmanager.register(Tables(config), "tables")
+    if config.getoption("--report"):
+        config.pluginmanager.register(PromiseReport(), "promises")
     if config.getoption("--long"):
         hypothesis.settings.load_profile("long")
     if config.getoption("--fast"):

@@ -28,7 +28,7 @@ from conftest import ORDINARY_UID, leave_home, need, new_home, ordinary_user
 from interfaces import prepared_program
 
 PATHS = ("cold", "warm")
-ATTACKS = Path(__file__).with_name("attacks")
+ATTACKS = Path(str(resources.files("cellwall.redteam"))) / "attacks" / "programs"
 WHO = ("as-root", "as-ordinary-user")
 Verdicts = Mapping[str, tuple[str, str]]
 

@@ -11,6 +11,7 @@ import pytest
 
 from cellwall.config.load import load_settings
 from cellwall.sandbox.doctor import judge
+from cellwall.sandbox.namespace_causes import NamespaceFacts
 from unit.sandbox.test_doctor import GOOD
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,8 @@ def test_the_configuration_of_the_image_is_valid() -> None:
 
 def test_doctor_names_the_options_that_the_guide_names() -> None:
     guide = (ROOT / "docs" / "guides" / "hosts.md").read_text()
-    refused = replace(GOOD, namespaces_refusal="bwrap: No permissions")
+    facts = NamespaceFacts(in_container=True, is_filtered=True, refusal="bwrap: No permissions")
+    refused = replace(GOOD, namespaces=facts)
     hints = {check.name: check.hint for check in judge(refused).checks}
     options = re.findall(r"--security-opt (\S+)", hints["user namespaces"])
     assert len(options) == 3

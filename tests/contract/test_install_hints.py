@@ -25,6 +25,8 @@ _WORD = re.compile(r"['\"]?([A-Za-z0-9@.][\w.@/-]*)(?:\[([\w,]+)\])?['\"]?[,.]?\
 _DISTRIBUTION = {
     "curl": "is what lines of the README start inside",
     "bubblewrap": "builds the outer namespaces",
+    "docker.io": "builds containers, in the place of bubblewrap",
+    "podman": "builds containers without root",
     "nodejs": "runs JavaScript",
     "npm": "locks and installs packages of npm in a cell",
 }

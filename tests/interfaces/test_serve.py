@@ -125,6 +125,7 @@ def test_the_lines_of_the_readme_serve_a_team(place):
 # Refusals
 
 
+@pytest.mark.requirement("ISO-10")
 def test_root_is_refused_unless_root_says_so(place):
     need(os.geteuid() == 0, "root")
     os.chown(place.home, 0, 0)

@@ -1,46 +1,57 @@
-"""What code can read, write, execute, reach, spend and keep under the effective configuration.
+"""The blast radius: what code can and cannot do under the effective configuration (CFG-3).
 
-Computed from the settings, the rules and the visible part of the host (CFG-3); not confirmed by
-probes. `compute_blast_radius` is pure; `blast_radius` reads the host for it.
+`compute_blast_radius` is pure; `blast_radius` reads the host for it. Probes confirm the lines
+(admin/blast_radius_probe.py), and two configurations can be compared (admin/radius_changes.py).
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 
-from cellwall.config.models import Settings, weakened
-from cellwall.core.limits import size_text
+from cellwall.admin.abilities import abilities_of
+from cellwall.admin.ability import VERBS, Ability, Verb
+from cellwall.config.load import load_settings, profile_settings
+from cellwall.config.models import PROFILE_NAMES, Settings, weakened
+from cellwall.core.showing import escaped
 from cellwall.core.types import Json
-from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
-from cellwall.policy.rules import Layer
-from cellwall.sandbox.linux.outer_wall import DEVICES, HostRoot, survey
+from cellwall.runtime.policies import effective_policy
+from cellwall.sandbox.linux.outer_wall import HostRoot, survey
 
-Verb = Literal["read", "write", "execute", "reach", "spend", "keep"]
-VERBS: tuple[Verb, ...] = ("read", "write", "execute", "reach", "spend", "keep")
-_MAX_NAMED = 12
+__all__ = [
+    "VERBS",
+    "Ability",
+    "BlastRadius",
+    "ProbeResult",
+    "ProbeState",
+    "blast_radius",
+    "compute_blast_radius",
+    "configured_radius",
+    "named_settings",
+]
+
+
+class ProbeState(StrEnum):
+    """What a probe says about a line."""
+
+    CONFIRMED = "confirmed"
+    CONTRADICTED = "contradicted"
+    NOT_PROBED = "not probed"
 
 
 @dataclass(frozen=True, slots=True)
-class Ability:
-    """One thing that code can do, or explicitly cannot."""
+class ProbeResult:
+    """What was tried for one line; the reason, where nothing was or the trial proves nothing."""
 
-    verb: Verb
-    what: str
-    bound: str
-    """How far it goes; empty where `what` says all."""
-    setting: str = ""
-    """The setting that decides; empty for what no setting changes."""
-    is_weakened: bool = False
-    """A `dangerously_` setting allows it."""
+    state: ProbeState
+    found: str
 
-    def to_text(self) -> str:
-        bound = f": {self.bound}" if self.bound else ""
-        setting = f" [{self.setting}]" if self.setting else ""
-        return f"{self.what}{bound}{setting}"
+    def to_json(self) -> dict[str, Json]:
+        return {"state": self.state.value.replace(" ", "-"), "found": self.found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +65,34 @@ class BlastRadius:
     def of(self, verb: Verb) -> tuple[Ability, ...]:
         return tuple(each for each in self.abilities if each.verb == verb)
 
-    def to_text(self) -> str:
+    def to_text(self, probed: Mapping[str, ProbeResult] | None = None) -> str:
+        """For people; with the result of each probe, where there are any."""
         lines = [f"profile: {self.profile}"]
         for verb in VERBS:
-            lines += [f"{verb}:", *(f"  {each.to_text()}" for each in self.of(verb))]
+            lines.append(f"{verb}:")
+            for each in self.of(verb):
+                word = "can" if each.is_possible else "cannot"
+                weak = "  (weakened)" if each.is_weakened else ""
+                lines.append(f"  {word:6}  {escaped(each.to_text())}{weak}")
+                if probed is not None:
+                    result = probed[each.id]
+                    mark = result.state.value
+                    mark = mark.upper() if result.state is ProbeState.CONTRADICTED else mark
+                    lines.append(f"{'':10}{mark}: {escaped(result.found)}")
         lines.append(f"weakened by: {', '.join(self.weakened) or 'nothing'}")
+        if probed is not None:
+            counts = Counter(each.state for each in probed.values())
+            found = ", ".join(f"{counts[state]} {state.value}" for state in ProbeState)
+            lines.append(f"{len(probed)} lines: {found}")
         return "\n".join(lines) + "\n"
 
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "profile": self.profile,
-            "abilities": [asdict(each) for each in self.abilities],
-            "weakened": list(self.weakened),
-        }
+    def to_json(self, probed: Mapping[str, ProbeResult] | None = None) -> dict[str, Json]:
+        """For programs; each line has its `probe` where there are any."""
+        lines: list[Json] = [
+            {**each.to_json(), **({} if probed is None else {"probe": probed[each.id].to_json()})}
+            for each in self.abilities
+        ]
+        return {"profile": self.profile, "abilities": lines, "weakened": list(self.weakened)}
 
 
 def blast_radius(settings: Settings, policy: Policy) -> BlastRadius:
@@ -76,136 +102,17 @@ def blast_radius(settings: Settings, policy: Policy) -> BlastRadius:
 
 def compute_blast_radius(settings: Settings, policy: Policy, host: HostRoot) -> BlastRadius:
     """From plain data."""
-    abilities = (
-        *_reads(settings, host),
-        *_writes(settings),
-        *_executes(settings, policy, host),
-        *_reaches(settings, policy),
-        *_spends(settings),
-        *_keeps(settings),
-    )
-    return BlastRadius(settings.profile, abilities, weakened(settings))
+    return BlastRadius(settings.profile, abilities_of(settings, policy, host), weakened(settings))
 
 
-def _reads(settings: Settings, host: HostRoot) -> Iterator[Ability]:
-    yield Ability("read", "programs and libraries of the host", _named(host.binds))
-    if host.foreign_python is not None:
-        yield Ability("read", "the Python installation", "at /opt/python")
-    yield Ability("read", "of /etc", _named(host.etc))
-    yield Ability("read", "devices", _named(DEVICES))
-    extra = settings.sandbox.extra_read_only_paths
-    if extra:
-        yield Ability(
-            "read", "directories of the host", _named(extra), "sandbox.extra_read_only_paths"
-        )
-    yield Ability("read", "its own workspace, and a directory that a person gives to the run", "")
-    if settings.workspace.dangerously_expose_sensitive_names:
-        name = "workspace.dangerously_expose_sensitive_names"
-        what = "protected names (.env, .ssh, keys) in a given directory"
-        yield Ability("read", what, "exposed", name, is_weakened=True)
-    else:
-        yield Ability("read", "no protected names (.env, .ssh, keys) in a given directory", "")
+def configured_radius(settings: Settings, *, environ: Mapping[str, str]) -> BlastRadius:
+    """Of these settings and the policy files that apply in the working directory."""
+    policy = effective_policy(named=settings.policy.files, cwd=os.getcwd(), environ=environ)
+    return blast_radius(settings, policy)
 
 
-def _writes(settings: Settings) -> Iterator[Ability]:
-    limits = settings.limits.to_limits()
-    size, count = size_text(limits.disk_bytes), limits.file_count
-    yield Ability("write", "/workspace", f"{size}, {count} files", "limits.disk_bytes")
-    yield Ability("write", "one file", size_text(limits.file_size_bytes), "limits.file_size_bytes")
-    yield Ability("write", "/tmp", size_text(settings.sandbox.tmp_bytes), "sandbox.tmp_bytes")
-    yield Ability("write", "/dev/shm", size_text(settings.sandbox.shm_bytes), "sandbox.shm_bytes")
-    yield Ability(
-        "write", "a directory of the host", "only one given as DIR:rw; :cow writes a copy"
-    )
-
-
-def _executes(settings: Settings, policy: Policy, host: HostRoot) -> Iterator[Ability]:
-    yield Ability("execute", "programs", f"of {_named(host.binds)} and of the workspace")
-    if settings.policy.dangerously_observe:
-        name = "policy.dangerously_observe"
-        yield Ability(
-            "execute", "calls that rules deny", "logged, not refused", name, is_weakened=True
-        )
-    allowed: Counter[str] = Counter(
-        rule.tool
-        for rule in policy.rules
-        if rule.verdict is Verdict.ALLOW and rule.layer is not Layer.BUILT_IN
-    )
-    found = [f"{tool} ({count})" if count > 1 else tool for tool, count in allowed.items()]
-    yield Ability("execute", "calls that a rule allows", _named(found) or "none", "policy.files")
-    for name in ("dangerously_without_cgroup", "dangerously_without_landlock"):
-        if getattr(settings.sandbox, name):
-            what = f"without {name.rpartition('_')[2]} where the host lacks it"
-            yield Ability("execute", what, "", f"sandbox.{name}", is_weakened=True)
-    if settings.hook.dangerously_outside:
-        what = "commands of a hooked agent on the host"
-        name = "hook.dangerously_outside"
-        yield Ability("execute", what, "with all rights of the user", name, is_weakened=True)
-
-
-def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
-    egress, packages = settings.egress, settings.packages
-    domains = _named(egress.allow_domains)
-    yield Ability(
-        "reach",
-        "hosts, for every sandbox",
-        domains or "none: a sandbox has no network interface",
-        "egress.allow_domains",
-    )
-    fetched = [
-        rule.specifier or "every host"
-        for rule in policy.rules
-        if rule.tool == "WebFetch"
-        and rule.verdict is Verdict.ALLOW
-        and rule.layer is not Layer.BUILT_IN
-    ]
-    if fetched:
-        what = "hosts that a run names and a rule allows"
-        yield Ability("reach", what, _named(fetched), "policy.files")
-    registries = _named(packages.registries) or "only those that a run names"
-    yield Ability("reach", "package registries, filtered", registries, "packages.registries")
-    private = egress.dangerously_allow_addresses
-    yield Ability(
-        "reach",
-        "private addresses",
-        _named(private) or "none",
-        "egress.dangerously_allow_addresses",
-        is_weakened=bool(private),
-    )
-    sent = f"{size_text(egress.max_upload_bytes)} up, {size_text(egress.max_download_bytes)} down"
-    yield Ability("reach", "bytes of one sandbox", sent, "egress.max_upload_bytes")
-
-
-def _spends(settings: Settings) -> Iterator[Ability]:
-    limits, budgets = settings.limits.to_limits(), settings.budgets
-    yield Ability("spend", "time of one run", f"{limits.wall_s:g} s", "limits.wall_s")
-    cpu = f"{limits.cpu_s:g} s on {limits.cpus:g} processors"
-    yield Ability("spend", "processor", cpu, "limits.cpu_s")
-    yield Ability("spend", "memory", size_text(limits.memory_bytes), "limits.memory_bytes")
-    yield Ability("spend", "processes and threads", str(limits.processes), "limits.processes")
-    yield Ability("spend", "output", size_text(limits.output_bytes), "limits.output_bytes")
-    concurrent = str(settings.governor.max_concurrent)
-    yield Ability("spend", "sandboxes at once", concurrent, "governor.max_concurrent")
-    for name, unit in (("user_runs", "runs"), ("user_cpu_s", "s"), ("user_money", "money")):
-        most = getattr(budgets, name)
-        bound = f"{most:g} {unit} in {budgets.period_hours:g} h" if most else "no limit"
-        yield Ability("spend", f"budget of a user, {unit}", bound, f"budgets.{name}")
-
-
-def _keeps(settings: Settings) -> Iterator[Ability]:
-    days = settings.workspace.keep_changes_days
-    yield Ability("keep", "a private workspace", "removed with its session")
-    what = "changes of a copy-on-write run, sealed"
-    yield Ability("keep", what, f"{days} days", "workspace.keep_changes_days")
-    for what, value, name in (
-        ("records of what it did", settings.audit.keep_days, "audit.keep_days"),
-        ("keys of session data", settings.retention.session_days, "retention.session_days"),
-    ):
-        bound = "no limit" if value is None else f"{value} days"
-        yield Ability("keep", what, bound, name)
-
-
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_NAMED
-    shown = ", ".join(names[:_MAX_NAMED])
-    return f"{shown} and {more} more" if more > 0 else shown
+def named_settings(name: str, *, environ: Mapping[str, str]) -> Settings:
+    """Of a configuration file, or of a shipped profile by its name."""
+    if name in PROFILE_NAMES:
+        return profile_settings(name)
+    return load_settings(file=name, environ=environ)

@@ -17,6 +17,8 @@ from cellwall.config.models import Settings, weakened
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, Principal, RunCommand, WorkspaceMode, WorkspaceRequest
+from cellwall.runtime.configured_parts import native_settings_of
+from cellwall.runtime.home import state_home
 from cellwall.runtime.observing import describe_telemetry
 from cellwall.runtime.policies import effective_policy
 from cellwall.runtime.wiring import App, open_app, principal
@@ -46,7 +48,8 @@ def examine_production(
 def examine_host(*, config: str | None, profile: str | None, interface: str) -> HostReport:
     """Inspect every layer, then try all of them together."""
     settings = load_settings(file=config, profile=profile, environ=os.environ)
-    facts: HostFacts = gather(weakened=weakened(settings))
+    native = native_settings_of(settings, os.environ, state_home(os.environ))
+    facts: HostFacts = gather(weakened=weakened(settings), settings=native)
     trials: tuple[TrialRun, ...]
     try:
         app = open_app(config=config, profile=profile)
@@ -67,7 +70,7 @@ async def examine_running(
     def read() -> HostReport:
         settings = app.settings
         facts = replace(
-            gather(weakened=weakened(settings)),
+            gather(weakened=weakened(settings), settings=app.native),
             trials=trials,
             placeholders=app.store.placeholders.leftovers(),
         )

@@ -97,6 +97,11 @@ def profile_data(name: str) -> TomlTable:
     return tomllib.loads(shipped.read_text(encoding="utf-8"))
 
 
+def profile_settings(name: str) -> Settings:
+    """A shipped profile alone, without any file of the user."""
+    return Settings.model_validate({"profile": name, **profile_data(name)})
+
+
 def merge(base: TomlTable, top: TomlTable) -> dict[str, Any]:
     """`top` over `base`, table by table; a list or a value replaces the old one."""
     merged = dict(base)

@@ -25,11 +25,14 @@ from cellwall.config.fields import (
     Section,
     Size,
     SizeSchema,
+    absolute_path,
     danger,
     listed,
     matching,
     number,
+    one_of,
     size,
+    word,
 )
 from cellwall.config.mcp_section import McpSection
 from cellwall.config.observability_section import ObservabilitySection
@@ -60,6 +63,7 @@ _Extension = Annotated[
         'is not a file extension. Write it in lower case with its dot, for example ".lnk".',
     ),
 ]
+_BACKENDS = ("native", "container", "gvisor", "kvm")
 _MAX_NAME_BYTES = 255  # the kernel's own limit for one name
 
 
@@ -163,6 +167,16 @@ class SandboxSection(Section):
     extra_read_only_paths: tuple[Annotated[str, AfterValidator(_check_shared_path)], ...] = listed(
         (), "host directories mounted read-only at the same path; all code can read them", most=64
     )
+    backend: Annotated[str, one_of(*_BACKENDS)] = word(
+        "builds the outer wall: bubblewrap, or a container engine with its usual runtime, with "
+        "gVisor, or with a virtual machine for each container",
+        *_BACKENDS,
+    )
+    engine_socket: Annotated[str, absolute_path("/run/docker.sock")] | None = Field(
+        default=None,
+        description="socket of Docker or of Podman's service; left out, the first that is found",
+        max_length=107,  # of an address in the kernel
+    )
     dangerously_without_cgroup: bool = danger(
         "poll memory and CPU time where the host has no cgroup that enforces them; between two "
         "polls a run can exceed its limits"
@@ -170,6 +184,10 @@ class SandboxSection(Section):
     dangerously_without_landlock: bool = danger(
         "run without Landlock where the kernel lacks it; the mount namespace is then the only "
         "layer around files"
+    )
+    dangerously_without_user_namespace: bool = danger(
+        "run containers of an engine in the user namespace of the host where the engine gives "
+        "them none; code is then an unprivileged user of the host itself"
     )
 
 

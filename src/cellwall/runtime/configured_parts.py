@@ -18,7 +18,7 @@ from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
 from cellwall.runtime.session_labels import SessionLabels, flow_mode
 from cellwall.sandbox.governor import Governor
-from cellwall.sandbox.linux.layers import NativeSettings, Path
+from cellwall.sandbox.linux.layers import Backend, NativeSettings, Path
 from cellwall.sandbox.templates import environments
 from cellwall.sandbox.workspace.leases import WorkspaceSettings
 from cellwall.sandbox.workspace.store import WorkspaceStore
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from cellwall.runtime.vault import AskPassphrase, AuditedVault
 
 _PROMISED_SHARE = 0.8
+_BACKENDS: Mapping[str, Backend] = {
+    "native": "native",
+    "container": "container",
+    "gvisor": "gvisor",
+    "kvm": "kvm",
+}
 
 
 def judge_of(settings: Settings, home: str) -> PackageJudge:
@@ -102,8 +108,11 @@ def native_settings_of(settings: Settings, environ: Mapping[str, str], home: str
         shm_bytes=sandbox.shm_bytes,
         max_result_bytes=sandbox.max_result_bytes,
         extra_read_only_paths=sandbox.extra_read_only_paths,
+        backend=_BACKENDS[sandbox.backend],
+        engine_socket=sandbox.engine_socket,
         dangerously_without_cgroup=sandbox.dangerously_without_cgroup,
         dangerously_without_landlock=sandbox.dangerously_without_landlock,
+        dangerously_without_user_namespace=sandbox.dangerously_without_user_namespace,
     )
 
 

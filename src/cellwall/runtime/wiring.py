@@ -53,6 +53,7 @@ from cellwall.runtime.recording import audit_directory, note_configuration, open
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
 from cellwall.runtime.session_data import enforce_retention, readable_keys
 from cellwall.runtime.template_packages import TemplatePackages
+from cellwall.sandbox.containers.container_path import ContainerHost
 from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.governor import Governor
 from cellwall.sandbox.linux.layers import (
@@ -278,6 +279,10 @@ def open_app(
         # Without cgroups usage is measured per keeper, and the cells of a template share one.
         # CELLWALL_PATH=warm still selects the warm path, with rlimits alone.
         native = replace(native, path="cold")
+    containers: ContainerHost | None = None
+    if native.backend != "native":
+        native = replace(native, path="cold")  # no template is started
+        containers = ContainerHost(native, layers, ledger)
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
     governor = governor_of(settings, home)
     roles = roles_of(settings)
@@ -302,7 +307,7 @@ def open_app(
     canaries = CanaryList(home)
     checks = content_checks(settings, canaries)
     egress = ConfiguredEgress(settings, audit, leaser, home, packages, record, checks)
-    sandbox = NativeSandbox(native, layers, ledger, pool)
+    sandbox = NativeSandbox(native, layers, ledger, pool, containers)
     workspaces = Workspaces(store, workspace_settings_of(settings, protection), sandbox.views)
     domains = domains_of(settings)
     # Behind all that refuses a configuration: an exporter has a thread.
@@ -396,7 +401,11 @@ def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None
 
 def check_walls(app: App) -> None:
     """Raise `LayerMissing`, with a hint, if a run under this configuration would be refused."""
-    walls_for(app.native, HostLayers.detect(), uid_offset=0, open_files=app.limits.open_files)
+    layers, open_files = HostLayers.detect(), app.limits.open_files
+    if app.native.backend != "native":
+        ContainerHost(app.native, layers, app.ledger).walls(open_files=open_files, uid_offset=0)
+    else:
+        walls_for(app.native, layers, uid_offset=0, open_files=open_files)
 
 
 def check_workspace(app: App, directory: str) -> None:

@@ -16,10 +16,12 @@ from typing import Literal
 from cellwall.core.errors import CellwallError
 from cellwall.core.types import Json
 from cellwall.sandbox import languages
-from cellwall.sandbox.linux.layers import HostLayers
-from cellwall.sandbox.linux.programs import cell_program, refusal_of, version_of
-from cellwall.sandbox.linux.run_cgroup import read_number, read_text
+from cellwall.sandbox.containers.container_walls import find_engine, has_kvm, judge_engine
+from cellwall.sandbox.linux.layers import Backend, HostLayers, NativeSettings
+from cellwall.sandbox.linux.programs import cell_program, version_of
+from cellwall.sandbox.linux.run_cgroup import read_text
 from cellwall.sandbox.linux.seccomp_rules import AUDIT_ARCH
+from cellwall.sandbox.namespace_causes import NamespaceFacts, explain, gather_namespaces
 from cellwall.sandbox.protection.placeholders import LeftoverPlaceholders
 
 OLDEST_KERNEL = (5, 13)
@@ -62,6 +64,15 @@ class TrialRun:
     required: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class EngineTrial:
+    """The container engine of the configuration; `problem` is empty if its walls suffice."""
+
+    version: str
+    problem: str = ""
+    hint: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
     """The input of `judge`; tests write it by hand."""
@@ -72,22 +83,20 @@ class HostFacts:
     layers: HostLayers
     bubblewrap_version: str
     cell: bool
-    max_user_namespaces: int | None
-    userns_clone: int | None
-    apparmor_restricts_userns: bool
-    namespaces_refusal: str = ""
-    """The error of bubblewrap if it cannot create namespaces with their own /proc."""
+    namespaces: NamespaceFacts
     seccomp_actions: str
     languages: dict[str, bool]
     pressure_known: bool
     weakened: tuple[str, ...]
+    backend: Backend = "native"
+    engine: EngineTrial | None = None
     trials: tuple[TrialRun, ...] = ()
     placeholders: tuple[LeftoverPlaceholders, ...] = ()
     """Placeholders in users' directories, after the sweep at start."""
 
 
-def gather(*, weakened: tuple[str, ...]) -> HostFacts:
-    """Read the facts of this host, without trial runs."""
+def gather(*, weakened: tuple[str, ...], settings: NativeSettings | None = None) -> HostFacts:
+    """Read the facts of this host, without trial runs; `settings` name a container engine."""
     layers = HostLayers.detect()
     try:
         cell_program()
@@ -101,23 +110,27 @@ def gather(*, weakened: tuple[str, ...]) -> HostFacts:
         layers=layers,
         bubblewrap_version=version_of(layers.bubblewrap) if layers.bubblewrap else "",
         cell=cell,
-        max_user_namespaces=read_number("/proc/sys/user/max_user_namespaces"),
-        userns_clone=read_number("/proc/sys/kernel/unprivileged_userns_clone"),
-        apparmor_restricts_userns=read_number(
-            "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
-        )
-        == 1,
-        namespaces_refusal=_try_namespaces(layers.bubblewrap) if layers.bubblewrap else "",
+        namespaces=gather_namespaces(layers.bubblewrap),
         seccomp_actions=read_text("/proc/sys/kernel/seccomp/actions_avail"),
         languages=languages.available(),
         pressure_known=os.path.exists("/proc/pressure/memory"),
         weakened=weakened,
+        backend=settings.backend if settings is not None else "native",
+        engine=_try_engine(settings) if settings is not None else None,
     )
 
 
-def _try_namespaces(bubblewrap: str) -> str:
-    walls = ("--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc")
-    return refusal_of([bubblewrap, *walls, "true"])
+def _try_engine(settings: NativeSettings) -> EngineTrial | None:
+    if settings.backend == "native":
+        return None
+    version = ""
+    try:
+        engine = find_engine(settings, os.environ).facts()
+        version = engine.version
+        judge_engine(settings, engine, has_kvm=has_kvm())
+    except CellwallError as error:
+        return EngineTrial(version, error.message, error.hint)
+    return EngineTrial(version)
 
 
 def judge(facts: HostFacts) -> HostReport:
@@ -125,12 +138,10 @@ def judge(facts: HostFacts) -> HostReport:
     checks = [
         _kernel(facts),
         _machine(facts),
-        _bubblewrap(facts),
+        *_outer_wall(facts),
         _cell(facts),
-        _user_namespaces(facts),
         _seccomp(facts),
         _landlock(facts),
-        _cgroup(facts),
         _identity(facts),
         _memory_pressure(facts),
         *_languages(facts),
@@ -139,6 +150,22 @@ def judge(facts: HostFacts) -> HostReport:
         *(_trial(trial) for trial in facts.trials),
     ]
     return HostReport(tuple(checks))
+
+
+def _outer_wall(facts: HostFacts) -> list[HostCheck]:
+    """Of the backend in use: the layers of the other one are not needed."""
+    if facts.backend == "native" or facts.engine is None:
+        return [_bubblewrap(facts), _user_namespaces(facts), _cgroup(facts)]
+    engine = facts.engine
+    return [
+        _layer(
+            f"backend {facts.backend}",
+            is_there=not engine.problem,
+            found=f"{engine.version}: {engine.problem}" if engine.problem else engine.version,
+            why="the engine's containers are the outer wall: namespaces, root, cgroup",
+            hint=engine.hint,
+        )
+    ]
 
 
 def _layer(
@@ -197,27 +224,12 @@ def _cell(facts: HostFacts) -> HostCheck:
 
 def _user_namespaces(facts: HostFacts) -> HostCheck:
     why = "code runs as an unprivileged uid that owns nothing outside"
-    if facts.max_user_namespaces == 0:
-        hint = "sysctl -w user.max_user_namespaces=15000"
-        return HostCheck("user namespaces", "missing", "user.max_user_namespaces is 0", why, hint)
-    if facts.userns_clone == 0:
-        hint = "sysctl -w kernel.unprivileged_userns_clone=1"
-        return HostCheck("user namespaces", "missing", "switched off for users", why, hint)
-    if facts.apparmor_restricts_userns:
-        hint = (
-            "Give bubblewrap a profile: write `abi <abi/4.0>, include <tunables/global> "
-            "profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }` to "
-            "/etc/apparmor.d/bwrap and run `apparmor_parser -r /etc/apparmor.d/bwrap`."
-        )
-        found = "AppArmor restricts them; the trial run below shows whether bubblewrap is exempt"
-        return HostCheck("user namespaces", "weak", found, why, hint, required=False)
-    if facts.namespaces_refusal:
-        hint = (
-            "In a container, start it with: --security-opt seccomp=unconfined --security-opt "
-            "apparmor=unconfined --security-opt systempaths=unconfined (docs/guides/hosts.md)."
-        )
-        return HostCheck("user namespaces", "missing", facts.namespaces_refusal, why, hint)
-    return HostCheck("user namespaces", "ok", "allowed", why)
+    cause = explain(facts.namespaces)
+    if cause is not None:
+        return HostCheck("user namespaces", "missing", cause.found, why, cause.hint)
+    exempt = "; AppArmor restricts them, and bubblewrap has a profile"
+    found = f"allowed{exempt if facts.namespaces.apparmor_restricts else ''}"
+    return HostCheck("user namespaces", "ok", found, why)
 
 
 def _seccomp(facts: HostFacts) -> HostCheck:

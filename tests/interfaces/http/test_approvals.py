@@ -60,7 +60,7 @@ def ask(client: httpx.Client, session: str, name: str = "a") -> httpx.Response:
     return client.post(f"/v1/sessions/{session}/commands", json={"command": f"touch {name}"})
 
 
-@pytest.mark.requirement("POL-8")
+@pytest.mark.requirement("POL-8", "SRV-1")
 def test_a_run_waits_and_a_yes_over_http_lets_it_go_on(
     service: RunningService, threads: ThreadPoolExecutor
 ) -> None:

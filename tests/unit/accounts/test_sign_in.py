@@ -38,6 +38,7 @@ def recorded(kind: EventKind = EventKind.SIGN_IN) -> list[tuple[str, str, str]]:
     ]
 
 
+@pytest.mark.requirement("AUD-1")
 def test_a_person_signs_in_with_name_and_password(settings):
     async def go(world: World) -> None:
         ann = await world.add("Ann")

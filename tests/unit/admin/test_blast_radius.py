@@ -7,6 +7,7 @@ import json
 import pytest
 
 from cellwall.admin.blast_radius import VERBS, blast_radius, compute_blast_radius
+from cellwall.admin.radius_probes import radius_probes
 from cellwall.config.models import SECTIONS, Settings
 from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
@@ -38,7 +39,9 @@ def test_each_bound_is_that_of_the_setting() -> None:
     assert bound(settings(audit={"keep_days": 9}), "records of what it did") == "9 days"
     shared = settings(sandbox={"extra_read_only_paths": ("/data/models",)})
     assert bound(shared, "directories of the host") == "/data/models"
-    assert bound(settings(budgets={"user_runs": 3}), "budget of a user, runs") == "3 runs in 24 h"
+    assert bound(settings(budgets={"user_runs": 3}), "budget of a user of the service, runs") == (
+        "3 runs in 24 h"
+    )
 
 
 @pytest.mark.requirement("CFG-3")
@@ -85,6 +88,20 @@ def test_whatever_weakens_a_wall_is_marked() -> None:
     assert marked == set(radius.weakened)
 
 
+WEAK = {
+    "sandbox": {
+        "dangerously_without_landlock": True,
+        "dangerously_without_cgroup": True,
+        "extra_read_only_paths": ("/data/models",),
+    },
+    "workspace": {"dangerously_expose_sensitive_names": True},
+    "policy": {"dangerously_observe": True},
+    "hook": {"dangerously_outside": True},
+    "egress": {"dangerously_allow_addresses": ("10.1.2.0/24",), "allow_domains": ("a.example",)},
+    "packages": {"registries": ("pypi",)},
+}
+
+
 def test_the_text_and_the_object_have_every_ability() -> None:
     radius = blast_radius(settings(), Policy())
     text = radius.to_text()
@@ -92,3 +109,50 @@ def test_the_text_and_the_object_have_every_ability() -> None:
     for each in radius.abilities:
         assert each.what in text
     assert json.loads(json.dumps(radius.to_json()))["profile"] == "production"
+
+
+@pytest.mark.requirement("CFG-3")
+def test_what_is_impossible_is_told_for_each_verb_and_becomes_possible_by_a_setting() -> None:
+    def impossible(given: Settings) -> set[str]:
+        radius = compute_blast_radius(given, Policy(), HOST)
+        return {each.id for each in radius.abilities if not each.is_possible}
+
+    strict, weak = impossible(settings()), impossible(settings(**WEAK))
+    assert {each.partition(".")[0] for each in strict} == set(VERBS) - {"spend"}
+    assert strict - weak == {
+        *("read.protected-names", "execute.unmatched-calls"),
+        *("reach.hosts", "reach.registries", "reach.private-addresses"),
+    }
+    text = compute_blast_radius(settings(), Policy(), HOST).to_text()
+    assert "  cannot  other files of the host: homes," in text
+    assert "  can     devices: /dev/null," in text
+
+
+@pytest.mark.requirement("CFG-3")
+def test_every_line_has_a_probe_or_the_reason_why_there_is_none() -> None:
+    probes = radius_probes()
+    known = {*probes.programs, *probes.limits, *probes.unprobed}
+    known |= {"execute.unmatched-calls", "keep.unrecorded"}  # not in the table: no code in a cell
+    allow = parse_rule(
+        "WebFetch(domain:a.example)",
+        verdict=Verdict.ALLOW,
+        source=Source("x.toml", 1),
+        layer=Layer.SESSION,
+    )
+    host = HostRoot(("/usr",), (), ("ssl/certs",), "/home/user/python")
+    lines = [
+        each
+        for given in (settings(), settings(**WEAK))
+        for each in compute_blast_radius(given, Policy([allow]), host).abilities
+    ]
+    assert {each.id for each in lines} == known
+    assert all(each.amount is not None for each in lines if each.id in probes.limits)
+    assert probes.programs.keys() & probes.unprobed.keys() == set()
+
+
+def test_hostile_names_stay_in_their_line() -> None:
+    radius = compute_blast_radius(
+        settings(egress={"allow_domains": ("a\n  can     everything\x1b[2J",)}), Policy(), HOST
+    )
+    assert "\n  can     everything" not in radius.to_text()
+    assert "\x1b" not in radius.to_text()

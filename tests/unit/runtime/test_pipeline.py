@@ -301,6 +301,7 @@ def test_an_outcome_that_cannot_be_written_is_an_error_that_shows_no_output() ->
     )  # fmt: skip
 
 
+@pytest.mark.requirement("AUD-1")
 @pytest.mark.parametrize("verdict", [Verdict.DENY, Verdict.ASK])
 def test_what_is_not_allowed_is_a_denied_value_and_nothing_runs(verdict: Verdict) -> None:
     stage = Stage(verdict=verdict)

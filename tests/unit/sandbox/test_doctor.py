@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cellwall.sandbox.doctor import HostFacts, TrialRun, gather, judge
+from cellwall.sandbox.doctor import EngineTrial, HostFacts, TrialRun, gather, judge
 from cellwall.sandbox.linux.cgroups import Choice
 from cellwall.sandbox.linux.layers import HostLayers
+from cellwall.sandbox.namespace_causes import NamespaceFacts
 from cellwall.sandbox.protection.placeholders import LeftoverPlaceholders
 
 GOOD = HostFacts(
@@ -18,9 +19,7 @@ GOOD = HostFacts(
     layers=HostLayers("/usr/bin/bwrap", 4, Choice("systemd-user", {})),
     bubblewrap_version="bubblewrap 0.8.0",
     cell=True,
-    max_user_namespaces=1000,
-    userns_clone=1,
-    apparmor_restricts_userns=False,
+    namespaces=NamespaceFacts(),
     seccomp_actions="kill_process kill_thread trap errno user_notif trace log allow",
     languages={"python": True, "shell": True, "javascript": False},
     pressure_known=True,
@@ -50,9 +49,13 @@ def test_a_good_host_is_usable_even_without_every_language():
         ({"machine": "riscv64"}, "architecture"),
         ({"layers": HostLayers(None, 4, Choice("systemd-user", {}))}, "bubblewrap"),
         ({"cell": False}, "cellwall-cell"),
-        ({"max_user_namespaces": 0}, "user namespaces"),
-        ({"userns_clone": 0}, "user namespaces"),
-        ({"namespaces_refusal": "bwrap: No permissions"}, "user namespaces"),
+        ({"namespaces": NamespaceFacts(max_user_namespaces=0)}, "user namespaces"),
+        ({"namespaces": NamespaceFacts(userns_clone=0)}, "user namespaces"),
+        ({"namespaces": NamespaceFacts(refusal="bwrap: No permissions")}, "user namespaces"),
+        (
+            {"backend": "kvm", "engine": EngineTrial("Docker 28", "no /dev/kvm", "mend")},
+            "backend kvm",
+        ),
         ({"seccomp_actions": "errno allow"}, "seccomp"),
         ({"layers": HostLayers("/usr/bin/bwrap", 0, Choice("systemd-user", {}))}, "Landlock"),
         ({"layers": HostLayers("/usr/bin/bwrap", 4, Choice("none", {}, "why", "hint"))}, "cgroup"),
@@ -78,11 +81,18 @@ def test_what_was_weakened_is_told_and_no_longer_required():
     assert weak == ["cgroup", "sandbox.dangerously_without_cgroup"]
 
 
-def test_apparmor_is_a_warning_because_the_trial_decides():
-    report = judge(replace(GOOD, apparmor_restricts_userns=True))
-    (check,) = [check for check in report.checks if check.name == "user namespaces"]
-    assert (check.status, report.usable) == ("weak", True)
-    assert "apparmor" in check.hint
+@pytest.mark.requirement("ISO-12")
+def test_backend_with_an_engine_needs_neither_bubblewrap_nor_user_namespaces_of_users():
+    layers = HostLayers(None, 4, Choice("none", {}, "why", "hint"))
+    refused = NamespaceFacts(refusal="bwrap: No permissions")
+    engine = EngineTrial("Docker 28.1")
+    facts = replace(GOOD, layers=layers, namespaces=refused, backend="container", engine=engine)
+    assert missing(facts) == []
+    assert missing(replace(facts, backend="native", engine=None)) == [
+        "bubblewrap",
+        "user namespaces",
+        "cgroup",
+    ]
 
 
 @pytest.mark.requirement("ISO-12")

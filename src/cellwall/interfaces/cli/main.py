@@ -54,6 +54,7 @@ COMMANDS = {
     "supervisor": ("supervisor", "supervisor", "Start, stop and inspect the supervisor."),
     "approvals": ("approvals", "approvals", "Answer approval questions of waiting runs."),
     "doctor": ("doctor", "doctor", "Check which layers work on this host."),
+    "redteam": ("redteam", "redteam", "Attack this host's own configuration."),
     "policy": ("policy", "policy", "Check, explain and write rules for agents."),
     "audit": ("audit", "audit", "Read and verify the audit log."),
     "alerts": ("alerts", "alerts", "Show, test and silence alerts from the audit log."),

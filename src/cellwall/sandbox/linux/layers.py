@@ -88,6 +88,8 @@ def _site_identity(path: str) -> tuple[int, int] | None:
 
 
 Path = Literal["auto", "warm", "cold"]
+Backend = Literal["native", "container", "gvisor", "kvm"]
+"""Who builds the outer wall: bubblewrap, or a container engine with one of its runtimes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +105,12 @@ class NativeSettings:
     environment_of: EnvironmentOf = field(default=lambda _name: None)
     path: Path = "auto"
     """`warm` refuses if no template can be started; `auto` then uses the cold path."""
+    backend: Backend = "native"
+    engine_socket: str | None = None
+    """Of a container engine; None: the first that is found."""
     dangerously_without_cgroup: bool = False
     dangerously_without_landlock: bool = False
+    dangerously_without_user_namespace: bool = False
 
 
 NO_BUBBLEWRAP = (

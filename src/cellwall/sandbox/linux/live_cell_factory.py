@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Protocol
 
 from cellwall.core.network import CellNetwork
 from cellwall.core.skills import Skill
@@ -27,6 +28,20 @@ from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.prepared_cell import CellShape, PreparedCell
 from cellwall.sandbox.linux.template import CellContents, CellRecipe, Template
 from cellwall.sandbox.run_ledger import RunLedger
+
+
+class CellFactory(Protocol):
+    """Makes live cells with walls of bubblewrap or of a container engine."""
+
+    def open(
+        self,
+        action: Action,
+        mount: WorkspaceMount,
+        skills: Sequence[Skill],
+        network: CellNetwork | None,
+    ) -> LiveCellParts: ...
+
+    def open_view(self, action: Action, mount: WorkspaceMount) -> int: ...
 
 
 class LiveCellFactory:

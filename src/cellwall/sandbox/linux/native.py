@@ -26,6 +26,7 @@ from cellwall.core.ports import LiveUsage, Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
 from cellwall.core.types import Action, OutputSink, RunCode, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox import languages
+from cellwall.sandbox.containers.container_path import ContainerCells, ContainerHost, ContainerPath
 from cellwall.sandbox.linux import cell_plan, jobs
 from cellwall.sandbox.linux.channels import EgressSockets
 from cellwall.sandbox.linux.forked_cell import WarmCell
@@ -191,20 +192,41 @@ _WITHOUT_CGROUP = Finding(
     "this host gave no cgroup: memory and processor time were measured, not enforced by the kernel",
     rule="without-cgroup",
 )
+_WITHOUT_USER_NAMESPACE = Finding(
+    "weakened",
+    "low",
+    "the container engine gives no user namespace: code ran in that of the host",
+    rule="without-user-namespace",
+)
 
 
 class NativeSandbox:
     """Implements the port `Sandbox`; `run` may be called by many tasks at once."""
 
     def __init__(
-        self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger, pool: Pool
+        self,
+        settings: NativeSettings,
+        layers: HostLayers,
+        ledger: RunLedger,
+        pool: Pool,
+        containers: ContainerHost | None = None,
     ) -> None:
+        """`containers`: a container engine builds the outer walls, not bubblewrap."""
         self._settings = settings
-        self._weakened = () if layers.cgroup.way != "none" else (_WITHOUT_CGROUP,)
-        self._cold = ColdPath(settings, layers, ledger)
+        self._weakened: tuple[Finding, ...] = ()
+        self._cold: ColdPath | ContainerPath
+        if containers is not None:
+            self._cold = ContainerPath(settings, containers)
+            if settings.dangerously_without_user_namespace:
+                self._weakened = (_WITHOUT_USER_NAMESPACE,)
+        else:
+            self._cold = ColdPath(settings, layers, ledger)
+            if layers.cgroup.way == "none":
+                self._weakened = (_WITHOUT_CGROUP,)
         self._pool = pool
-        self._warm = WarmPath(settings, pool)
-        self._sessions = LiveSessions(settings, layers, ledger, pool)
+        self._warm = WarmPath(settings, pool) if containers is None else None
+        factory = ContainerCells(containers) if containers is not None else None
+        self._sessions = LiveSessions(settings, layers, ledger, pool, factory)
         self.views = self._sessions.views
         self._under_way: set[int] = set()
 
@@ -238,7 +260,7 @@ class NativeSandbox:
     async def _run(self, request: RunRequest) -> RunResult:
         if self.is_live(request.action, request.mount):
             return await self._sessions.run(request)
-        if self._settings.path != "cold":
+        if self._warm is not None and self._settings.path != "cold":
             result = await self._warm.run(request)
             if result is not None:
                 return result

@@ -163,10 +163,7 @@ def plan_egress(plan: Plan, egress: EgressPlan | None, *, homes: Sequence[str] =
     """Before capabilities are dropped: ports below 1024 and an own address need two of them."""
     if egress is None:
         return
-    for home in homes:
-        for path, content in egress.offered.items():
-            plan.step("offer", f"{home}/{path}", 0o644, len(content))
-            plan.blob(content)
+    offer_files(plan, egress, homes=homes)
     if egress.files:
         room = sum(map(len, egress.files.values())) + PAGE_ROOM * (1 + len(egress.files))
         plan.step("tmpfs", NETWORK_INSIDE, f"size={room},mode=0755")
@@ -181,3 +178,11 @@ def plan_egress(plan: Plan, egress: EgressPlan | None, *, homes: Sequence[str] =
             # On all addresses: the destination address identifies the requested host name.
             plan.step("listen", line, f"tcp:{port}", "0.0.0.0", port)  # noqa: S104  # its own namespace
     plan.step("handed", line)
+
+
+def offer_files(plan: Plan, egress: EgressPlan, *, homes: Sequence[str]) -> None:
+    """Settings of programs, below each of the folders in which programs look for them."""
+    for home in homes:
+        for path, content in egress.offered.items():
+            plan.step("offer", f"{home}/{path}", 0o644, len(content))
+            plan.blob(content)

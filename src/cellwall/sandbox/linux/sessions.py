@@ -26,7 +26,7 @@ from cellwall.sandbox.linux.jobs import RunRequest
 from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
 from cellwall.sandbox.linux.live_cell import CellTask, CodeRun, CommandRun, LiveCell
-from cellwall.sandbox.linux.live_cell_factory import LiveCellFactory, skill_digests
+from cellwall.sandbox.linux.live_cell_factory import CellFactory, LiveCellFactory, skill_digests
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.proc_usage import UsageSampler, find_unlinked_files
 from cellwall.sandbox.linux.run_monitor import RunMonitor
@@ -97,10 +97,15 @@ class LiveSessions:
     """`run` and `steer` may be called by many tasks and threads at once."""
 
     def __init__(
-        self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger, pool: Pool
+        self,
+        settings: NativeSettings,
+        layers: HostLayers,
+        ledger: RunLedger,
+        pool: Pool,
+        factory: CellFactory | None = None,
     ) -> None:
         self._settings, self._pool = settings, pool
-        self._cell_factory = LiveCellFactory(settings, layers, ledger, pool)
+        self._cell_factory = factory or LiveCellFactory(settings, layers, ledger, pool)
         self.views = MergedViews(self._cell_factory.open_view)
         self._lock = threading.Lock()
         self._sessions: dict[str, _LiveSession] = {}

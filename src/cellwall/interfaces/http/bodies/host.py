@@ -31,11 +31,14 @@ class HostReportBody(BaseModel):
 class AbilityBody(BaseModel):
     """One thing that code can do, or explicitly cannot."""
 
+    id: str = Field(description="the verb and a name, such as read.devices")
     verb: Literal["read", "write", "execute", "reach", "spend", "keep"]
     what: str
     bound: str
     setting: str = Field(description="the setting that decides; empty where none does")
+    is_possible: bool = Field(description="false: code cannot do this")
     is_weakened: bool = Field(description="a dangerously_ setting allows it")
+    members: list[str] = Field(description="what the bound consists of: paths, domains, rules")
 
 
 class BlastRadiusBody(BaseModel):

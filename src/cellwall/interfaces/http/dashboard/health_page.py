@@ -19,6 +19,7 @@ from cellwall.core.types import Permission
 from cellwall.interfaces.http.alert_routes import add_silence, end_silence, read_alerts
 from cellwall.interfaces.http.bodies.alerts import SilenceRequest
 from cellwall.interfaces.http.bodies.base import body_of
+from cellwall.interfaces.http.dashboard import radius_picture
 from cellwall.interfaces.http.dashboard.browser import CurrentBrowser, CurrentForm
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
 from cellwall.interfaces.http.host_routes import compute_blast_radius, read_checks, run_checks
@@ -59,6 +60,10 @@ async def health_page(request: Request, browser: CurrentBrowser) -> Response:
         alerts=alerts,
         examined=examined,
         radius=radius,
+        picture=None if radius is None else radius_picture.draw(radius),
+        picture_size=(radius_picture.WIDTH, radius_picture.HEIGHT),
+        centre=radius_picture.CENTRE,
+        wall_radius=radius_picture.WALL_RADIUS,
         verbs=VERBS,
         hours=_HOURS,
         may_silence=browser.may(Permission.POLICY_WRITE),

@@ -233,6 +233,8 @@ static int life_step(const char *verb, struct plan *plan, struct cell *cell) {
     cell->is_once = 1;
   } else if (strcmp(verb, "interpreter") == 0) {
     cell->forks_interpreter = 1;
+  } else if (strcmp(verb, "life") == 0) {
+    cell->life = move_down((int)plan_number(plan), FIRST_OWN_FD);
   } else if (strcmp(verb, "give") == 0) {
     int from = move_down((int)plan_number(plan), FIRST_PARKED_FD);
     uint64_t to = plan_number(plan);
@@ -250,7 +252,7 @@ static int life_step(const char *verb, struct plan *plan, struct cell *cell) {
 void build_cell(struct plan plan, struct cell *cell) {
   int workspace_fd = -1;
   const char *verb;
-  cell->listener = -1;
+  cell->listener = cell->life = -1;
   clear_program(&cell->program);
   while ((verb = plan_word(&plan)) != NULL) {
     if (file_step(verb, &plan) || mount_step(verb, &plan, &workspace_fd) ||

@@ -1,4 +1,4 @@
-/* cellwall-cell: the one small native program of Cellwall. It has four roles:
+/* cellwall-cell: the one small native program of Cellwall. It has six roles:
  *
  *   shim    (`keep`) outside the walls: joins the cgroup, drops root, starts bubblewrap, outlives it,
  *           and removes every trace of the run even when the supervisor was killed (ISO-8).
@@ -6,6 +6,9 @@
  *           directories once no run works there, whichever process was killed.
  *   init    (`init`) inside the walls as PID 1: adds what bubblewrap lacks (sized mounts, protected
  *           names, rlimits, Landlock, seccomp), starts programs, reaps, reports.
+ *   join    (`join`) the same inside a container: receives over a socket the descriptors that no
+ *           container engine passes on, then continues as init.
+ *   attend  (`attend`) outside the walls, in the place of bubblewrap: holds a container's life line.
  *   zygote  inside a template's walls: forks cells, each with namespaces and an init of its own.
  *           Also built as a shared library, so that a waiting interpreter can be the zygote.
  *
@@ -42,6 +45,8 @@ int run_shim(int line_fd, int life_fd);
 int run_reaper(int line_fd);
 int init(int plan_fd, int status_fd);
 int cellwall_zygote(int control_fd);
+int join_cell(const char *path);
+int attend(int life_fd);
 
 /* build.c: the walls of a cell, and the program to start in it. */
 #define MAX_WORDS 4096
@@ -61,6 +66,7 @@ struct cell {
   int watched_count, searched_count;
   uint64_t max_file_bytes, max_open_files;
   int listener;
+  int life; /* of a container: end of file ends the cell, and init exits only after its report was read */
   int is_zygote; /* a template: forks cells, runs no program itself */
   int is_once;   /* the cell ends with its only task */
   int forks_interpreter; /* fork a warm interpreter at once */
@@ -82,6 +88,7 @@ int move_down(int fd, int lowest);
  * and terminals only. A unix socket among them would let code send descriptors to the host, and closing
  * such a descriptor (a TCP socket with SO_LINGER) blocks the receiving process (ISO-13). */
 #define LAST_GIVEN_FD 4
+#define LAST_FD 0x7fffffff /* of close_range: gVisor refuses higher numbers */
 #define FIRST_OWN_FD 5
 #define FIRST_PARKED_FD 8
 #define FIRST_SENT_FD 64 /* in the shim and in a new cell: descriptors sent with a plan */

@@ -26,6 +26,7 @@
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +34,7 @@
 #define MAX_TASKS 512
 #define MAX_WORD_BYTES 256
 #define NO_LIMIT "-"
+#define FIRST_TASK 4 /* in the list of descriptors that init waits for */
 
 static struct task {
   unsigned long tag;
@@ -80,6 +82,23 @@ static void report_end(int line, unsigned long tag, int status, const char *limi
          used->ru_maxrss);
 }
 
+/* The engine removes the cgroup of a container together with its first process: the supervisor reads the
+ * counters before it closes the status socket. */
+static void await_release(const struct cell *cell) {
+  /* The supervisor waits for the end of file of pipes that no program was given, too. */
+  unsigned low = (unsigned)(report_fd < cell->life ? report_fd : cell->life);
+  unsigned high = (unsigned)(report_fd < cell->life ? cell->life : report_fd);
+  if (low > 0) syscall(SYS_close_range, 0, low - 1, 0);
+  if (high > low + 1) syscall(SYS_close_range, low + 1, high - 1, 0);
+  syscall(SYS_close_range, high + 1, LAST_FD, 0);
+  struct pollfd waits[2] = {{report_fd, POLLIN, 0}, {cell->life, POLLIN, 0}};
+  char text[MAX_WORD_BYTES];
+  while (poll(waits, 2, -1) >= 0 || errno == EINTR) {
+    if (waits[1].revents) return;
+    if (waits[0].revents && recv(report_fd, text, sizeof text, 0) <= 0) return;
+  }
+}
+
 /* Ends the cell: the kernel delivers the signal to every process of the namespace but init. */
 static _Noreturn void end_cell(struct cell *cell, unsigned long tag, int status, int ended,
                                const char *limit) {
@@ -92,6 +111,7 @@ static _Noreturn void end_cell(struct cell *cell, unsigned long tag, int status,
   struct rusage used;
   getrusage(RUSAGE_CHILDREN, &used);
   report_end(report_fd, tag, status, limit, &used);
+  if (cell->life >= 0) await_release(cell);
   _exit(0);
 }
 
@@ -333,19 +353,21 @@ void run_cell(struct cell *cell, int status_fd) {
   }
   for (int fd = 0; fd < 3; fd++) close(fd);
 
-  static struct pollfd waits[3 + MAX_TASKS];
+  static struct pollfd waits[FIRST_TASK + MAX_TASKS];
   waits[0] = (struct pollfd){signals, POLLIN, 0};
   waits[1] = (struct pollfd){status_fd, POLLIN, 0};
   waits[2] = (struct pollfd){cell->listener, POLLIN, 0};
+  waits[3] = (struct pollfd){cell->life, POLLIN, 0};
   for (;;) {
     for (int i = 0; i < task_count; i++)
-      waits[3 + i] = (struct pollfd){tasks[i].error_fd, POLLIN, 0};
+      waits[FIRST_TASK + i] = (struct pollfd){tasks[i].error_fd, POLLIN, 0};
     /* An idle cell sleeps without a timer: hundreds of them must not use a core. */
     int is_timed = is_watching && cell->watched_count > 0;
-    int ready = poll(waits, 3 + (nfds_t)task_count, is_timed ? WATCH_EVERY_MS : -1);
+    int ready = poll(waits, FIRST_TASK + (nfds_t)task_count, is_timed ? WATCH_EVERY_MS : -1);
     if (ready < 0 && errno != EINTR) die("init-poll");
     for (int i = task_count - 1; i >= 0; i--)
-      if (tasks[i].error_fd >= 0 && waits[3 + i].revents) handle_exec_result(cell, &tasks[i]);
+      if (tasks[i].error_fd >= 0 && waits[FIRST_TASK + i].revents) handle_exec_result(cell, &tasks[i]);
+    if (waits[3].revents) end_cell(cell, 0, 0, 0, NULL); /* its keeper was killed */
     if (waits[1].revents && handle_message(cell, &is_watching)) return;
     const char *limit = NULL;
     if (waits[2].revents & POLLIN && has_too_many_open(cell->listener, cell->max_open_files))

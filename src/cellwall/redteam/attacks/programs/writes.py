@@ -1,4 +1,4 @@
-"""Writing where nobody may (ISO-2, ISO-6). The control writes to a throwaway copy of the host."""
+"""Writing outside the workspace (ISO-2, ISO-6). The control writes to a throwaway copy of the host."""
 
 # a part of a program: stage.py stands before it
 

@@ -5,22 +5,26 @@ function in a process of its own. What it returns is what it got; an OSError or 
 it was refused; `Lacking` means that this host has no such thing to attack. Anything else is a
 broken attack, which must never pass for a refused one.
 
-The control succeeds, with all the rights of whoever runs the tests. So an attack names one target,
-made by its test or lying in throwaway namespaces; never "all", a user, a group or the host's own.
+The control succeeds, with all the rights of the user who runs it. So an attack names one target,
+made by its run or lying in throwaway namespaces; never "all", a user, a group or the host's own.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import hashlib
+import hmac
 import json
 import os
 import signal
+import socket
 import sys
 
 ATTACKS = {}
 GIVEN = json.loads(os.environ.get("ATTACK", "{}"))
 LIBC = ctypes.CDLL(None, use_errno=True)
+NOWHERE = os.open("/dev/null", os.O_RDWR)  # now: an attack of a control may remove the name
 _PATIENCE_S = 10
 
 
@@ -77,6 +81,9 @@ def in_child(function):
     child = os.fork()
     if child == 0:
         signal.alarm(_PATIENCE_S)
+        if GIVEN.get("sealed"):  # an attack cannot print a report, nor read the key of one
+            for number in (0, 1, 2):
+                os.dup2(NOWHERE, number)
         if GIVEN.get("disposable"):  # the control's attacks succeed: none may spoil the next
             LIBC.unshare(0x20000)
         try:
@@ -112,6 +119,37 @@ def only_in_throwaway_namespaces():
         raise SystemExit("this control must not run on the host itself")
 
 
+def sentinel():
+    """What every program may do, inside as well: if this fails, no refusal proves anything."""
+    if syscall("getpid") != os.getpid():
+        raise Stopped("raw system calls do not work")
+    with open("/dev/null", "rb") as file:
+        file.read()
+    for path in ("/etc/passwd", "/proc/self/stat"):
+        with open(path, "rb") as file:
+            if not file.read():
+                raise Stopped("files cannot be read")
+    child = os.fork()
+    if child == 0:
+        os._exit(7)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 7:
+        raise Stopped("processes cannot be started")
+    if not GIVEN.get("disposable"):  # a new network namespace has its loopback device down
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), 3).close()
+    return "works"
+
+
 def play():
     """Every attack, and one line of JSON with what came of each."""
-    print(json.dumps({name: in_child(function) for name, function in ATTACKS.items()}))
+    wanted = GIVEN.get("only")
+    chosen = {name: each for name, each in ATTACKS.items() if wanted is None or name in wanted}
+    if not GIVEN.get("sealed"):
+        print(json.dumps({name: in_child(function) for name, function in chosen.items()}))
+        return
+    found = {"sentinel": in_child(sentinel)}
+    found |= {name: in_child(function) for name, function in chosen.items()}
+    text = json.dumps(found)
+    key = sys.stdin.buffer.read(256)  # only now: no attack was forked from a process that knew it
+    seal = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+    print(json.dumps({"report": text, "seal": seal}))

@@ -1,0 +1,1 @@
+"""Attacks on Cellwall as data: what each tries, what must stop it, and how a verdict is reached."""

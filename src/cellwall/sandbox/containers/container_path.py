@@ -1,0 +1,279 @@
+"""One-shot runs and live cells in containers, behind the same port as native cells."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import anyio
+
+from cellwall.core.errors import WorkspaceError
+from cellwall.core.network import CellNetwork
+from cellwall.core.outcomes import RunResult
+from cellwall.core.skills import Skill
+from cellwall.core.types import Action, WorkspaceMode, WorkspaceMount, new_id
+from cellwall.sandbox import languages
+from cellwall.sandbox.containers import root_image
+from cellwall.sandbox.containers.container_cell import ContainerCell, kernel_version
+from cellwall.sandbox.containers.container_plan import container_plan
+from cellwall.sandbox.containers.container_request import (
+    ContainerSpec,
+    ReadOnlyBind,
+    container_request,
+)
+from cellwall.sandbox.containers.container_walls import (
+    ContainerUser,
+    EngineChoice,
+    container_walls,
+    find_engine,
+    has_kvm,
+    judge_engine,
+    user_in,
+)
+from cellwall.sandbox.containers.engine import Engine
+from cellwall.sandbox.linux import cell_plan, jobs, outer_wall, run_cgroup
+from cellwall.sandbox.linux.channels import EgressSockets
+from cellwall.sandbox.linux.jobs import RunRequest
+from cellwall.sandbox.linux.layers import (
+    HostLayers,
+    NativeSettings,
+    UidLease,
+    python_template_spec,
+    tools_for,
+)
+from cellwall.sandbox.linux.live_cell import LiveCellParts
+from cellwall.sandbox.linux.live_cell_factory import skill_digests
+from cellwall.sandbox.linux.outer_wall import HostDirectory
+from cellwall.sandbox.linux.plan import PAGE_ROOM
+from cellwall.sandbox.linux.prepared_cell import CellShape
+from cellwall.sandbox.linux.programs import cell_program
+from cellwall.sandbox.linux.run_monitor import RunMonitor
+from cellwall.sandbox.run_ledger import RunLedger
+
+_HOME_INSIDE = "/workspace"
+PATH_NAME = "container"
+_SENTRY_THREADS = 256  # gVisor's kernel and file server; more with the processors of the host
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyEngine:
+    """An engine that was asked once, and holds our image."""
+
+    engine: Engine
+    choice: EngineChoice
+    image: str
+
+
+class ContainerHost:
+    """The engine and the walls of every container; shared by all runs, and used by many threads."""
+
+    def __init__(self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger) -> None:
+        self._settings, self._layers = settings, layers
+        self.ledger = ledger
+        self._lock = threading.Lock()
+        self._ready: ReadyEngine | None = None
+        self._directory = f"{ledger.directory}.containers"
+
+    def ready(self) -> ReadyEngine:
+        """Ask the engine; load the image if it is not there. Blocks at first."""
+        with self._lock:
+            if self._ready is None:
+                engine = find_engine(self._settings, os.environ)
+                facts = engine.facts()
+                choice = judge_engine(self._settings, facts, has_kvm=has_kvm())
+                with open(cell_program(), "rb") as file:
+                    program = file.read()
+                archive = root_image.root_archive(outer_wall.survey(), program, home=_HOME_INSIDE)
+                image = root_image.image_name(archive)
+                if not engine.has_image(image):
+                    engine.load_image(image, archive)
+                os.makedirs(self._directory, mode=0o700, exist_ok=True)
+                self._ready = ReadyEngine(engine, choice, image)
+            return self._ready
+
+    def walls(self, *, open_files: int, uid_offset: int) -> tuple[cell_plan.Walls, ContainerUser]:
+        """Blocks at first; a required layer that is missing is a refusal (ISO-4)."""
+        user = user_in(self.ready().choice, self._settings, uid_offset=uid_offset)
+        walls = container_walls(self._settings, self._layers, user, open_files=open_files)
+        return walls, user
+
+    def start(
+        self,
+        cell: ContainerCell,
+        walls: cell_plan.Walls,
+        user: ContainerUser,
+        job: cell_plan.Job,
+        tools: Sequence[HostDirectory],
+        egress: EgressSockets | None,
+        program: languages.Program | None,
+    ) -> None:
+        """Start the container, and init with its plan. Blocks."""
+        ready = self.ready()
+        root = walls.outer.root
+        binds = [ReadOnlyBind(path, path) for path in root.binds]
+        binds += [ReadOnlyBind(f"/etc/{name}", f"/etc/{name}") for name in root.etc]
+        binds += [ReadOnlyBind(each.outside, each.inside) for each in tools]
+        spec = ContainerSpec(
+            image=ready.image,
+            user=user.inside,
+            tag=self.ledger.tag,
+            limits=job.limits,
+            join_directory=cell.join_directory,
+            workspace=self._workspace(job.mount, user),
+            binds=tuple(binds),
+            tmp_bytes=walls.tmp_bytes,
+            shm_bytes=walls.shm_bytes,
+            file_bytes=_file_bytes(job, egress),
+            kernel=kernel_version(platform.release()),
+            runtime=ready.choice.runtime,
+            own_processes=_SENTRY_THREADS if walls.is_gvisor else run_cgroup.WARM_PROCESSES,
+        )
+        numbers = cell.start(container_request(spec), egress)
+        descriptors = numbers.program
+        if program is not None:
+            descriptors = jobs.program_descriptors(program, numbers.program)
+        job = replace(
+            job,
+            descriptors=descriptors if job.argv else {},
+            egress=egress.plan(cell.egress_number) if egress else None,
+        )
+        cell.start_init(container_plan(walls, job, life_number=numbers.life))
+        if egress is not None:
+            egress.hand_over()
+
+    def _workspace(self, mount: WorkspaceMount, user: ContainerUser) -> str | None:
+        if mount.dir_fd is None:
+            return None
+        if mount.mode is not WorkspaceMode.PRIVATE:
+            raise WorkspaceError(
+                "a container of an engine is given no directory of a user",
+                hint="Copy the files into the sandbox (sandbox.files), or use "
+                'sandbox.backend = "native", which maps owners and protects names.',
+                code="CW-BACKEND-WORKSPACE",
+            )
+        if user.outside is None or (os.geteuid() != 0 and user.outside[0] != os.geteuid()):
+            raise WorkspaceError(
+                "the engine runs code as a uid that cannot write a directory of this user",
+                hint="Run Cellwall as root, or use one-shot runs whose disk limit fits into "
+                'memory, or sandbox.backend = "native".',
+                code="CW-BACKEND-WORKSPACE",
+            )
+        if os.geteuid() == 0:
+            os.chown(f"/proc/self/fd/{mount.dir_fd}", *user.outside)  # opened by O_PATH
+        return mount.path
+
+    def make_cell(
+        self, walls: cell_plan.Walls, name: str, *, wants_stdin: bool = False
+    ) -> ContainerCell:
+        shape = CellShape(self.ledger, walls.outer, None, wants_stdin)
+        return ContainerCell(shape, name, self.ready().engine, self._directory)
+
+    def tools(
+        self,
+        stack: ExitStack,
+        walls: cell_plan.Walls,
+        action: Action,
+        program: languages.Program | None,
+    ) -> list[HostDirectory]:
+        spec = python_template_spec(action.template, self._settings.environment_of)
+        return tools_for(stack, self._settings, walls.outer.root, program, spec)
+
+
+class ContainerPath:
+    """One-shot runs; `run` may be called by many tasks at once."""
+
+    def __init__(self, settings: NativeSettings, host: ContainerHost) -> None:
+        self._settings, self._host = settings, host
+
+    async def run(self, request: RunRequest) -> RunResult:
+        action, mount = request.action, request.mount
+        program, code = jobs.program_of(action)
+        await anyio.to_thread.run_sync(self._host.ready)
+        walls, user = self._host.walls(
+            open_files=action.limits.open_files, uid_offset=request.slot.number
+        )
+        with ExitStack() as stack:
+            tools = self._host.tools(stack, walls, action, program)
+            wants_stdin = action.stdin is not None
+            cell = self._host.make_cell(walls, action.id, wants_stdin=wants_stdin)
+            stack.callback(cell.close)
+            egress = EgressSockets.open(request.network, stack, is_proxy_only=True)
+            job = cell_plan.Job(
+                argv=program.argv,
+                env=jobs.environment(action, program, mount),
+                limits=action.limits,
+                mount=mount,
+                files={program.code_path: code} if program.code_path else {},
+                cwd=jobs.working_directory(action),
+                skills=request.skills,
+            )
+            async with RunMonitor(request, cell, stdin=action.stdin) as monitor:
+                await anyio.to_thread.run_sync(
+                    self._host.start, cell, walls, user, job, tools, egress, program
+                )
+                result = await monitor.until_end(
+                    max_result_bytes=self._settings.max_result_bytes,
+                    frame=jobs.interpreter_request(program, code, action),
+                )
+        return replace(result, path=PATH_NAME)
+
+
+class ContainerCells:
+    """Makes live cells; as `LiveCellFactory`."""
+
+    def __init__(self, host: ContainerHost) -> None:
+        self._host = host
+
+    def open(
+        self,
+        action: Action,
+        mount: WorkspaceMount,
+        skills: Sequence[Skill],
+        network: CellNetwork | None,
+    ) -> LiveCellParts:
+        with ExitStack() as stack:
+            uid = UidLease(f"{self._host.ledger.directory}.uids")
+            stack.callback(uid.close)
+            walls, user = self._host.walls(
+                open_files=action.limits.open_files, uid_offset=uid.number
+            )
+            cell = self._host.make_cell(walls, new_id("cell"))
+            stack.callback(cell.close)
+            with ExitStack() as until_sent:
+                tools = self._host.tools(until_sent, walls, action, None)
+                egress = EgressSockets.open(network, until_sent, is_proxy_only=True)
+                job = cell_plan.Job(limits=action.limits, mount=mount, is_once=False, skills=skills)
+                self._host.start(cell, walls, user, job, tools, egress, None)
+            cell.wait_until_ready()
+            open_cell = stack.pop_all()
+        return LiveCellParts(
+            path=PATH_NAME,
+            init=cell.pipes.status,
+            meter=cell.meter,
+            owner=walls.outer.drop_to,
+            interpreter=languages.interpreter(),
+            limits=action.limits,
+            failure=cell.failure,
+            close=open_cell.close,
+            skills=skill_digests(skills),
+        )
+
+    def open_view(self, action: Action, mount: WorkspaceMount) -> int:  # noqa: ARG002  # the signature of native cells
+        raise WorkspaceError(
+            "a container of an engine has no copy-on-write layers",
+            hint='Use sandbox.backend = "native".',
+            code="CW-BACKEND-WORKSPACE",
+        )
+
+
+def _file_bytes(job: cell_plan.Job, egress: EgressSockets | None) -> int:
+    """An upper bound of what init writes into each of its memory file systems."""
+    _folders, skills = cell_plan.skill_files(job.skills)
+    network = () if egress is None else egress.plan(0).files.values()
+    sizes = [*map(len, job.files.values()), *(len(data) for data, _ in skills.values())]
+    sizes += map(len, network)
+    return sum(sizes) + PAGE_ROOM * len(sizes)

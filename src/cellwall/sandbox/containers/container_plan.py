@@ -1,0 +1,41 @@
+"""The steps of init inside a container. Pure.
+
+As `cell_plan.init_plan`, without the steps that need a capability: the engine has made the mounts.
+"""
+
+from __future__ import annotations
+
+from cellwall.core.network import NETWORK_INSIDE, PROXY_PORT
+from cellwall.sandbox.files.descriptors import identity_of
+from cellwall.sandbox.linux import cell_plan
+from cellwall.sandbox.linux.cell_plan import Job, Walls
+from cellwall.sandbox.linux.plan import Plan, offer_files
+
+
+def container_plan(walls: Walls, job: Job, *, life_number: int) -> bytes:
+    """`life_number`: the socket whose end of file ends the cell, by its number in the cell."""
+    plan = Plan()
+    plan.step("life", life_number)
+    plan.files(job.files)
+    if job.mount.dir_fd is not None and not walls.is_gvisor:
+        # The engine has resolved the path again: it must still be the directory that was checked.
+        # gVisor numbers devices itself; the directory is one of the state folder's own.
+        plan.step("expect", "/workspace", *identity_of(job.mount.dir_fd))
+    cell_plan.plan_watch(plan, job.limits, job.mount)
+    # Into a memory file system of this container, on which Landlock allows no writing.
+    cell_plan.plan_skill_files(plan, job.skills)
+    _plan_egress(plan, job)
+    cell_plan.plan_life(plan, job)
+    cell_plan.plan_inner_walls(plan, walls, job.limits)
+    return plan.encode()
+
+
+def _plan_egress(plan: Plan, job: Job) -> None:
+    """The proxy alone: an address for transparent connections needs CAP_NET_ADMIN."""
+    egress = job.egress
+    if egress is None:
+        return
+    offer_files(plan, egress, homes=cell_plan.homes(job.mount))
+    plan.files({f"{NETWORK_INSIDE}/{name}": data for name, data in egress.files.items()})
+    plan.step("listen", egress.socket_number, "proxy", "127.0.0.1", PROXY_PORT)
+    plan.step("handed", egress.socket_number)

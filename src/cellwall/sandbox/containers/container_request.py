@@ -1,0 +1,192 @@
+"""The description of one container for the engine: every wall that the engine builds. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cellwall.core.limits import Limits
+from cellwall.core.types import Json
+from cellwall.sandbox.containers.root_image import CELL_INSIDE, FILLED_BY_INIT, JOIN_INSIDE
+from cellwall.sandbox.linux import outer_wall, run_cgroup
+from cellwall.sandbox.linux.seccomp_rules import load_rules
+
+JOIN_SOCKET = "line"
+LABEL = "cellwall"
+_TMP_INODES = 16_384
+_CODE_ROOM = 64 * 1024
+_PERIOD_US = 100_000
+
+# What init itself needs; it adds the filter of a native cell before any program starts.
+_FOR_INIT = frozenset(
+    {"seccomp", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"}
+)
+# As in plan.py. Docker passes them on only for a network namespace of its own; a setting that an
+# older kernel lacks would refuse every container.
+_SYSCTLS = (
+    ("net.core.optmem_max", "4096", (6, 8)),
+    ("net.core.tstamp_allow_data", "0", (6, 18)),
+)
+
+
+# The engine masks a file by /dev/null, which can be opened for writing: read-only says more.
+_READ_ONLY = frozenset(
+    f"/proc/{name}"
+    for name in (
+        "sysrq-trigger",
+        "sys/kernel/core_pattern",
+        "sys/kernel/hotplug",
+        "sys/kernel/modprobe",
+        "sys/kernel/poweroff_cmd",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnlyBind:
+    """A directory or file of the host, visible inside."""
+
+    outside: str
+    inside: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSpec:
+    """What differs between containers."""
+
+    image: str
+    user: tuple[int, int]
+    tag: str
+    """Marks the state folder."""
+    limits: Limits
+    join_directory: str
+    workspace: str | None
+    """A private directory; None: a memory file system."""
+    binds: Sequence[ReadOnlyBind]
+    tmp_bytes: int
+    shm_bytes: int
+    file_bytes: int
+    """Code, skills and network files, which init writes into memory."""
+    kernel: tuple[int, int]
+    runtime: str = ""
+    own_processes: int = run_cgroup.WARM_PROCESSES
+    """Processes and threads in the container's cgroup beside those of the code."""
+
+
+def container_request(spec: ContainerSpec) -> dict[str, Json]:
+    """The body of `POST /containers/create`."""
+    limits = spec.limits
+    memory = limits.memory_bytes
+    host: dict[str, Json] = {
+        "AutoRemove": True,
+        "ReadonlyRootfs": True,
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges:true", f"seccomp={seccomp_profile()}"],
+        "NetworkMode": "none",
+        "IpcMode": "private",
+        "CgroupnsMode": "private",
+        "Memory": memory,
+        "MemorySwap": memory,  # of both together: no swap
+        # Not NanoCpus, which the engine refuses above the number of its processors.
+        "CpuPeriod": _PERIOD_US,
+        "CpuQuota": int(limits.cpus * _PERIOD_US),
+        "PidsLimit": limits.processes + spec.own_processes,
+        "ShmSize": min(spec.shm_bytes, memory),
+        "Tmpfs": dict(_tmpfs(spec)),
+        "Mounts": [
+            *map(_read_only, spec.binds),
+            _read_only(ReadOnlyBind(spec.join_directory, JOIN_INSIDE)),
+            *_workspace(spec),
+        ],
+        "MaskedPaths": list(masked_paths()),
+        "ReadonlyPaths": ["/proc/sys", *sorted(_READ_ONLY)],
+        "Sysctls": {name: value for name, value, since in _SYSCTLS if spec.kernel >= since},
+        "LogConfig": {"Type": "none"},
+        "Init": False,
+        "Privileged": False,
+        "PublishAllPorts": False,
+        "RestartPolicy": {"Name": "no"},
+        # Else the engine copies the host's resolvers and search domains into the container.
+        "Dns": ["127.0.0.1"],
+        "DnsSearch": ["."],
+    }
+    if spec.runtime:
+        host["Runtime"] = spec.runtime
+    return {
+        "Image": spec.image,
+        "Entrypoint": [CELL_INSIDE, "join", f"{JOIN_INSIDE}/{JOIN_SOCKET}"],
+        "User": f"{spec.user[0]}:{spec.user[1]}",
+        "Hostname": outer_wall.HOSTNAME,
+        "Env": [],
+        "WorkingDir": "/",
+        "Labels": {LABEL: spec.tag},
+        "AttachStdin": False,
+        "AttachStdout": False,
+        "AttachStderr": False,
+        "OpenStdin": False,
+        "Tty": False,
+        "StopSignal": "SIGKILL",
+        "HostConfig": host,
+    }
+
+
+def _tmpfs(spec: ContainerSpec) -> Mapping[str, Json]:
+    limits = spec.limits
+    flags = "rw,nosuid,nodev,exec,mode=1777"
+    tmp_bytes = min(spec.tmp_bytes, limits.disk_bytes)
+    places: dict[str, Json] = {
+        "/tmp": f"{flags},size={tmp_bytes},nr_inodes={_TMP_INODES}",  # inside
+        **dict.fromkeys(FILLED_BY_INIT, f"{flags},size={_CODE_ROOM + spec.file_bytes}"),
+    }
+    if spec.workspace is None:
+        size = f"size={limits.disk_bytes},nr_inodes={limits.file_count}"
+        places["/workspace"] = f"{flags},{size}"
+    return places
+
+
+def _workspace(spec: ContainerSpec) -> list[Json]:
+    if spec.workspace is None:
+        return []
+    return [_mount(spec.workspace, "/workspace", is_read_only=False)]
+
+
+def _read_only(bind: ReadOnlyBind) -> Json:
+    return _mount(bind.outside, bind.inside, is_read_only=True)
+
+
+def _mount(outside: str, inside: str, *, is_read_only: bool) -> Json:
+    # Not recursive: older engines make only the top mount read-only.
+    options: dict[str, Json] = {"Propagation": "rprivate", "NonRecursive": True}
+    return {
+        "Type": "bind",
+        "Source": outside,
+        "Target": inside,
+        "ReadOnly": is_read_only,
+        "BindOptions": options,
+    }
+
+
+def masked_paths() -> tuple[str, ...]:
+    """All of /sys, and what a native cell hides of /proc."""
+    hidden = (*outer_wall.PROC_HIDDEN, *outer_wall.PROC_HIDDEN_BELOW_SYS)
+    masked = {f"/proc/{name}" for name in hidden} - _READ_ONLY
+    return ("/sys", *outer_wall.HIDDEN_BELOW_USR, *sorted(masked))
+
+
+def seccomp_profile() -> str:
+    """The calls that no process of the container may make, in the format of OCI engines.
+
+    A list of refusals, since the engine's own steps run under it: the allowlist of a native cell is
+    installed by init, on top of this filter. The strictest answer wins.
+    """
+    refused = [
+        {
+            "names": [name for name in group.names if name not in _FOR_INIT],
+            "action": "SCMP_ACT_ERRNO",
+            "errnoRet": group.errno,
+        }
+        for group in load_rules().deny
+    ]
+    profile = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [e for e in refused if e["names"]]}
+    return json.dumps(profile)

@@ -1,0 +1,113 @@
+"""`cellwall policy blast-radius` as people and programs call it (CFG-3)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from interfaces.test_cli_process import cellwall, in_process
+
+# Small, so that limits are reached at once.
+SMALL = """
+[limits]
+wall_s = 4
+cpu_s = 1
+memory_bytes = "96m"
+processes = 24
+open_files = 128
+file_size_bytes = "2m"
+disk_bytes = "4m"
+file_count = 200
+output_bytes = "64k"
+
+[sandbox]
+tmp_bytes = "2m"
+shm_bytes = "1m"
+"""
+# A day does not pass, a budget is of the service, rules bring their own examples, no server is asked.
+UNPROBED = {
+    *("execute.role", "execute.allowed-calls", "execute.restricted-calls"),
+    *("reach.package-age", "reach.packages-without-feed", "reach.packages-without-rule"),
+    *("reach.upload", "reach.download"),
+    *("spend.cpus", "spend.sandboxes", "spend.user-runs", "spend.user-cpu-s", "spend.user-money"),
+    *("keep.changes", "keep.sessions", "keep.records", "keep.keys"),
+}
+# Where this machine has no registry, route or name.
+MAYBE = {"reach.registries", "reach.other-hosts"}
+
+
+def config(folder: Path, text: str, name: str = "config.toml") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.requirement("CFG-3")
+def test_it_is_printed_in_words_and_as_json(tmp_path: Path) -> None:
+    file = config(tmp_path, '[egress]\nallow_domains = ["api.example.com"]\n')
+    shown = cellwall("policy", "blast-radius", "--config", file)
+    assert shown.returncode == 0
+    text = shown.stdout.decode()
+    assert "\n  can     hosts, for every sandbox: api.example.com [egress.allow_domains]\n" in text
+    assert "\n  cannot  other files of the host: " in text
+    object_ = json.loads(in_process("policy", "blast-radius", "--config", file, "--json").stdout)
+    [hosts] = [each for each in object_["abilities"] if each["id"] == "reach.hosts"]
+    assert (hosts["is_possible"], hosts["members"]) == (True, ["api.example.com"])
+    assert object_["weakened"] == []
+
+
+@pytest.mark.requirement("CFG-3")
+def test_probes_confirm_what_is_true_both_ways(tmp_path: Path) -> None:
+    home = set(os.listdir(os.path.expanduser("~")))
+    done = cellwall(
+        "policy", "blast-radius", "--probe", "--json", "--config", config(tmp_path, SMALL)
+    )
+    lines = json.loads(done.stdout)["abilities"]
+    states = {each["id"]: each["probe"]["state"] for each in lines}
+    wrong = [each for each in lines if each["probe"]["state"] == "contradicted"]
+    assert (wrong, done.returncode) == ([], 0), done.stderr
+    unprobed = {name for name, state in states.items() if state == "not-probed"}
+    assert UNPROBED <= unprobed <= UNPROBED | MAYBE, [
+        each for each in lines if each["id"] in unprobed - UNPROBED - MAYBE
+    ]
+    assert all(each["probe"]["found"] for each in lines)
+    assert set(os.listdir(os.path.expanduser("~"))) - home == set()
+
+
+@pytest.mark.requirement("CFG-3")
+def test_a_difference_that_opens_something_is_exit_code_1(tmp_path: Path) -> None:
+    narrow = config(tmp_path, "", "narrow.toml")
+    wide = config(tmp_path, '[egress]\nallow_domains = ["api.example.com"]\n', "wide.toml")
+    opened = cellwall("policy", "blast-radius", "--diff", narrow, wide)
+    assert opened.returncode == 1
+    assert b"opens:\n  hosts, for every sandbox: cannot" in opened.stdout
+    closed = in_process("policy", "blast-radius", "--diff", wide, narrow, "--json")
+    assert (closed.returncode, json.loads(closed.stdout)["opens"]) == (0, False)
+    assert in_process("policy", "blast-radius", "--diff", "paranoid", "production").returncode == 1
+    assert in_process("policy", "blast-radius", "--diff", "production", "paranoid").returncode == 0
+
+
+def test_bad_input_is_refused_with_a_hint(tmp_path: Path) -> None:
+    broken = config(tmp_path, "[limits\n", "broken.toml")
+    unsafe = config(tmp_path, "", "unsafe.toml")
+    os.chmod(unsafe, 0o666)
+    good = config(tmp_path, "", "good.toml")
+    for words, found in (
+        (("--config", str(tmp_path / "none.toml")), b"CW-CONFIG-FILE"),
+        (("--config", broken), b"broken.toml:1: not valid TOML"),
+        (("--config", unsafe), b"CW-CONFIG-UNSAFE"),
+        (("--profile", "lax"), b"CW-CONFIG-PROFILE"),
+        (("--diff", good, "prodution"), b"CW-CONFIG-FILE"),
+        (("--diff", good, broken), b"not valid TOML"),
+        (("--diff", good, str(tmp_path)), b"CW-CONFIG-FILE"),
+        (("--diff", good, good, "--probe"), b"--diff stands alone"),
+        (("--diff", good, good, "--profile", "paranoid"), b"--diff stands alone"),
+        (("--config", ""), b"CW-CONFIG-FILE"),
+    ):
+        done = in_process("policy", "blast-radius", *words)
+        assert done.returncode == 125, words
+        assert found in done.stderr, done.stderr
+        assert b"Traceback" not in done.stderr

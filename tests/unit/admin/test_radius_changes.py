@@ -1,0 +1,126 @@
+"""What a change of the configuration opens and closes (CFG-3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from cellwall.admin.blast_radius import BlastRadius, compute_blast_radius
+from cellwall.admin.radius_changes import RadiusChange, compare, compare_settings
+from cellwall.config.load import profile_settings
+from cellwall.config.models import PROFILE_NAMES, SECTIONS, Settings
+from cellwall.core.verdict import Verdict
+from cellwall.policy.engine import Policy
+from cellwall.policy.rule_parser import parse_rule
+from cellwall.policy.rules import Layer, Source
+from cellwall.sandbox.linux.outer_wall import HostRoot
+
+HOST = HostRoot(("/usr",), (), ("ssl/certs",), None)
+
+
+def radius(
+    rules: tuple[tuple[Verdict, str], ...] = (), **sections: dict[str, object]
+) -> BlastRadius:
+    source = Source("x.toml", 1)
+    policy = Policy(
+        [parse_rule(text, verdict=each, source=source, layer=Layer.USER) for each, text in rules]
+    )
+    return compute_blast_radius(Settings.model_validate(sections), policy, HOST)
+
+
+def effects(before: BlastRadius, after: BlastRadius) -> set[str]:
+    return {each.effect for each in compare(before, after).changes}
+
+
+@pytest.mark.requirement("CFG-3")
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("limits", "memory_bytes", "1g"),
+        ("limits", "wall_s", 31.0),
+        ("sandbox", "extra_read_only_paths", ("/data/models",)),
+        ("sandbox", "tmp_bytes", "65m"),
+        ("egress", "allow_domains", ("a.example",)),
+        ("egress", "dangerously_allow_addresses", ("10.1.2.0/24",)),
+        ("packages", "registries", ("pypi",)),
+        ("packages", "min_age_days", 6),
+        ("packages", "without_feed", "allow"),
+        ("workspace", "keep_changes_days", 8),
+        *(
+            (section, name, True)
+            for section, model in SECTIONS.items()
+            for name, spec in model.model_fields.items()
+            if name.startswith("dangerously_") and spec.annotation is bool
+        ),
+    ],
+)
+def test_a_wider_setting_opens_and_the_way_back_closes(
+    section: str, name: str, value: object
+) -> None:
+    narrow, wide = radius(), radius(**{section: {name: value}})
+    assert effects(narrow, wide) == {"opens"}
+    assert effects(wide, narrow) == {"closes"}
+    assert effects(wide, wide) == set()
+
+
+@pytest.mark.requirement("CFG-3")
+def test_one_more_domain_opens_and_is_named() -> None:
+    diff = compare(
+        radius(egress={"allow_domains": ("a.example",)}),
+        radius(egress={"allow_domains": ("a.example", "b.example")}),
+    )
+    what = "hosts, for every sandbox"
+    assert diff.changes == (
+        RadiusChange(
+            "opens", "reach.hosts", what, "not listed", "b.example", "egress.allow_domains"
+        ),
+    )
+    assert diff.to_text() == f"opens:\n  {what}: not listed -> b.example\n"
+    assert diff.opens
+
+
+ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY
+
+
+@pytest.mark.requirement("CFG-3")
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ((), ((ALLOW, "Bash(ls)"),), "opens"),
+        ((), ((DENY, "Bash(ls)"),), "closes"),
+        (((DENY, "Bash(ls)"),), ((ASK, "Bash(ls)"),), "opens"),
+        (((ASK, "Bash(ls)"),), ((DENY, "Bash(ls)"),), "closes"),
+    ],
+)
+def test_rules_open_and_close(
+    before: tuple[tuple[Verdict, str], ...], after: tuple[tuple[Verdict, str], ...], expected: str
+) -> None:
+    assert effects(radius(before), radius(after)) == {expected}
+
+
+@pytest.mark.requirement("CFG-3")
+def test_profiles_are_ordered() -> None:
+    found = {
+        name: compute_blast_radius(profile_settings(name), Policy(), HOST) for name in PROFILE_NAMES
+    }
+    assert not compare(found["production"], found["paranoid"]).opens
+    assert compare(found["production"], found["development"]).opens
+    text = compare(found["production"], found["development"]).to_text()
+    assert "\n  memory: 512m -> 2g\n" in text
+
+
+@pytest.mark.requirement("CFG-3")
+def test_a_lower_role_closes_and_settings_without_a_line_are_told() -> None:
+    assert effects(radius(), radius(roles={"default": "user"})) == {"closes"}
+    before, after = Settings(), Settings.model_validate({"guard": {"input_high": "ask"}})
+    diff = compare_settings(before, after, compare(radius(), radius(guard={"input_high": "ask"})))
+    assert [(each.effect, each.what) for each in diff.changes] == [("changes", "guard.input_high")]
+    wide = {"limits": {"memory_bytes": "1g"}}
+    diff = compare_settings(
+        before, Settings.model_validate(wide), compare(radius(), radius(**wide))
+    )
+    assert [each.effect for each in diff.changes] == ["opens"]  # told once
+
+
+def test_a_change_that_opens_nothing_for_code_is_only_told() -> None:
+    assert effects(radius(), radius(audit={"keep_days": 9})) == {"changes"}
+    assert compare(radius(), radius()).to_text() == "Nothing opens or closes.\n"
