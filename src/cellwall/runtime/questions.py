@@ -38,6 +38,7 @@ from cellwall.core.types import (
     new_id,
 )
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.policy_places import is_shipped
 from cellwall.runtime.rule_proposals import asking_parts, propose
 
 _MAX_TEXT = 16_384
@@ -71,7 +72,8 @@ def question_about(action: Action, decision: Decision, *, timeout_s: float) -> Q
         action_id=action.id,
         session_id=session_of(action),
         call_sha256=digest,
-        may_be_a_rule=not is_flow,  # a rule about calls says nothing about what meets in a session
+        # A rule about calls says nothing about what meets in a session.
+        may_be_a_rule=not is_flow and not is_shipped(action.policy),
     )
 
 
