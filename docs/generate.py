@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_origin
 
+from docs.api_reference import api_reference
 from pydantic.fields import FieldInfo
 
 from cellwall.config.fields import Section
@@ -32,6 +33,7 @@ ERRORS = "<!-- generated: errors -->"
 SETTINGS = "<!-- generated: settings -->"
 METRICS = "<!-- generated: metrics -->"
 SPANS = "<!-- generated: spans -->"
+API = "<!-- generated: api -->"
 END = "<!-- end of generated -->"
 
 
@@ -203,6 +205,7 @@ def documents() -> dict[Path, str]:
         HERE / "configuration.md": with_generated(
             "configuration.md", (SETTINGS, settings_reference())
         ),
+        HERE / "api.md": with_generated("api.md", (API, api_reference())),
         HERE / "cellwall.schema.json": schema_text(),
     }
 

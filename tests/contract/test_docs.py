@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -11,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from docs import generate
 
 import cellwall
 from cellwall.config.models import SECTIONS
@@ -20,16 +20,11 @@ from interfaces import prepared_program
 ROOT = Path(__file__).parents[2]
 
 
-def generated() -> dict[Path, str]:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.documents()
-
-
 @pytest.mark.requirement("CFG-2")
 def test_generated_documents_are_current():
-    stale = [path.name for path, text in generated().items() if path.read_text("utf-8") != text]
+    stale = [
+        path.name for path, text in generate.documents().items() if path.read_text("utf-8") != text
+    ]
     assert stale == [], "run ./dev docs"
 
 
