@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_origin
 
-from docs.api_reference import api_reference
 from pydantic.fields import FieldInfo
 
 from cellwall.config.fields import Section
@@ -27,7 +27,7 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.limits import size_text
 from cellwall.telemetry import names
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 PROMISES = "<!-- generated: promises -->"
 ERRORS = "<!-- generated: errors -->"
 SETTINGS = "<!-- generated: settings -->"
@@ -194,6 +194,8 @@ def with_generated(name: str, *parts: tuple[str, str]) -> str:
 
 def documents() -> dict[Path, str]:
     """Every generated document and what it should hold."""
+    from docs.api_reference import api_reference  # noqa: PLC0415  # found by the path set below
+
     return {
         HERE / "specification.md": with_generated(
             "specification.md",
@@ -211,6 +213,7 @@ def documents() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(HERE.parent))
     for path, text in documents().items():
         path.write_text(text, "utf-8")
         print(f"wrote {path.relative_to(HERE.parent)}")
