@@ -191,6 +191,9 @@ async def _files(host: TrialHost, attacks: Attacks) -> list[AttackResult]:
 
 async def _writes(host: TrialHost, attacks: Attacks) -> list[AttackResult]:
     control = await _disposable(attacks, "writes", copy=True)
+    if not control and os.geteuid() != 0:
+        # No overlay for this user, who cannot write to files of the host without one either.
+        control = await _disposable(attacks, "writes")
     before = _present(*_PLANTED)
     attempt = await run_inside(host, "writes", facts_for(attacks))
     effects = [f"{path} was written" for path in _present(*_PLANTED) if path not in before]
@@ -201,11 +204,25 @@ async def _network(host: TrialHost, attacks: Attacks) -> list[AttackResult]:
     with HostServers() as servers:
         facts = facts_for(attacks, **servers.facts)
         control = await _control("network", {**facts, "control": True})
+        control |= await _with_own_network(attacks, control)
         before = servers.contacts
         attempt = await run_inside(host, "network", facts)
         count = servers.contacts - before
     effects = [f"{count} contacts with servers of the host"] if count else []
     return _judge_all(attacks, control, attempt, effects)
+
+
+async def _with_own_network(attacks: Attacks, control: Observations) -> Observations:
+    """The control of sockets that only root of a network namespace may open, for other users."""
+    raw = [
+        attack
+        for attack in attacks
+        if attack.key.startswith(("socket-", "bring-"))
+        and control.get(attack.key, NOT_TRIED).kind == "refused"
+    ]
+    if not raw or os.geteuid() == 0:
+        return {}
+    return await _disposable(raw, "network", network=True)
 
 
 async def _own_network(host: TrialHost, attacks: Attacks) -> list[AttackResult]:
