@@ -25,6 +25,12 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").r
 _ABOUT_OTHER_PROGRAMS = {ROOT / "docs/guides/policy.md"}
 _HOOK_OPTIONS = {"--agent", "--config", "--profile", "--policy", "--dangerously-outside", "--after"}
 _DEV_TEST_OPTIONS = {"--fast", "--long", "--report", "--vm"}
+_DEV_SOURCES = {
+    "bench": ("bench/run.py",),
+    "fuzz": ("tests/fuzz/run.py", "tests/fuzz/campaigns.py"),
+    "release": ("release/build.py",),
+}
+"""Where a command of `./dev` has its options and names."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
@@ -184,13 +190,14 @@ def _dev_problem(words: list[str]) -> str | None:
         return _click_problem(cli, ["run", *rest[:-1]], None)
     if command == "test" and not set(options) <= _DEV_TEST_OPTIONS:
         return f"./dev test has no {options}"
-    source = {"bench": "bench/run.py", "fuzz": "tests/fuzz/run.py"}.get(command)
-    if source is None:
+    sources = _DEV_SOURCES.get(command)
+    if sources is None:
         return None
-    text = (ROOT / source).read_text("utf-8")
+    text = "".join((ROOT / source).read_text("utf-8") for source in sources)
     unknown = [each for each in options if f'"{each}"' not in text]
     name = names[0] if names else "NAME"
-    is_known = _WORDS_OF_A_PERSON.fullmatch(name) or f'"{name}"' in text
+    is_target = command == "fuzz" and (ROOT / f"tests/fuzz/corpora/{name}.txt").exists()
+    is_known = is_target or _WORDS_OF_A_PERSON.fullmatch(name) or f'"{name}"' in text
     return None if is_known and not unknown else f"./dev {command} has no {name} {unknown}"
 
 
@@ -230,7 +237,7 @@ def test_every_command_line_that_is_told_exists():
         *("```sh\necho x | cellwall rnu -- ls\n```", "`cellwall vault init|sett`"),
         *("```sh\ncellwall code \\\n  --no-such -c '1'\n```", "`cellwall diff A B`"),
         *("`cellwall hook install --agent clippy --nope`", "`cellwall hook --nope`"),
-        *("`./dev tset`", "`./dev test --quick`", "`./dev bench speed`", "`./dev fuzz all`"),
+        *("`./dev tset`", "`./dev test --quick`", "`./dev bench speed`", "`./dev fuzz everything`"),
         *("`run --no-such-option`", "`cellwall mcp install --client emacs`"),
         *("```console\n$ cellwall run --timeout\n```", "`cellwall run -w . -- ls`"),
     ],

@@ -1,7 +1,8 @@
-"""`./dev fuzz TARGET --minutes N [--seed S]`: generated input against the real thing, for as long as told.
+"""`./dev fuzz TARGET --minutes N`: generated input against one parser, or `all` of them in turn.
 
-Exit 0: no difference. 1: a difference; the shortest one found is printed last. The same seed gives
-the same input.
+Exit 0: no finding. 1: findings; each is saved as a file, with the command that repeats it. `--list`
+shows the targets. What the search has learnt stays in `.fuzz/`, so that a later run goes on from
+there; `--keep` adds the inputs that reach code which the kept ones do not to tests/fuzz/corpora.
 """
 
 from __future__ import annotations
@@ -11,75 +12,51 @@ import atexit
 import os
 import sys
 import tempfile
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fuzz import engine
+from fuzz.campaigns import CAMPAIGNS
 
-def policy(seed: str, seconds: float) -> int:
-    """shell texts: what is read and judged against what bash, in a cell, starts and opens"""
-    return _compare("bash", seed, seconds)
-
-
-def zsh(seed: str, seconds: float) -> int:
-    """the same texts in zsh: what is allowed starts and opens nothing that is denied"""
-    return _compare("zsh", seed, seconds)
-
-
-def dash(seed: str, seconds: float) -> int:
-    """the same texts behind `sh -c` in dash"""
-    return _compare("dash", seed, seconds)
-
-
-def _compare(shell: str, seed: str, seconds: float) -> int:
-    from fuzz.shell import campaign  # noqa: PLC0415  only these targets need a cell
-
-    tally = campaign.run(
-        seed, shell=shell, seconds=seconds, report=lambda line: print(line, flush=True)
-    )
-    print(f"seed {seed}: {tally.line()}")
-    if not tally.found:
-        return 0
-    shortest = tally.found[0]
-    print(f"shortest difference: {shortest.what}\n    {shortest.text!r}")
-    return 1
-
-
-def guard(seed: str, seconds: float) -> int:
-    """near-misses of every scanner's rules: work that grows faster than the text"""
-    from fuzz import guard_sweep  # noqa: PLC0415  loads every rule of the guard
-
-    number = zlib.crc32(seed.encode())
-    return guard_sweep.main(["--minutes", str(seconds / 60), "--seed", str(number)])
-
-
-TARGETS: dict[str, Callable[[str, float], int]] = {
-    "guard": guard,
-    "policy": policy,
-    "zsh": zsh,
-    "dash": dash,
-}
+ALL = "all"
 
 
 def main() -> int:
     """Reads the arguments."""
-    listed = "\n".join(f"  {name:10} {target.__doc__}" for name, target in TARGETS.items())
     parser = argparse.ArgumentParser(
-        prog="./dev fuzz",
-        description=__doc__,
-        epilog=f"targets:\n{listed}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="./dev fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("target", choices=sorted(TARGETS), metavar="TARGET")
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="one of --list, or `all`")
+    parser.add_argument("--list", action="store_true", help="the targets, and what each one reads")
     parser.add_argument("--minutes", type=float, default=1.0, help="how long (default: 1)")
     parser.add_argument("--seed", default="1", help="any text (default: 1)")
+    parser.add_argument("--replay", metavar="FILE", help="one input instead of generated ones")
+    parser.add_argument("--keep", action="store_true", help="add what was learnt to the corpora")
+    parser.add_argument("--json", metavar="FILE", help="write the figures of the run")
     options = parser.parse_args()
     home = tempfile.TemporaryDirectory(prefix="cellwall-fuzz-")
     atexit.register(home.cleanup)  # before cellwall's own, and so run behind it
     os.environ["CELLWALL_HOME"] = home.name
-    return TARGETS[options.target](options.seed, options.minutes * 60)
+    known = {**engine.described(), **{name: each.__doc__ for name, each in CAMPAIGNS.items()}}
+    if options.list or options.target is None:
+        for name, says in known.items():
+            print(f"{name:18} {says}")
+        return 0 if options.list else 2
+    if options.target not in {*known, ALL}:
+        parser.error(f"there is no target {options.target}; see --list")
+    if options.replay:
+        return engine.replay(options.target, options.replay)
+    if options.target in CAMPAIGNS:
+        return CAMPAIGNS[options.target](options.seed, options.minutes * 60)
+    names = list(engine.described()) if options.target == ALL else [options.target]
+    return engine.fuzz(
+        names,
+        seconds=options.minutes * 60,
+        seed=options.seed,
+        keeps=options.keep,
+        figures=options.json,
+    )
 
 
 if __name__ == "__main__":

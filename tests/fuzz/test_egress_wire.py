@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 import ssl
-from itertools import pairwise
-from typing import Any
 
 import dns.message
 import dns.rcode
 import dns.rdatatype
-import h11
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,21 +21,26 @@ from cellwall.core.errors import EgressRefused
 from cellwall.core.network import TRANSPARENT_NET
 from cellwall.egress.destinations.cell_dns import NameTable, answer_query, looks_like_data
 from cellwall.egress.destinations.hostnames import host_of
-from cellwall.egress.protocols.http1_codec import ParserSignal, RequestHead, ResponseHead
+from cellwall.egress.protocols.http1_codec import ParserSignal, ResponseHead
 from cellwall.egress.protocols.http1_connection import Http1ClientCodec, Http1ServerCodec
-from cellwall.egress.protocols.http1_framing import bad_request, bad_response
-from cellwall.egress.protocols.http_heads import (
-    end_to_end_headers,
-    read_request,
-)
-from cellwall.egress.protocols.socks import Handshake
-from cellwall.egress.protocols.tls_client_hello import read_hello
+from cellwall.egress.protocols.http1_framing import bad_response
+from cellwall.egress.protocols.http_heads import end_to_end_headers
 from cellwall.egress.proxy.client_tokens import read_credentials
+from fuzz.second_readers import (
+    INCOMPLETE,
+    SOCKS_REQUEST,
+    as_sent_on,
+    client_hello,
+    cut,
+    events,
+    h11_request,
+    name_in,
+    openssl_names,
+    socks_end,
+    strict_request,
+)
 
 FUZZ = settings(max_examples=250, deadline=None, derandomize=True)
-
-Message = tuple[bytes, bytes, list[tuple[bytes, bytes]], bytes, bytes]
-"""Method or status, target, fields, body, and what follows."""
 
 
 @st.composite
@@ -63,28 +64,10 @@ def mutated(draw: st.DrawFn, corpus: tuple[bytes, ...], pieces: tuple[bytes, ...
     return data
 
 
-def cut(data: bytes, places: list[int]) -> list[bytes]:
-    """The same bytes in pieces."""
-    ends = sorted({place % (len(data) + 1) for place in places} | {0, len(data)})
-    return [data[a:b] for a, b in pairwise(ends)]
-
-
 PLACES = st.lists(st.integers(0, 1 << 16), max_size=8)
 
 
 # TLS.
-
-
-def client_hello(name: str | None, newest: ssl.TLSVersion) -> bytes:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    context.maximum_version = newest
-    context.set_alpn_protocols(["http/1.1"])
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    with pytest.raises(ssl.SSLWantReadError):
-        context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
-    return outgoing.read()
 
 
 def in_records(data: bytes, size: int) -> bytes:
@@ -128,35 +111,6 @@ def retold(draw: st.DrawFn) -> bytes:
     return in_records(b"-----" + message, draw(st.sampled_from([60, 200, 5000])))
 
 
-def openssl_names(data: bytes) -> list[str | None]:
-    """The names for which OpenSSL's server, given these bytes, would look for a certificate."""
-    seen: list[str | None] = []
-
-    def note(_: ssl.SSLObject, name: str | None, __: ssl.SSLContext) -> int:
-        seen.append(name)
-        return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.sni_callback = note  # type: ignore[assignment]  # typeshed leaves the None out
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    incoming.write(data)
-    with pytest.raises(ssl.SSLError):
-        context.wrap_bio(incoming, outgoing, server_side=True).do_handshake()
-    return seen
-
-
-INCOMPLETE = object()
-
-
-def name_in(data: bytes) -> object:
-    try:
-        hello = read_hello(data)
-        return INCOMPLETE if hello is None else hello.name
-    except EgressRefused as error:
-        assert error.code in {"CW-BAD-TLS", "CW-NOT-TLS"}  # noqa: PT017
-        return error.code
-
-
 def test_the_second_reader_of_hellos_sees_names() -> None:
     assert [openssl_names(data) for data in HELLOS] == [["api.example.com"]] * 3 + [[None]]
 
@@ -193,22 +147,6 @@ SOCKS_PIECES = (
     b"\r\n",
     b"\x05\x02\x00\x03",
 )
-_REQUEST = re.compile(
-    rb"\x05(?P<count>.)(?P<methods>.*)\x05\x01\x00"
-    rb"(?:\x01(?P<v4>.{4})|\x04(?P<v6>.{16})|\x03(?P<size>.)(?P<name>[!-~]+))(?P<port>..)",
-    re.DOTALL,
-)
-
-
-def socks_end(pieces: list[bytes]) -> tuple[Any, ...]:
-    handshake = Handshake()
-    sent = b""
-    try:
-        for piece in pieces:
-            sent += b"".join(handshake.feed(piece))
-    except EgressRefused as error:
-        return (error.code,)
-    return sent, handshake.target, handshake.rest
 
 
 @pytest.mark.requirement("NET-2")
@@ -220,7 +158,7 @@ def test_socks_is_read_in_one_way(data: bytes, places: list[int]) -> None:
     if len(end) == 1 or end[1] is None:
         return
     host, port = end[1]
-    found = _REQUEST.fullmatch(data.removesuffix(end[2]))
+    found = SOCKS_REQUEST.fullmatch(data.removesuffix(end[2]))
     assert found is not None
     assert len(found["methods"]) == found["count"][0]
     assert 0 in found["methods"]
@@ -248,109 +186,6 @@ HTTP_PIECES = (
     b"chunked", b"Connection: Host\r\n", b"http://evil.example.net/", b"user@", b"#", b"\\", b"%", b"HTTP/1.0", b"HTTP/1.1",
     b"GET /b HTTP/1.1\r\nHost: b.example\r\n\r\n", b"1\r\nx\r\n", b"X-A: b\r\n", b"_", b"+", b"0x", b"00", b"9999999999999999999",
 )  # fmt: skip
-_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_FIELD = rb"%s:[ \t]*[\t -~\x80-\xff]*\r\n" % _TOKEN
-_WHOLE = re.compile(
-    rb"([A-Z][A-Z0-9-]*) ([!-~]+) HTTP/1\.([01])\r\n((?:%s)*)\r\n(.*)" % _FIELD, re.DOTALL
-)
-
-
-def strict_request(data: bytes) -> Message | None:
-    """The first request of these bytes by the letter of RFC 9112, or None."""
-    found = _WHOLE.fullmatch(data)
-    if found is None:
-        return None
-    method, target, version, lines, rest = found.groups()
-    pairs = [line.split(b":", 1) for line in lines.split(b"\r\n")[:-1]]
-    fields = [(name.lower(), value.strip(b" \t")) for name, value in pairs]
-    length = [value for name, value in fields if name == b"content-length"]
-    coding = [value for name, value in fields if name == b"transfer-encoding"]
-    if sum(name == b"host" for name, _ in fields) > 1 or len(length) + len(coding) > 1:
-        return None
-    if coding:
-        body = strict_chunks(rest) if coding == [b"chunked"] and version == b"1" else None
-        return (method, target, fields, *body) if body else None
-    if length and re.fullmatch(rb"[0-9]+", length[0]) is None:
-        return None
-    size = int(length[0]) if length else 0
-    return (method, target, fields, rest[:size], rest[size:]) if size <= len(rest) else None
-
-
-def h11_request(data: bytes) -> tuple[bytes, bytes, list[tuple[bytes, bytes]], bytes] | None:
-    """The same as h11 reads it: another parser that many servers have."""
-    server = h11.Connection(h11.SERVER)
-    server.receive_data(data)
-    try:
-        head, body = server.next_event(), b""
-        while isinstance(event := server.next_event(), h11.Data):
-            body += event.data
-    except h11.RemoteProtocolError:
-        return None
-    if not isinstance(head, h11.Request) or not isinstance(event, h11.EndOfMessage):
-        return None
-    return head.method, head.target, list(head.headers), body
-
-
-def strict_chunks(rest: bytes) -> tuple[bytes, bytes] | None:
-    """The body and what follows it."""
-    body = b""
-    while found := re.match(rb"([0-9A-Fa-f]+)\r\n", rest):
-        size, rest = int(found[1], 16), rest[found.end() :]
-        if rest[size : size + 2] != b"\r\n":
-            return None
-        body += rest[:size]
-        rest = rest[size + 2 :]
-        if size == 0:
-            return body, rest
-    return None
-
-
-def events(codec: Http1ServerCodec | Http1ClientCodec, pieces: list[bytes]) -> list[Any] | None:
-    """What was read, bodies joined; None if it was refused."""
-    got: list[Any] = []
-    left = sum(map(len, pieces)) + 16
-    try:
-        for piece in pieces:
-            codec.feed(piece)
-            while (event := codec.next_event()) not in (
-                ParserSignal.NEED_DATA,
-                ParserSignal.PAUSED,
-            ):
-                left -= 1
-                assert left > 0, "it must come to an end"
-                if event is ParserSignal.BEHIND:
-                    codec.read_on()
-                    continue
-                if isinstance(event, bytes) and got and isinstance(got[-1], bytes):
-                    got[-1] += event
-                else:
-                    got.append(event)
-                if event is ParserSignal.CLOSED:
-                    break
-    except EgressRefused as error:
-        assert error.code in {"CW-BAD-REQUEST", "CW-BAD-RESPONSE"}  # noqa: PT017
-        return None
-    return got
-
-
-def as_sent_on(message: RequestHead, body: bytes) -> bytes | None:
-    """What the server behind us would get."""
-    try:
-        request = read_request(message, scheme="http")
-        headers = end_to_end_headers(
-            request.headers, is_upgrade=request.is_upgrade, bad=bad_request
-        )
-    except EgressRefused:
-        return None
-    if not request.path:
-        return None
-    server = Http1ClientCodec()
-    named = [
-        (b"host", request.authority.encode()),
-        *(pair for pair in headers if pair[0] != b"host"),
-    ]
-    sent = server.send_head(request.method.encode(), request.path.encode(), named)
-    return sent + server.send_data(body) + server.send_end()
 
 
 def test_the_second_reader_of_requests_reads_the_corpus() -> None:

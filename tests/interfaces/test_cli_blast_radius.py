@@ -29,7 +29,9 @@ shm_bytes = "1m"
 """
 # A day does not pass, a budget is of the service, rules bring their own examples, no server is asked.
 UNPROBED = {
-    *("execute.allowed-calls", "execute.restricted-calls", "reach.upload", "reach.download"),
+    *("execute.role", "execute.allowed-calls", "execute.restricted-calls"),
+    *("reach.package-age", "reach.packages-without-feed", "reach.packages-without-rule"),
+    *("reach.upload", "reach.download"),
     *("spend.cpus", "spend.sandboxes", "spend.user-runs", "spend.user-cpu-s", "spend.user-money"),
     *("keep.changes", "keep.sessions", "keep.records", "keep.keys"),
 }

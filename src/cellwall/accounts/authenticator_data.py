@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from webauthn.helpers import parse_cbor
+from webauthn.helpers.exceptions import InvalidCBORData
 
 from cellwall.parsing.cbor import plain_end
 
@@ -21,7 +22,10 @@ def check_attestation(data: bytes) -> None:
     are never parsed: they bring certificates, structures of TPMs and signed JSON."""
     if plain_end(data) != len(data):
         raise ValueError("data behind the attestation")
-    found = parse_cbor(data)
+    try:
+        found = parse_cbor(data)
+    except InvalidCBORData:  # a key twice, or text that is not UTF-8
+        raise ValueError("not CBOR") from None
     inner = found.get("authData") if isinstance(found, Mapping) else None
     if not isinstance(inner, bytes) or found.get("fmt") not in _FORMATS:
         raise ValueError("another format of attestation")

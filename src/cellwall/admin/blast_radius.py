@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cellwall.admin.abilities import VERBS, Ability, Verb, abilities_of
+from cellwall.admin.abilities import abilities_of
+from cellwall.admin.ability import VERBS, Ability, Verb
 from cellwall.config.load import load_settings, profile_settings
 from cellwall.config.models import PROFILE_NAMES, Settings, weakened
 from cellwall.core.showing import escaped
@@ -30,7 +31,7 @@ __all__ = [
     "blast_radius",
     "compute_blast_radius",
     "configured_radius",
-    "named_radius",
+    "named_settings",
 ]
 
 
@@ -110,10 +111,8 @@ def configured_radius(settings: Settings, *, environ: Mapping[str, str]) -> Blas
     return blast_radius(settings, policy)
 
 
-def named_radius(name: str, *, environ: Mapping[str, str]) -> BlastRadius:
+def named_settings(name: str, *, environ: Mapping[str, str]) -> Settings:
     """Of a configuration file, or of a shipped profile by its name."""
     if name in PROFILE_NAMES:
-        settings = profile_settings(name)
-    else:
-        settings = load_settings(file=name, environ=environ)
-    return configured_radius(settings, environ=environ)
+        return profile_settings(name)
+    return load_settings(file=name, environ=environ)

@@ -19,7 +19,7 @@ from typing import Any
 
 import anyio
 
-from cellwall.admin.abilities import Ability
+from cellwall.admin.ability import Ability
 from cellwall.admin.audit_queries import Query, everything
 from cellwall.admin.blast_radius import BlastRadius, ProbeResult, ProbeState
 from cellwall.admin.probe_facts import PROTECTED, ProbeFacts, probe_facts
@@ -29,6 +29,7 @@ from cellwall.core.limits import MIB, Limits, size_text
 from cellwall.core.outcomes import EventKind, Outcome, Status
 from cellwall.core.types import (
     Action,
+    Permission,
     Principal,
     RunCode,
     UseTool,
@@ -59,6 +60,10 @@ _REFUSED = re.compile(r"^(?:[A-Za-z]*Error: \[Errno|MemoryError)", re.MULTILINE)
 """How the kernel's refusal ends a program, unlike a mistake in it."""
 _MAX_CHECKED_RECORDS = 5
 _MAX_TOLD = 5
+_PERMISSIONS = {
+    "reach.hosts": Permission.NETWORK_USE,
+    "reach.registries": Permission.PACKAGES_INSTALL,
+}
 
 
 class _Unprobed(Exception):
@@ -136,7 +141,15 @@ class _Prober:
 
     # Programs
 
+    def _check_role(self, line: Ability) -> None:
+        """Configured hosts and registries are only for roles that have the permission."""
+        needed = _PERMISSIONS.get(line.id)
+        role = self._app.runtime.roles.role_of(self._who)
+        if line.is_possible and needed is not None and needed not in role.permissions:
+            raise _Unprobed(f"your role {role.name} lacks {needed.value}")
+
     async def _run(self, line: Ability, program: ProbeProgram) -> ProbeResult:
+        self._check_role(line)
         facts = {**self._facts.facts, "possible": line.is_possible, "members": list(line.members)}
         env = {FACTS: json.dumps(facts)}
         workspace = self._workspace(line.id, program.workspace)
@@ -187,10 +200,12 @@ class _Prober:
             told = f"half of the amount already ended the run: {_ending(used)}"
             return ProbeResult(ProbeState.CONTRADICTED, told)
         ended = await self._perform(probe.to_code(beyond), limits=limits)
-        if ended.status is not Status.LIMIT or ended.limit is not probe.limit:
+        told = f"a part of it was used; a run that used more was ended by its {probe.limit} limit"
+        if ended.status is Status.FAILED and _REFUSED.search(ended.stderr):
+            told = f"a part of it was used; more was refused: {_ending(ended)}"
+        elif ended.limit is not probe.limit:
             told = f"the limit did not end a run that used more: {_ending(ended)}"
             return ProbeResult(ProbeState.CONTRADICTED, told)
-        told = f"a part of it was used; a run that used more was ended by its {probe.limit} limit"
         return ProbeResult(ProbeState.CONFIRMED, told)
 
     def _affordable(self, amount: float, probe: LimitProbe) -> Limits:

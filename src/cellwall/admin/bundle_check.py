@@ -101,7 +101,7 @@ def _check_payload(
         raise BadBundle("its audit log is another one")
     try:
         report = json.loads(kept["report.json"])
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BadBundle("its report cannot be read") from None
     return BundleCheck(
         created=check.created,

@@ -290,7 +290,7 @@ class _Unsealed:
         try:
             facts = json.loads(bytes(head).removeprefix(_MAGIC))
             key = seal.key_of(facts)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise BadBundle("it is sealed in another way") from None
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

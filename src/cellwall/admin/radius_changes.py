@@ -1,4 +1,7 @@
-"""What a change of the configuration opens and closes: two blast radii, line by line. Pure."""
+"""What a change of the configuration opens and closes: two blast radii, line by line. Pure.
+
+A setting that differs and has no line is told as well: what it opens, its reader must judge.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from cellwall.admin.abilities import Ability
+from cellwall.admin.ability import Ability
 from cellwall.admin.blast_radius import BlastRadius
+from cellwall.config.models import SECTIONS, Settings
 from cellwall.core.showing import escaped
 from cellwall.core.types import Json
 
@@ -25,6 +29,7 @@ class RadiusChange:
     what: str
     before: str
     after: str
+    setting: str = ""
 
     def to_text(self) -> str:
         return escaped(f"{self.what}: {self.before} -> {self.after}")
@@ -36,6 +41,7 @@ class RadiusChange:
             "what": self.what,
             "before": self.before,
             "after": self.after,
+            "setting": self.setting,
         }
 
 
@@ -77,8 +83,23 @@ def compare(before: BlastRadius, after: BlastRadius) -> RadiusDiff:
         if is_old != is_new and name not in told:
             effect: Effect = "opens" if is_new else "closes"
             words = ("set" if is_old else "not set", "set" if is_new else "not set")
-            found.append(RadiusChange(effect, f"weakened.{name}", name, *words))
+            found.append(RadiusChange(effect, f"weakened.{name}", name, *words, name))
     return RadiusDiff(tuple(found))
+
+
+def compare_settings(before: Settings, after: Settings, diff: RadiusDiff) -> RadiusDiff:
+    """The same, with the settings that differ and that no line of the radius has told."""
+    told = {each.setting for each in diff.changes}
+    found = [
+        RadiusChange(
+            "changes", f"setting.{name}", name, "as in A", "as in B; no line tells its effect", name
+        )
+        for section, model in SECTIONS.items()
+        for key in model.model_fields
+        if (name := f"{section}.{key}") not in told
+        and getattr(getattr(before, section), key) != getattr(getattr(after, section), key)
+    ]
+    return RadiusDiff((*diff.changes, *found))
 
 
 def _compare_lines(old: Ability | None, new: Ability | None) -> Iterator[RadiusChange]:
@@ -87,7 +108,7 @@ def _compare_lines(old: Ability | None, new: Ability | None) -> Iterator[RadiusC
     could, can = _is_possible(old), _is_possible(new)
     if could != can:
         effect: Effect = "opens" if can else "closes"
-        yield RadiusChange(effect, line.id, line.what, _shown(old), _shown(new))
+        yield RadiusChange(effect, line.id, line.what, _shown(old), _shown(new), line.setting)
     elif old is not None and new is not None:
         yield from _compare_bounds(old, new)
 
@@ -98,15 +119,15 @@ def _compare_bounds(old: Ability, new: Ability) -> Iterator[RadiusChange]:
     more: Effect = "opens" if new.is_possible else "closes"
     less: Effect = "closes" if new.is_possible else "opens"
     for member in added:
-        yield RadiusChange(more, new.id, new.what, "not listed", member)
+        yield RadiusChange(more, new.id, new.what, "not listed", member, new.setting)
     for member in removed:
-        yield RadiusChange(less, new.id, new.what, member, "not listed")
+        yield RadiusChange(less, new.id, new.what, member, "not listed", new.setting)
     if old.amount is not None and new.amount is not None:
         if old.amount != new.amount:
             effect: Effect = "opens" if new.amount > old.amount else "closes"
-            yield RadiusChange(effect, new.id, new.what, old.bound, new.bound)
+            yield RadiusChange(effect, new.id, new.what, old.bound, new.bound, new.setting)
     elif not (added or removed) and old.bound != new.bound:
-        yield RadiusChange("changes", new.id, new.what, old.bound, new.bound)
+        yield RadiusChange("changes", new.id, new.what, old.bound, new.bound, new.setting)
 
 
 def _is_possible(line: Ability | None) -> bool:

@@ -54,7 +54,8 @@ class TreeBuilder:
     def resume(cls, directory: str, folder: int, signed: Checkpoint | None) -> TreeBuilder:
         """Start at the last checkpoint if the saved state matches its root; otherwise at the
         last seal, or at the beginning."""
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, BadRecord):
+        damaged = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+        with suppress(*damaged, BadRecord):
             descriptor = files.open_private(_TIP, os.O_RDONLY, folder)
             with os.fdopen(descriptor, "rb") as file:
                 state = json.loads(file.read(65_536))

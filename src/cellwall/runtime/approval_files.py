@@ -36,6 +36,8 @@ ANSWER = ".answer"
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_BYTES = 1 << 20
 _MAX_TEXT = 512
+_DAMAGED = (ValueError, TypeError, KeyError, OverflowError, RecursionError)
+"""What reading the JSON of a damaged file raises; an integer may be above any float."""
 _NOBODY, _QUEUE = "nobody", "queue"
 _FILES_INTERFACE = "cli"
 _FLOCK = struct.Struct("@hhqqi4x")
@@ -163,7 +165,7 @@ def read_question(name: str, folder: int) -> Question:
         finally:
             os.close(file)
         question = _question_of(value)
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except _DAMAGED:
         raise unusable("a malformed question") from None
     if question.id != name:
         raise unusable("a question under a wrong name")
@@ -226,7 +228,7 @@ def read_answer(folder: int, question: Question) -> Answer:
     try:
         answer, value = _read_answer_file(question.id, folder)
         at_s, seen = float(value["at_s"]), (value["question"], value["shown_sha256"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, *_DAMAGED):
         raise unusable("a malformed answer") from None
     if seen != (question.id, question.shown_sha256):
         raise unusable("an answer to another question")
@@ -289,7 +291,7 @@ def _closed_error(name: str, folder: int) -> BadInput:
     """The error for a question that no longer waits; its answer is kept for a while."""
     try:
         answer, _ = _read_answer_file(name, folder)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, *_DAMAGED):
         return not_waiting(name)
     return too_late(name) if answer.via == _NOBODY else already_answered(answer)
 

@@ -50,7 +50,7 @@ def check_use(operation: UseAccount) -> None:
 def _period(start: str, end: str) -> tuple[str, str]:
     try:
         found = utc_time(start), utc_time(end)
-    except (ValueError, OverflowError):
+    except ValueError:
         raise BadInput(
             "a time is not in ISO 8601 with its zone",
             hint="Write 2026-01-31T12:00:00Z or 2026-01-31T12:00:00+02:00.",

@@ -164,7 +164,7 @@ class RunLedger:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
                 notes = json.loads(os.pread(descriptor, _MAX_ENTRY_BYTES, 0) or b"{}")
-            except ValueError:
+            except (ValueError, RecursionError):
                 notes = {}  # truncated by the crash: the groups were not created either
             groups = notes.get("groups") if isinstance(notes, dict) else None
             remove_groups(map(str, groups if isinstance(groups, list) else ()))

@@ -77,7 +77,7 @@ class StopFlag:
         """What the person who stopped has said; None if the flag is not set."""
         if not self.is_set():
             return None
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             with closing_fd(os.open(self._path, os.O_RDONLY | _PLAIN)) as descriptor:
                 found = json.loads(read_at_most(descriptor, _MAX_BYTES))
             if isinstance(found, dict):

@@ -177,7 +177,7 @@ def parse_known(data: bytes | bytearray) -> KnownDigests:
     try:
         for length, digest, name in json.loads(data):
             lengths.setdefault(length, {})[digest] = name
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise tampered("the digests") from None
     return KnownDigests(lengths)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cellwall.admin.blast_radius import BlastRadius, compute_blast_radius
-from cellwall.admin.radius_changes import RadiusChange, compare
+from cellwall.admin.radius_changes import RadiusChange, compare, compare_settings
 from cellwall.config.load import profile_settings
 from cellwall.config.models import PROFILE_NAMES, SECTIONS, Settings
 from cellwall.core.verdict import Verdict
@@ -42,6 +42,8 @@ def effects(before: BlastRadius, after: BlastRadius) -> set[str]:
         ("egress", "allow_domains", ("a.example",)),
         ("egress", "dangerously_allow_addresses", ("10.1.2.0/24",)),
         ("packages", "registries", ("pypi",)),
+        ("packages", "min_age_days", 6),
+        ("packages", "without_feed", "allow"),
         ("workspace", "keep_changes_days", 8),
         *(
             (section, name, True)
@@ -67,7 +69,11 @@ def test_one_more_domain_opens_and_is_named() -> None:
         radius(egress={"allow_domains": ("a.example", "b.example")}),
     )
     what = "hosts, for every sandbox"
-    assert diff.changes == (RadiusChange("opens", "reach.hosts", what, "not listed", "b.example"),)
+    assert diff.changes == (
+        RadiusChange(
+            "opens", "reach.hosts", what, "not listed", "b.example", "egress.allow_domains"
+        ),
+    )
     assert diff.to_text() == f"opens:\n  {what}: not listed -> b.example\n"
     assert diff.opens
 
@@ -100,6 +106,19 @@ def test_profiles_are_ordered() -> None:
     assert compare(found["production"], found["development"]).opens
     text = compare(found["production"], found["development"]).to_text()
     assert "\n  memory: 512m -> 2g\n" in text
+
+
+@pytest.mark.requirement("CFG-3")
+def test_a_lower_role_closes_and_settings_without_a_line_are_told() -> None:
+    assert effects(radius(), radius(roles={"default": "user"})) == {"closes"}
+    before, after = Settings(), Settings.model_validate({"guard": {"input_high": "ask"}})
+    diff = compare_settings(before, after, compare(radius(), radius(guard={"input_high": "ask"})))
+    assert [(each.effect, each.what) for each in diff.changes] == [("changes", "guard.input_high")]
+    wide = {"limits": {"memory_bytes": "1g"}}
+    diff = compare_settings(
+        before, Settings.model_validate(wide), compare(radius(), radius(**wide))
+    )
+    assert [each.effect for each in diff.changes] == ["opens"]  # told once
 
 
 def test_a_change_that_opens_nothing_for_code_is_only_told() -> None:

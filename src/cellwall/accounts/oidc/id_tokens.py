@@ -120,7 +120,10 @@ def _check_claims(claims: Mapping[str, Any], *, issuer: str, client_id: str, now
     times = [claims.get("exp"), claims.get("iat"), claims.get("nbf", 0)]
     if not all(type(each) in {int, float} for each in times):
         raise failures.bad_identity("a time is missing")
-    expires_s, issued_s, from_s = map(float, times)  # NaN compares as false below
+    try:
+        expires_s, issued_s, from_s = map(float, times)  # NaN compares as false below
+    except OverflowError:  # an integer above 1e308
+        raise failures.bad_identity("a time that no clock shows") from None
     is_now = now_s - _MAX_SKEW_S < expires_s and from_s <= now_s + _MAX_SKEW_S
     if not is_now or not -_MAX_SKEW_S <= now_s - issued_s <= _MAX_AGE_S:
         raise failures.bad_identity("expired, old, or not valid yet")

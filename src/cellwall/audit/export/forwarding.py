@@ -263,7 +263,10 @@ def _gap_before(found: FoundRecord, expected: int, last_leaf: str) -> int:
 def read_state(folder: str) -> ForwardState:
     """How forwarding stands; whether a process has the lock is looked up."""
     fields: dict[str, Any] = {}
-    with suppress(OSError, ValueError), open(os.path.join(folder, _STATE), "rb") as file:
+    with (
+        suppress(OSError, ValueError, RecursionError),
+        open(os.path.join(folder, _STATE), "rb") as file,
+    ):
         fields = json.loads(file.read(_MAX_STATE_BYTES))
     try:
         state = ForwardState(**fields)

@@ -70,7 +70,8 @@ def blast_radius(
     time are waited for, up to 60 seconds.
 
     With --diff, A and B are configuration files, or names of profiles; write ./production for a
-    file of that name. The exit code is 1 if B opens something.
+    file of that name. The exit code is 1 if B opens something. Settings that differ and have no
+    line, such as those of the guard and of the service, are listed as changed: judge them yourself.
     """
     if compared is not None:
         _refuse_mixed(configured, is_probed=is_probed)
@@ -102,11 +103,12 @@ def _radius(configured: ConfigOptions) -> BlastRadius:
 
 
 def _compare(before: str, after: str, *, as_json: bool) -> int:
-    from cellwall.admin.blast_radius import named_radius
-    from cellwall.admin.radius_changes import compare
+    from cellwall.admin.blast_radius import configured_radius, named_settings
+    from cellwall.admin.radius_changes import compare, compare_settings
 
-    old, new = (named_radius(name, environ=os.environ) for name in (before, after))
-    diff = compare(old, new)
+    old, new = (named_settings(name, environ=os.environ) for name in (before, after))
+    lines = compare(*(configured_radius(each, environ=os.environ) for each in (old, new)))
+    diff = compare_settings(old, new, lines)
     print_result(diff.to_json(), diff.to_text(), as_json=as_json)
     return 1 if diff.opens else 0
 

@@ -87,7 +87,7 @@ class BuiltWheels:
             with open(os.path.join(self._folder, name), "rb") as file:
                 entry = json.loads(file.read(_MAX_ENTRY_BYTES))
             sha256, size = str(entry["sha256"]), int(entry["size"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
         is_hash = _SHA256.fullmatch(sha256) is not None
         return BuiltWheel(filename, sha256, size) if is_hash else None

@@ -105,7 +105,10 @@ def utc_time(text: str) -> str:
     found = datetime.fromisoformat(text)
     if found.tzinfo is None:
         raise ValueError(text)
-    return found.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    try:
+        return found.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    except OverflowError:  # the year 1 or 9999, in another time zone
+        raise ValueError(text) from None
 
 
 def new_event(event: EventText, *, stamp: str) -> bytes:

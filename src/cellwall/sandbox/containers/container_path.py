@@ -35,7 +35,7 @@ from cellwall.sandbox.containers.container_walls import (
     user_in,
 )
 from cellwall.sandbox.containers.engine import Engine
-from cellwall.sandbox.linux import cell_plan, jobs, outer_wall
+from cellwall.sandbox.linux import cell_plan, jobs, outer_wall, run_cgroup
 from cellwall.sandbox.linux.channels import EgressSockets
 from cellwall.sandbox.linux.jobs import RunRequest
 from cellwall.sandbox.linux.layers import (
@@ -56,6 +56,7 @@ from cellwall.sandbox.run_ledger import RunLedger
 
 _HOME_INSIDE = "/workspace"
 PATH_NAME = "container"
+_SENTRY_THREADS = 256  # gVisor's kernel and file server; more with the processors of the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ class ContainerHost:
             file_bytes=_file_bytes(job, egress),
             kernel=kernel_version(platform.release()),
             runtime=ready.choice.runtime,
+            own_processes=_SENTRY_THREADS if walls.is_gvisor else run_cgroup.WARM_PROCESSES,
         )
         numbers = cell.start(container_request(spec), egress)
         descriptors = numbers.program

@@ -70,6 +70,8 @@ class ContainerSpec:
     """Code, skills and network files, which init writes into memory."""
     kernel: tuple[int, int]
     runtime: str = ""
+    own_processes: int = run_cgroup.WARM_PROCESSES
+    """Processes and threads in the container's cgroup beside those of the code."""
 
 
 def container_request(spec: ContainerSpec) -> dict[str, Json]:
@@ -89,7 +91,7 @@ def container_request(spec: ContainerSpec) -> dict[str, Json]:
         # Not NanoCpus, which the engine refuses above the number of its processors.
         "CpuPeriod": _PERIOD_US,
         "CpuQuota": int(limits.cpus * _PERIOD_US),
-        "PidsLimit": limits.processes + run_cgroup.WARM_PROCESSES,
+        "PidsLimit": limits.processes + spec.own_processes,
         "ShmSize": min(spec.shm_bytes, memory),
         "Tmpfs": dict(_tmpfs(spec)),
         "Mounts": [

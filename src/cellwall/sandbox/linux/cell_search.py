@@ -239,7 +239,7 @@ def _noted_shims(ledger: str) -> Iterator[tuple[str, tuple[int, int]]]:
     except OSError:
         return
     for name in names:
-        with suppress(OSError, ValueError, TypeError, BadInput):
+        with suppress(OSError, ValueError, TypeError, RecursionError, BadInput):
             path = os.path.join(ledger, check_id(name))
             with closing_fd(os.open(path, _OPEN_ENTRY)) as descriptor:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -236,7 +236,7 @@ def _records(fd: int) -> dict[str, Mapping[str, Any]]:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(RECORDS, flags, dir_fd=fd), "rb") as file:
             for line in file.read(_MAX_RECORDS_BYTES).splitlines():
-                with suppress(ValueError, KeyError, TypeError):
+                with suppress(ValueError, KeyError, TypeError, RecursionError):
                     record = json.loads(line)
                     records[record["kept_as"]] = record
     return records

@@ -164,7 +164,15 @@ def read(home: str, name: str) -> Definition:
         with open(_file(home, name), "rb") as file:
             note = json.loads(file.read(_MAX_BYTES))
         return Definition(parse_request(note["packages"]), note.get("pins", "").encode())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, BadInput) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        BadInput,
+    ) as error:
         raise CellwallError(
             f"the definition of the template {name} is damaged",
             hint=f"Define it again: cellwall template build {name} --with PACKAGE",

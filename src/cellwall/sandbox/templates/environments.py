@@ -90,7 +90,7 @@ def find(home: str, name: str) -> Environment | None:
         return Environment(name, site, str(note["python"]), int(note["size_bytes"]), packages)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CellwallError(
             f"the environment {name} is damaged",
             hint=f"Run `cellwall template remove {name}`, then build it again.",

@@ -98,7 +98,10 @@ def _parse(printed: bytes) -> Mapping[str, bytes]:
     """The entries; the bytes come from a cell, so nothing else may be in them."""
     if len(printed) > _MAX_BYTES:
         raise ValueError("too long")
-    found = json.loads(printed)
+    try:
+        found = json.loads(printed)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(found, dict) or not 0 < len(found) <= _MAX_ENTRIES:
         raise ValueError("no entries")
     entries: dict[str, bytes] = {}

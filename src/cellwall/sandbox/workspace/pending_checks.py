@@ -118,7 +118,14 @@ def _read_baseline(fd: int, path: str) -> Baseline:
             links=_known_links(record["symbolic"], record["hard"]),
             covered={str(path): str(was) for path, was in record["covered"].items()},
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         # Truncated by a full disk, or written by another version: the changes of code are unknown.
         raise WorkspaceError(
             "an earlier run in this directory was never checked, and its record cannot be read",

@@ -86,7 +86,8 @@ uint64_t plan_number(struct plan *plan) {
 }
 
 const char *plan_bytes(struct plan *plan, size_t length) {
-  if ((size_t)(plan->end - plan->at) < length + 1) {
+  /* `length + 1` would be 0 for the greatest length. */
+  if ((size_t)(plan->end - plan->at) <= length) {
     errno = EINVAL;
     die("plan-bytes");
   }

@@ -52,6 +52,16 @@ static struct {
 } resets[MAX_RESETS];
 static int reset_count;
 
+/* The number of a base directory; a plan may name one before it lists them all. */
+static int base_of(struct plan *plan) {
+  uint64_t number = plan_number(plan);
+  if (number >= MAX_BASES) {
+    errno = EINVAL;
+    die("stock-base");
+  }
+  return (int)number;
+}
+
 /* Sent by the supervisor once: the base directories of the groups, and both sockets. */
 void prefork_begin(struct plan plan, const int *sent) {
   const char *verb;
@@ -63,7 +73,7 @@ void prefork_begin(struct plan plan, const int *sent) {
     } else if (strcmp(verb, "members") == 0) {
       snprintf(members, sizeof members, "%s", plan_need(&plan));
     } else if (strcmp(verb, "reset") == 0 && reset_count < MAX_RESETS) {
-      resets[reset_count].base = (int)plan_number(&plan);
+      resets[reset_count].base = base_of(&plan);
       snprintf(resets[reset_count].file, sizeof resets[0].file, "%s", plan_need(&plan));
       snprintf(resets[reset_count++].value, sizeof resets[0].value, "%s", plan_need(&plan));
     } else if (strcmp(verb, "owner") == 0) {
@@ -109,7 +119,7 @@ static int make_group(const char *name, char *group, struct plan recipe) {
     const char *verb;
     while ((verb = plan_word(&rest)) != NULL) {
       if (strcmp(verb, "limit") != 0) break; /* BASE FILE VALUE REQUIRED follow */
-      int base = (int)plan_number(&rest);
+      int base = base_of(&rest);
       const char *file = plan_need(&rest), *value = plan_need(&rest);
       int is_required = plan_number(&rest) != 0;
       if (base >= base_count) continue;

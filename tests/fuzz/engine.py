@@ -1,0 +1,236 @@
+"""Runs libFuzzer over the targets: atheris for Python, clang for C; keeps findings and figures.
+
+Each target runs in a process of its own, which a finding ends: it is saved, and the search goes on
+with another seed for the time that is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from fuzz import corpus, native
+from fuzz.targets import Target, all_targets
+
+ROOT = Path(__file__).resolve().parents[2]
+STATE = ROOT / ".fuzz"
+FINDINGS = STATE / "findings"
+_MAX_INPUT_S = 20
+_MAX_MEMORY_MB = 3072
+_MAX_FINDINGS = 5
+_GRACE_S = 120
+_EXECUTIONS = re.compile(r"stat::number_of_executed_units: (\d+)")
+_PROGRESS = re.compile(r"^#(\d+)\s.*cov: (\d+)")
+_SHOW_EVERY_S = 30.0
+
+
+@dataclass(slots=True)
+class Figures:
+    """What one target did."""
+
+    target: str
+    seconds: float = 0.0
+    executions: int = 0
+    branches: int = 0
+    inputs: int = 0
+    findings: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """For people."""
+        return (
+            f"{self.target:18} {self.seconds / 60:6.1f} min {self.executions:10,} executions "
+            f"{self.branches:6,} branches {self.inputs:5} inputs {len(self.findings)} findings"
+        )
+
+
+def described() -> dict[str, str]:
+    """Every target with what it reads."""
+    return {
+        **{name: each.says for name, each in all_targets().items()},
+        **{name: each.says for name, each in native.TARGETS.items()},
+    }
+
+
+def fuzz(
+    names: Sequence[str], *, seconds: float, seed: str, keeps: bool, figures: str | None
+) -> int:
+    """All of them in turn, each for an equal share of the time."""
+    done: list[Figures] = []
+    for number, name in enumerate(names, 1):
+        print(f"[{number}/{len(names)}] {name}: {seconds / len(names):.0f} s", flush=True)
+        done.append(_fuzz_one(name, seconds / len(names), zlib.crc32(seed.encode())))
+        print(done[-1].line(), flush=True)
+        if keeps:
+            print(f"kept {_keep(name)} more inputs of {name}", flush=True)
+        if figures:
+            rows = [asdict(each) for each in done]
+            Path(figures).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    print("\n" + "\n".join(each.line() for each in done))
+    found = [each for one in done for each in one.findings]
+    for each in found:
+        print(f"finding: {each}")
+    total_s, runs = sum(each.seconds for each in done), sum(each.executions for each in done)
+    print(f"{total_s / 60:.1f} minutes, {runs:,} executions, {len(found)} findings")
+    return 1 if found else 0
+
+
+def replay(name: str, path: str) -> int:
+    """One input; the exception of a finding is shown."""
+    if name in native.TARGETS:
+        program = native.build(name, STATE)
+        return subprocess.run([program, path], check=False).returncode
+    all_targets()[name].run(Path(path).read_bytes())
+    print("no finding")
+    return 0
+
+
+def _fuzz_one(name: str, seconds: float, seed: int) -> Figures:
+    figures = Figures(name)
+    folder = _corpus_folder(name)
+    start = time.monotonic()
+    while seconds - figures.seconds >= 1 and len(figures.findings) < _MAX_FINDINGS:
+        left = int(seconds - figures.seconds)
+        options = [
+            f"-max_total_time={left}",
+            f"-seed={seed + len(figures.findings) or 1}",
+            f"-artifact_prefix={FINDINGS}/{name}-",
+            f"-timeout={_MAX_INPUT_S}",
+            f"-rss_limit_mb={_MAX_MEMORY_MB}",
+            "-print_final_stats=1",
+        ]
+        before = set(FINDINGS.iterdir())
+        _run([*_command(name), *options, str(folder)], name, left, figures)
+        figures.seconds = time.monotonic() - start
+        new = sorted(set(FINDINGS.iterdir()) - before)
+        for each in new:
+            shown = each.relative_to(ROOT)
+            figures.findings.append(f"./dev fuzz {name} --replay {shown}")
+            print(f"finding: {figures.findings[-1]}", flush=True)
+        if not new:
+            break
+    figures.inputs = sum(1 for _ in folder.iterdir())
+    return figures
+
+
+def _run(command: Sequence[str], name: str, seconds: float, figures: Figures) -> None:
+    """Ends with the time or with a finding; shows where it is now and then."""
+    log = STATE / f"{name}.log"
+    end = time.monotonic() + seconds + _GRACE_S
+    shown_s = time.monotonic()
+    done = 0
+    with (
+        log.open("w", encoding="utf-8") as kept,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=_environment(),
+        ) as process,
+    ):
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                kept.write(line)
+                if (found := _PROGRESS.match(line)) is not None:
+                    done, figures.branches = int(found[1]), max(figures.branches, int(found[2]))
+                    if time.monotonic() - shown_s >= _SHOW_EVERY_S:
+                        shown_s = time.monotonic()
+                        print(f"  {name}: {done:,} executions", flush=True)
+                elif (stated := _EXECUTIONS.search(line)) is not None:
+                    done = int(stated[1])
+                if time.monotonic() > end:
+                    break
+        finally:
+            process.kill()
+    figures.executions += done
+    if process.returncode not in (0, -9) and not any(FINDINGS.glob(f"{name}-*")):
+        raise SystemExit(f"{name} could not be run; see {log}")
+
+
+def _environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "tests"),
+        # Leaks are those of a process that is to be ended; the sanitisers abort on all else.
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    }
+
+
+def _command(name: str) -> list[str]:
+    if name in native.TARGETS:
+        return [native.build(name, STATE)]
+    target = all_targets()[name]
+    words = STATE / f"{name}.dict"
+    lines = (_quoted(each) for each in target.tokens)
+    words.write_text("".join(f'"{line}"\n' for line in lines), encoding="ascii")
+    guided = str(Path(__file__).with_name("guided.py"))
+    covers = ",".join(target.covers)
+    return [sys.executable, guided, name, covers, f"-max_len={target.max_bytes}", f"-dict={words}"]
+
+
+def _quoted(token: bytes) -> str:
+    """As libFuzzer reads a word of a dictionary."""
+    plain = range(0x20, 0x7F)
+    return "".join(
+        chr(each) if each in plain and each not in b'"\\' else f"\\x{each:02x}" for each in token
+    )
+
+
+def _corpus_folder(name: str) -> Path:
+    folder = STATE / "corpora" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    FINDINGS.mkdir(parents=True, exist_ok=True)
+    for data in corpus.read(name):
+        _write_input(folder, data)
+    return folder
+
+
+def _write_input(folder: Path, data: bytes) -> None:
+    (folder / f"{zlib.crc32(data):08x}-{len(data)}").write_bytes(data)
+
+
+def _keep(name: str) -> int:
+    """Adds what reaches more than the kept inputs do, the shortest ones that libFuzzer chooses."""
+    old, small = STATE / "kept" / name, STATE / "merged" / name
+    for folder in (old, small):
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in folder.iterdir():
+            each.unlink()
+    for data in corpus.read(name):
+        _write_input(old, data)
+        _write_input(small, data)
+    before = {each.read_bytes() for each in small.iterdir()}
+    subprocess.run(
+        [*_command(name), "-merge=1", str(small), str(_corpus_folder(name))],
+        stderr=subprocess.DEVNULL,
+        check=False,
+        env=_environment(),
+        timeout=600,
+    )
+    found = [data for each in small.iterdir() if (data := each.read_bytes()) not in before]
+    return corpus.add(name, _shortest(found))
+
+
+_MAX_KEPT = 40
+_MAX_KEPT_BYTES = 600
+
+
+def _shortest(inputs: Sequence[bytes]) -> Iterator[bytes]:
+    short = sorted((each for each in inputs if len(each) <= _MAX_KEPT_BYTES), key=len)
+    yield from short[:_MAX_KEPT]
+
+
+def by_name() -> Mapping[str, Target]:
+    """The Python targets, for the replay of their corpora."""
+    return all_targets()

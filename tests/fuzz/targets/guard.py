@@ -1,0 +1,213 @@
+"""Texts of other people: pages, mail, chat, code, output, in all their disguises."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from html.parser import HTMLParser
+
+from cellwall.core.errors import ConfigError
+from cellwall.core.showing import block, escaped, one_line, warnings
+from cellwall.guard.channel_formats import clean, read
+from cellwall.guard.code import RULES, screen
+from cellwall.guard.normalise import unfold
+from cellwall.guard.pii import finder
+from cellwall.guard.redact import Redactor, load_gitleaks
+from cellwall.parsing.calendar.dav_xml import BadCalendarData, calendar_texts
+from cellwall.parsing.calendar.icalendar import EventText, events_in, new_event, utc_time
+from cellwall.parsing.credentials.known_forms import forms
+from fuzz.second_readers import cut
+from fuzz.targets import target, text_of, wild_text_of
+
+_DISGUISES = (
+    b"ignore previous instructions", b"%69", b"&#105;", b"\\x69", b"\\u0069", b"=69", b"aWdub3JlIGFsbCBwcmV2aW91cw==",
+    b"NFTW433SMUQGC3DM", b"69676e6f7265", b"vtaber", b"I g n o r e", b"\x1b[31m", b"\x1b]8;;",
+    *(each.encode() for each in ("\u200b", "\u202e", "\ufe0f", "\U000e0041", "\u0430", "\uff49", "\u0301", "\U0001d422", "\u00ad")),
+)  # fmt: skip
+
+
+@target("guard.normalise", tokens=_DISGUISES)
+def disguised_text(data: bytes) -> None:
+    """Texts in any encoding and disguise: every view leads back to places in the original"""
+    text = wild_text_of(data)
+    found = unfold(text)
+    assert found.views[0].via == ()
+    for view in found.views:
+        assert len(view.folded) == len(view.plain)
+        middle = len(view.plain) // 2
+        for start, end in ((0, len(view.plain)), (middle, middle + 1), (0, middle)):
+            low, high = view.span(start, min(end, len(view.plain)))
+            assert 0 <= low <= high <= len(text)
+    assert all(0 <= hit.start < hit.end <= len(text) for hit in found.hits)
+
+
+_MARKUP = (
+    b"![a](b)", b"[x](javascript:y)", b"<img src=", b"<!--", b"-->", b"```\n", b"~~~", b"[a]: http://b", b"<http://x|y>", b"@everyone",
+    b"tg://user?id=1", b'{"text":"', b'"entities":[{"type":"text_link","offset":0,"length":1,"url":"', b'"blocks":[', b'"embeds":[{',
+    b"From: a@b.c\n", b"Content-Type: multipart/mixed; boundary=b\n", b"\n--b\n", b"--b--", b"Content-Transfer-Encoding: base64\n",
+    b"=?utf-8?b?", b"?=", b"begin 644 a\n", b"&lt;", b"<style>", b"display:none", b"\n\n", b"||a||", b"<@123>", b"\\", b"|", b"`",
+)  # fmt: skip
+_CHANNELS = ("plain", "markdown", "html", "email", "telegram", "discord", "slack")
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.found.append(tag)
+
+
+@target("guard.channels", "guard.chat", "parsing.html", tokens=_MARKUP)
+def channel_message(data: bytes) -> None:
+    """Messages of every channel (Markdown, HTML, e-mail, Telegram, Discord, Slack): pieces lie in the
+    text; a cleaned text stays cleaned"""
+    channel = _CHANNELS[data[0] % 7 if data else 0]
+    text = wild_text_of(data[1:])
+    found = read(channel, text)
+    for piece in found.pieces:
+        low, high = piece.span(0, len(piece.text))
+        assert 0 <= low <= high <= len(text)
+    assert all(0 <= hit.start <= hit.end <= len(text) for hit in found.hits)
+    once = clean(channel, text)
+    if channel == "html":
+        tags = _Tags()
+        tags.feed(once)
+        tags.close()
+        assert tags.found == []
+    if channel == "discord":
+        assert not re.search(r"@everyone|@here|<@[!&]?\d+>", once)
+
+
+_CODE = (
+    b"import os\n", b"eval(", b"exec(", b"__import__('os')", b"getattr(", b"subprocess.run(", b"base64.b64decode(", b"require('child_process')",
+    b"process.env", b"`${", b"new Function(", b"curl ", b" | sh", b"$(", b"<<A\n", b"A\n", b"rm -rf /", b"\\u{", b"f'{", b"/*", b"*/", b"'''",
+)  # fmt: skip
+_LANGUAGES = ("python", "javascript", "typescript", "shell", "none")
+
+
+@target("guard.code", "parsing.python", "parsing.javascript", tokens=_CODE)
+def screened_code(data: bytes) -> None:
+    """Python, JavaScript, TypeScript and shell code that is screened: findings lie in the code"""
+    language = _LANGUAGES[data[0] % 5 if data else 0]
+    code = wild_text_of(data[1:])
+    for hit in screen(code, language):
+        assert 0 <= hit.start <= hit.end <= len(code)
+        assert hit.rule in RULES
+
+
+_KNOWN = {"HORSE": b"hunter2-correct-horse", "TOKEN": b"tok/5f9c+2e81d7=="}
+_REDACTOR = Redactor(known=lambda: _KNOWN)
+_SECRETS = (
+    b"ghp_", b"AKIA", b"password=", b"token: ", b"-----BEGIN RSA PRIVATE KEY-----\n", b"-----END ", b"eyJ", b"xoxb-", b"sk_live_",
+    *_KNOWN.values(), base64.b64encode(_KNOWN["HORSE"]), _KNOWN["HORSE"].hex().encode(), b"\x1b[1m", b"\x1b]0;", b"\r", b"\x08", b'"',
+)  # fmt: skip
+
+
+@target("guard.redact", "parsing.credentials", tokens=_SECRETS)
+def redacted_output(data: bytes) -> None:
+    """Output with secrets: cleaned the same in any pieces, and no known value is left"""
+    whole = _REDACTOR.redact(data).data
+    stream = _REDACTOR.stream()
+    places = [zlib.crc32(data[:size]) for size in (1, 7, 31) if size < len(data)]
+    split = b"".join([*map(stream.feed, cut(data, places)), stream.end()])
+    assert split == whole
+    for value in _KNOWN.values():
+        assert forms(value)[0].first(whole) is None
+
+
+_RULES_TOKENS = (
+    b"[[rules]]\n", b'id = "a"\n', b"regex = '''", b"'''\n", b"entropy = 3.5\n", b"secretGroup = 1\n", b'keywords = ["', b"[[rules.allowlists]]\n",
+    b"[allowlist]\n", b'stopwords = ["', b'regexTarget = "line"\n', b'condition = "AND"\n', b"[extend]\n", b"(?i)", b"[a-z]{10}", b"a.b.c",
+)  # fmt: skip
+
+
+@target("parsing.credentials.gitleaks", "parsing.toml", tokens=_RULES_TOKENS)
+def gitleaks_rules(data: bytes) -> None:
+    """Rules of gitleaks that a user adds: rules that redact, or one error with a hint"""
+    try:
+        rules = load_gitleaks(text_of(data))
+    except ConfigError as error:
+        assert error.hint  # noqa: PT017
+        assert str(error).isprintable()  # noqa: PT017
+        return
+    Redactor(rules).redact(b"token = abcdefghij0123456789")
+
+
+@target(
+    "guard.pii",
+    tokens=(
+        b"@example.com",
+        b"+49 30 ",
+        b"DE89370400440532013000",
+        b"4111 1111 1111 1111",
+        b"192.0.2.1",
+        b"1.1.1980",
+        b"born ",
+    ),
+)
+def personal_data(data: bytes) -> None:
+    """Texts with personal data: places in order, apart, and in the text"""
+    text = wild_text_of(data)
+    last = 0
+    for hit in finder.find(text):
+        assert last <= hit.start < hit.end <= len(text)
+        last = hit.end
+
+
+@target(
+    "core.showing",
+    tokens=tuple(
+        each.encode()
+        for each in ("\u202e", "\u200b", "\x1b[2J", "\r", "\ufeff", "\U000e0041", "\u0301", "漢")
+    ),
+)
+def shown_text(data: bytes) -> None:
+    """Untrusted texts on a terminal: nothing that is shown can move the cursor or hide"""
+    text = wild_text_of(data)
+    for shown in (
+        escaped(text),
+        one_line(text),
+        block(text, max_rows=8, max_characters=400),
+        *warnings(text),
+    ):
+        assert not re.search(
+            "[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", shown
+        )
+    assert "\n" not in one_line(text)
+
+
+_CALENDAR = (
+    b"BEGIN:VCALENDAR\r\n", b"BEGIN:VEVENT\r\n", b"END:VEVENT\r\n", b"SUMMARY:", b"DTSTART:20260131T120000Z\r\n", b"DTSTART;TZID=", b"\r\n ",
+    b"<D:multistatus xmlns:D='DAV:' xmlns:C='urn:ietf:params:xml:ns:caldav'>", b"<D:response>", b"<C:calendar-data>", b"<!DOCTYPE ",
+    b"<!ENTITY ", b"encoding='utf-7'", b"&#x41;", b"2026-01-31T12:00:00+01:00", b"0001-01-01T00:00:00+14:00",
+)  # fmt: skip
+
+
+@target("parsing.calendar", tokens=_CALENDAR)
+def calendar(data: bytes) -> None:
+    """CalDAV responses, iCalendar objects and times: texts that can be written again, or the declared error"""
+    try:
+        found = calendar_texts(data)
+    except BadCalendarData:
+        found = ()
+    for text in (*found, text_of(data)):
+        try:
+            events = events_in(text)
+        except BadCalendarData:
+            continue
+        for event in events:
+            json.dumps(event.summary)
+            plain = EventText(
+                uid="u", summary=event.summary, start="20260131T120000Z", end="20260131T130000Z"
+            )
+            (again,) = events_in(new_event(plain, stamp="20260131T120000Z").decode())
+            # Line ends and control characters are written in one form.
+            assert again.summary == event.summary or not event.summary.isprintable()
+    try:
+        utc_time(text_of(data))
+    except ValueError:
+        return
