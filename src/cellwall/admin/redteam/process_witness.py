@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from cellwall.redteam.sealed_report import SENTINEL
 
 _NAMESPACES = "/proc/{pid}/ns"
-_SAME = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs")
-_SAME += ("Seccomp", "TracerPid")
+_CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+_SAME = ("Uid", "Gid", "Groups", *_CAPABILITIES, "NoNewPrivs", "Seccomp", "TracerPid")
 _KERNEL_OBJECT = "anon_inode:"
 _HARMLESS_OBJECTS = frozenset({"anon_inode:[pidfd]", "anon_inode:[eventpoll]"})
 
