@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from cellwall.admin.ability import Ability, counted, impossible, listed, named, sized
 from cellwall.config.models import Settings
@@ -248,7 +249,10 @@ def _spends(settings: Settings) -> Iterator[Ability]:
     yield counted("spend.wall", "time of one run", limits.wall_s, "s", "limits.wall_s")
     yield counted("spend.cpu", "processor time", limits.cpu_s, "s", "limits.cpu_s")
     yield counted("spend.cpus", "processors at once", limits.cpus, "", "limits.cpus")
-    yield sized("spend.memory", "memory", limits.memory_bytes, "limits.memory_bytes")
+    memory = sized("spend.memory", "memory", limits.memory_bytes, "limits.memory_bytes")
+    is_measured = settings.sandbox.dangerously_without_cgroup
+    measured = ", exceeded for a moment where the host lacks a cgroup" if is_measured else ""
+    yield replace(memory, bound=f"{memory.bound}{measured}")
     yield counted(
         "spend.processes", "processes and threads", limits.processes, "", "limits.processes"
     )
