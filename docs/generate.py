@@ -46,7 +46,7 @@ def promises() -> str:
     manifest = tomllib.loads((HERE / "requirements.toml").read_text("utf-8"))
     states = [state(promise) for promise in manifest.values()]
     counts = ", ".join(f"{states.count(each)} {each}" for each in ("kept", "partly", "open"))
-    rows = [f"{len(states)} promises: {counts}. `./dev test --report` tells what a run proves.", ""]
+    rows = [f"{len(states)} promises: {counts}.", ""]
     rows += ["| id | state | clauses with a test | promise |", "|---|---|---|---|"]
     for name, promise in manifest.items():
         missing = "".join(
