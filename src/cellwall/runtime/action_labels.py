@@ -50,7 +50,10 @@ _NO_ATTACK = frozenset({"secret", "credential", "network", "workspace", "package
 _SUSPICIOUS = SEVERITIES.index("medium")
 _MAX_PACKAGES = 8
 _CELLS = (RunCommand, RunCode, RunServer, ServeClient)
-_ON_FILES = (InstallPackages, FileOperation, ProcessOperation)
+_CELL_NAMES = frozenset(each.__name__ for each in _CELLS)
+_FILE_NAMES = frozenset(
+    each.__name__ for each in (InstallPackages, FileOperation, ProcessOperation)
+)
 _WITHOUT_LABELS = (*_CELLS, CallTool, SetDomains, FileOperation, ProcessOperation)
 """Operations that bring no label beside those of their settings."""
 _CONTENT = "content of "
@@ -93,7 +96,7 @@ class LabelRules:
         whose tool is called. The same object for equal settings."""
         operation = action.operation
         settings = _settings_labels(
-            type(operation),
+            type(operation).__name__,
             operation.name if isinstance(operation, CallTool) else "",
             action.allow_domains,
             action.registries,
@@ -113,7 +116,7 @@ class LabelRules:
 
 @lru_cache(maxsize=1024)
 def _settings_labels(
-    kind: type,
+    kind: str,
     function: str,
     domains: tuple[str, ...],
     registries: tuple[str, ...],
@@ -149,21 +152,21 @@ def finding_sources(action_id: str, findings: Sequence[Finding]) -> tuple[LabelS
 
 
 def _of_settings(
-    kind: type,
+    kind: str,
     function: str,
     domains: Sequence[str],
     registries: Sequence[str],
     secrets: Sequence[str],
     directory: str | None,
 ) -> Iterator[LabelKey]:
-    is_cell = issubclass(kind, _CELLS)
-    if is_cell or kind is SetDomains:
+    is_cell = kind in _CELL_NAMES
+    if is_cell or kind == SetDomains.__name__:
         yield from _of_domains(domains)
-    if kind is CallTool:
+    if kind == CallTool.__name__:
         # A function of the embedding program: what it does with its arguments is unknown.
         yield Label.UNTRUSTED, f"result of the host function {function}"
         yield Label.EGRESS, f"host function {function}"
-    if directory is not None and (is_cell or issubclass(kind, _ON_FILES)):
+    if directory is not None and (is_cell or kind in _FILE_NAMES):
         yield Label.PRIVATE, f"files of {directory}"
     if is_cell:
         for name in registries:
