@@ -13,6 +13,7 @@ import audit
 import cells
 import dashboard
 import egress
+import flow
 import gateway
 import guard
 import http_service
@@ -27,6 +28,7 @@ BENCHES = {
     "cells": cells.measure,
     "dashboard": dashboard.measure,
     "egress": egress.measure,
+    "flow": flow.measure,
     "gateway": gateway.measure,
     "guard": guard.measure,
     "http": http_service.measure,

@@ -34,10 +34,10 @@ Change = Callable[[], Any]
 
 
 def _inner_walls(**changes: Any) -> Any:
-    original = cell_plan._plan_inner_walls
+    original = cell_plan.plan_inner_walls
     return mock.patch.object(
         cell_plan,
-        "_plan_inner_walls",
+        "plan_inner_walls",
         lambda plan, walls, limits: original(plan, replace(walls, **changes), limits),
     )
 

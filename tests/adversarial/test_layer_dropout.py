@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from adversarial.conftest import ATTACKS
 from adversarial.layer_dropout import LAYERS, PAGE, chosen_attacks, page, run_without
+from cellwall.admin.redteam import cell_programs
 from cellwall.redteam.attack import AttackVerdict
 from conftest import need
 
@@ -23,6 +25,46 @@ def test_an_attack_is_repeated_with_a_layer_off() -> None:
         "none": (HELD, HELD),
         "seccomp": (THROUGH, HELD),
         "capabilities": (HELD, HELD),
+    }
+
+
+_LIES = """
+import os
+@attack("unshare-user")
+def _():
+    syscall("unshare", 0x10000000)
+    raise Stopped("no")
+@attack("chroot")
+def _():
+    raise Stopped("no")
+@attack("bpf")
+def _():
+    os._exit(0)
+"""
+
+
+@pytest.mark.requirement("RED-1")
+def test_an_attack_that_denies_its_success_is_seen_from_outside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without seccomp the first attack gets a user namespace, and reports a refusal."""
+    text = (ATTACKS / "stage.py").read_text()
+    monkeypatch.setattr(
+        cell_programs,
+        "program_text",
+        lambda _: f"{text}\n{_LIES}\nif __name__ == '__main__':\n    play()\n",
+    )
+    names = ("unshare-user", "chroot", "bpf")
+    chosen = [attack for attack in chosen_attacks() if attack.key in names]
+    found = run_without(("none", "seccomp"), chosen)
+    verdicts = {
+        layer: {name: each[f"isolation/{name}"] for name in names} for layer, each in found.items()
+    }
+    need(verdicts["none"]["chroot"] is HELD, "controls in namespaces")
+    silent = {"chroot": HELD, "bpf": AttackVerdict.NOT_PROVED}
+    assert verdicts == {
+        "none": {"unshare-user": HELD, **silent},
+        "seccomp": {"unshare-user": THROUGH, **silent},
     }
 
 

@@ -45,7 +45,7 @@ from interfaces import prepared_program
 ROUNDS = 20
 # A round starts a Python process of its own, and each start takes most of a second.
 KILLS = (6, pytest.param(20, marks=pytest.mark.long))
-RUNS = (150, pytest.param(1000, marks=pytest.mark.long))
+RUNS = (60, pytest.param(1000, marks=pytest.mark.long))
 LONG_S = 60
 
 

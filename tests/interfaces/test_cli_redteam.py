@@ -40,7 +40,7 @@ def test_a_few_attacks_of_each_layer_are_held_and_proved() -> None:
         attack
         for layer in LAYERS
         if layer != "service"
-        for attack in [each for each in select(layer=layer) if each.data.get("kind") != "new"][-2:]
+        for attack in [each for each in select(layer=layer) if each.data.get("kind") != "new"][-1:]
     ]
     seen: list[str] = []
     report = run_attacks(
@@ -160,7 +160,8 @@ def test_list_explain_and_unknown_names() -> None:
 @pytest.mark.requirement("RED-1")
 @pytest.mark.long
 def test_no_attack_of_the_whole_suite_gets_through() -> None:
-    code, data = redteam()
+    done = in_process("redteam", "--json")
+    code, data = done.returncode, json.loads(done.stdout)
     through = [each for each in data["attacks"] if each["verdict"] == "through"]
     assert (code, through) == (0, [])
     assert data["counts"]["held"] >= 200

@@ -84,7 +84,10 @@ tiny.ANSWER
         assert done.value == 42, done.stderr
 
 
-@pytest.mark.parametrize("mode", ["ro", "rw", "cow"])
+@pytest.mark.parametrize(
+    "mode",
+    ["rw", *(pytest.param(each, marks=pytest.mark.long) for each in ("ro", "cow"))],
+)
 def test_a_given_directory_gets_no_packages(tmp_path, wheel, mode):
     given = tmp_path / "given"
     given.mkdir()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from cellwall.admin.ability import Ability, counted, impossible, listed, named, sized
 from cellwall.config.models import Settings
@@ -148,9 +149,9 @@ def _weakened_layers(settings: Settings) -> Iterator[Ability]:
         "dangerously_without_user_namespace",
     ):
         if getattr(settings.sandbox, name):
-            layer = name.rpartition("_")[2]
+            layer = name.removeprefix("dangerously_without_").replace("_", " ")
             yield Ability(
-                id=f"execute.without-{layer}",
+                id=f"execute.without-{layer.replace(' ', '-')}",
                 what=f"without {layer} where the host lacks it",
                 setting=f"sandbox.{name}",
                 is_weakened=True,
@@ -204,6 +205,7 @@ def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
         members=private,
     )
     yield from _packages(settings)
+    yield from _flows(settings)
     yield impossible(
         "reach.this-machine",
         "services of this machine, past the egress proxy",
@@ -217,6 +219,28 @@ def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
     yield sized(
         "reach.download", "received by a sandbox with egress", download, "egress.max_download_bytes"
     )
+
+
+def _flows(settings: Settings) -> Iterator[Ability]:
+    """Whether the rule of two holds (POL-9)."""
+    policy = settings.policy
+    is_off = policy.dangerously_without_rule_of_two
+    word = "show" if is_off else policy.rule_of_two
+    told = {"deny": "denied", "ask": "a person is asked", "show": "shown, not refused"}
+    yield Ability(
+        id="reach.combined-flow",
+        what="egress after untrusted content and private data in one session",
+        bound=told[word],
+        setting="policy.dangerously_without_rule_of_two" if is_off else "policy.rule_of_two",
+        is_possible=word == "show",
+        is_weakened=is_off,
+        amount=list(told).index(word),
+    )
+    trusted = policy.dangerously_trusted_domains
+    if trusted:
+        name = "policy.dangerously_trusted_domains"
+        line = named("reach.trusted-domains", "domains that the rule of two trusts", trusted, name)
+        yield replace(line, is_weakened=True)
 
 
 def _packages(settings: Settings) -> Iterator[Ability]:
@@ -248,7 +272,10 @@ def _spends(settings: Settings) -> Iterator[Ability]:
     yield counted("spend.wall", "time of one run", limits.wall_s, "s", "limits.wall_s")
     yield counted("spend.cpu", "processor time", limits.cpu_s, "s", "limits.cpu_s")
     yield counted("spend.cpus", "processors at once", limits.cpus, "", "limits.cpus")
-    yield sized("spend.memory", "memory", limits.memory_bytes, "limits.memory_bytes")
+    memory = sized("spend.memory", "memory", limits.memory_bytes, "limits.memory_bytes")
+    is_measured = settings.sandbox.dangerously_without_cgroup
+    measured = ", exceeded for a moment where the host lacks a cgroup" if is_measured else ""
+    yield replace(memory, bound=f"{memory.bound}{measured}")
     yield counted(
         "spend.processes", "processes and threads", limits.processes, "", "limits.processes"
     )

@@ -3,7 +3,8 @@
   (1) find the workspace; only copy-on-write has pending changes;
   (2) lock it against a live run and a second apply;
   (3) write the intent; a failed write refuses (AUD-1);
-  (4) apply each change that no check refuses;
+  (4) label the directory with the untrusted content of the session (POL-9), then apply each change
+      that no check refuses;
   (5) write the outcome.
 
 Discarding has the same steps and removes the stored layers.
@@ -162,6 +163,7 @@ def apply_to_host(
         report: ApplyReport | None = None
         try:
             with recorded_files(app.audit, session.id, principal, intent) as outcome:  # (3) (5)
+                app.runtime.labels.apply_changes(session.id, session.request.directory or "")
                 report = _apply(app, session, lower, upper, **options)  # (4)
                 outcome.update(_summary(report))
         except AuditFailed as error:

@@ -117,6 +117,7 @@ class _Prober:
                     others.append(line)
             for line in others:
                 await probe(line)
+            on_progress(f"probed {len(found)} of {total} lines; limits of time are waited for")
         for line in radius.abilities:
             if line.id == "keep.unrecorded":  # the last one: it looks for the records of the others
                 await probe(line)
@@ -200,10 +201,12 @@ class _Prober:
             told = f"half of the amount already ended the run: {_ending(used)}"
             return ProbeResult(ProbeState.CONTRADICTED, told)
         ended = await self._perform(probe.to_code(beyond), limits=limits)
-        if ended.status is not Status.LIMIT or ended.limit is not probe.limit:
+        told = f"a part of it was used; a run that used more was ended by its {probe.limit} limit"
+        if ended.status is Status.FAILED and _REFUSED.search(ended.stderr):
+            told = f"a part of it was used; more was refused: {_ending(ended)}"
+        elif ended.limit is not probe.limit:
             told = f"the limit did not end a run that used more: {_ending(ended)}"
             return ProbeResult(ProbeState.CONTRADICTED, told)
-        told = f"a part of it was used; a run that used more was ended by its {probe.limit} limit"
         return ProbeResult(ProbeState.CONFIRMED, told)
 
     def _affordable(self, amount: float, probe: LimitProbe) -> Limits:

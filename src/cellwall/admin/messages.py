@@ -10,7 +10,7 @@ The bridge is trusted to report the sender as the channel has authenticated it, 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +20,7 @@ from cellwall.accounts.pairing import Pairings, Sender
 from cellwall.accounts.signing_keys import Clock
 from cellwall.config.models import Settings
 from cellwall.core.accounts import User
-from cellwall.core.errors import BadInput
+from cellwall.core.errors import BadInput, NotFound
 from cellwall.core.messages import Admission, MessageEntry, MessagesPort, Pairing
 from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.types import (
@@ -63,6 +63,13 @@ class InboundMessage:
     message: str
     """The channel's id of the message, unique for its sender."""
     content: str
+    session: str | None = None
+    """The session of the sender in which an agent works with the message, or answers it: it has
+    read the message from then on (POL-9)."""
+
+
+Owns = Callable[[str, str], bool]
+"""Whether the user with this id owns the live session with this id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +108,11 @@ class Inbox:
         settings: Settings,
         *,
         policy: str | None = None,
+        owns: Owns = lambda _user, _session: False,
         clock: Clock = time.time,
     ) -> None:
         """`policy` is the file to go by where there are no rules."""
+        self._owns = owns
         self._policy = () if policy is None else (policy,)
         self._runtime, self._store, self._pairings = runtime, store, pairings
         self._roles, self._clock = roles_of(settings), clock
@@ -122,6 +131,7 @@ class Inbox:
         if found is None:
             return await self._greet(message, sender)
         pairing, user = found
+        self._check_session(user, message.session)
         # (4)
         now_s = self._clock()
         own = self._pairings.digest("message", channel, message.sender, message.message)
@@ -152,8 +162,9 @@ class Inbox:
         if found is None:
             raise BadInput(PAIRING_HINT, code="CW-UNPAIRED")
         pairing, user = found
+        self._check_session(user, message.session)
         operation = SendReply(channel, message.content, pairing.id)
-        return await self._perform(user, operation)
+        return await self._perform(user, operation, message)
 
     async def _handle(
         self, message: InboundMessage, channel: Channel, pairing: Pairing, user: User, own: bytes
@@ -162,7 +173,7 @@ class Inbox:
         is_final = False
         try:
             # (5)
-            outcome = await self._perform(user, operation)
+            outcome = await self._perform(user, operation, message)
             is_final = outcome.status is not Status.ERROR
         finally:
             # (6) A denial is an answer. After a failure the bridge may send the message again.
@@ -177,11 +188,26 @@ class Inbox:
         status: ReceptionStatus = "denied" if outcome.status is Status.DENIED else "failed"
         return Reception(status=status, user=user.name, reply=_REFUSED, outcome=outcome)
 
-    async def _perform(self, user: User, operation: ReceiveMessage | SendReply) -> Outcome:
-        who = _principal_of(user)
+    async def _perform(
+        self, user: User, operation: ReceiveMessage | SendReply, message: InboundMessage
+    ) -> Outcome:
         return await self._runtime.perform(
-            Action(principal=who, operation=operation, policy=self._policy)
+            Action(
+                principal=_principal_of(user),
+                operation=operation,
+                policy=self._policy,
+                session_id=message.session,
+                context=f"pairing {operation.pairing}",
+            )
         )
+
+    def _check_session(self, user: User, session_id: str | None) -> None:
+        """Another user's session is as absent as an unknown one."""
+        if session_id is not None and not self._owns(user.id, session_id):
+            raise NotFound(
+                "the sender has no such session",
+                hint="Name a live session of the paired user, or none.",
+            )
 
     async def _greet(self, message: InboundMessage, sender: Sender) -> Reception:
         if len(message.content) > _MAX_GREETING:  # strangers get little time

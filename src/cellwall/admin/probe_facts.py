@@ -21,12 +21,13 @@ from pathlib import Path
 from cellwall.config.models import Settings
 from cellwall.core.errors import CellwallError
 from cellwall.core.types import Json
-from cellwall.egress.destinations.allowlist import AllowRule, parse_rule
+from cellwall.egress.destinations.allowlist import Allowlist, AllowRule, parse_rule
 
 _VARIABLE = "CELLWALL_PROBE_OUTSIDE"
 _NO_HOST = "192.0.2.1"
 """For documentation (RFC 5737): a route is looked up, and no packet is sent."""
 _KNOWN_SECRETS = ("/etc/shadow", "/run/docker.sock", "/var/run/docker.sock", "/root/.ssh")
+_NO_PACKAGE = "cellwall-probe-of-no-package"
 _CONNECT_S = 5.0
 _MAX_HOSTS = 8
 _HTTPS = 443
@@ -193,16 +194,24 @@ def _authority(url: str) -> str:
 def _registry_pages(settings: Settings) -> tuple[list[Json], str]:
     packages = settings.packages
     pages = {
-        "pypi": f"{packages.pypi_url.rstrip('/')}/simple/pip/",
-        "npm": f"{packages.npm_url.rstrip('/')}/npm",
+        "pypi": f"{packages.pypi_url.rstrip('/')}/simple/{_NO_PACKAGE}/",
+        "npm": f"{packages.npm_url.rstrip('/')}/{_NO_PACKAGE}",
     }
-    wanted = packages.registries or tuple(pages)
     found: list[Json] = []
-    for name in wanted:
+    for name in packages.registries or tuple(pages):
         rule = parse_rule(_authority(pages[name]))
-        if _connects(rule.host, min(rule.ports)):
+        # Without the filter, a registry may be one of the allowed hosts.
+        is_other = not packages.registries and _is_allowed(settings, rule.host)
+        if not is_other and _connects(rule.host, min(rule.ports)):
             found.append(pages[name])
-    return found, "this machine itself does not reach the registry"
+    return found, "this machine itself does not reach the registry, or it is an allowed host"
+
+
+def _is_allowed(settings: Settings, host: str) -> bool:
+    try:
+        return Allowlist.of(settings.egress.allow_domains).knows(host)
+    except CellwallError:  # told where the configuration is used
+        return False
 
 
 def _connects(host: str, port: int) -> bool:

@@ -17,7 +17,7 @@ FACTS = "CELLWALL_PROBE"
 OutsideCheck = Literal["is_written", "is_unchanged", "has_ended"]
 
 _PRELUDE = f"""
-import json, os, socket, time
+import json, os, re, socket, time
 given, tried, wrong, broken = json.loads(os.environ["{FACTS}"]), [], [], []
 """
 _TOOLS = """
@@ -75,9 +75,12 @@ def asks(host, port, method="GET", path="/"):
         answer = line.makefile("rb").read(1 << 20)
     if not answer.startswith(b"HTTP/1."): raise OSError(5, "no answer")
     return answer
+def check_answer(answer):
+    found = re.search(rb"CW-[A-Z0-9-]+", answer)
+    if b"CW-" in answer: raise OSError(1, f"by the proxy, {found[0].decode() if found else ''}")
 def reaches(host, port, method, path, is_tls):
     if not is_tls:
-        if b"CW-" in asks(host, port, method, path): raise OSError(1, "refused by the proxy")
+        check_answer(asks(host, port, method, path))
         return
     import ssl
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -88,7 +91,8 @@ def reaches(host, port, method, path, is_tls):
             part = line.recv(1)
             if not part: raise OSError(5, "no answer")
             answer += part
-        if b" 200" not in answer.partition(b"\\r\\n")[0]: raise OSError(1, "refused by the proxy")
+        if b" 200" not in answer.partition(b"\\r\\n")[0]:
+            check_answer(b"CW- " + line.recv(1 << 16))
         context.wrap_socket(line, server_hostname=host).close()
 """
 _REPORT = '\n{"tried": tried, "wrong": wrong, "broken": broken}'

@@ -39,7 +39,7 @@ from cellwall.core.ports import SessionKeysPort
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-_MAGIC = b"CWTEXT1" + sys.byteorder[:1].encode()
+_MAGIC = b"CWTEXT2" + sys.byteorder[:1].encode()
 _HEAD = struct.Struct("<8sQQQQQ32sI41s32sII")
 _UNIT = struct.Struct("<II")
 _KEY_NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{32})")

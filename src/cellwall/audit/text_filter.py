@@ -18,8 +18,8 @@ PAGES = 32
 PAGE_ROWS = 512
 MAX_UNITS = 512
 MAX_UNIT_GRAMS = 1024
-"""With three of 16,384 rows for each gram, one unit in two hundred has all rows of a gram that it
-does not have; two grams of a text err together once in forty thousand."""
+"""With four of 16,384 rows for each gram, one unit in four hundred has all rows of a gram that it
+does not have; two grams of a text err together once in a hundred and sixty thousand."""
 MAX_UNIT_RECORDS = 32
 MIN_UNIT_BYTES = 16 * 1024
 """Of stored records, so that the filters take an eighth of them at most. Long texts have more grams
@@ -35,7 +35,7 @@ _ROW_BITS = PAGE_ROWS.bit_length() - 1
 _WORD = (1 << 64) - 1
 _RUNS = re.compile(rb"[0-9a-z]++")
 
-Place = tuple[int, int, int, int]
+Place = tuple[int, int, int, int, int]
 """The page of a gram, and its rows there."""
 
 
@@ -88,6 +88,7 @@ def _place(gram: int) -> Place:
         mixed & _ROW_MASK,
         mixed >> _ROW_BITS & _ROW_MASK,
         mixed >> 2 * _ROW_BITS & _ROW_MASK,
+        mixed >> 3 * _ROW_BITS & _ROW_MASK,
     )
 
 
@@ -96,7 +97,7 @@ class FilterRows:
 
     def __init__(self) -> None:
         self._rows = bytearray(PAGES * PAGE_ROWS * _WIDTH)
-        self._offsets: dict[int, tuple[int, int, int]] = {}
+        self._offsets: dict[int, tuple[int, int, int, int]] = {}
 
     def add(self, unit: int, grams: Iterable[int]) -> None:
         """Set the bits of a unit."""
@@ -107,17 +108,19 @@ class FilterRows:
             if found is None:
                 if len(offsets) >= _MAX_CACHED_GRAMS:
                     offsets.clear()
-                page, one, two, three = _place(gram)
+                page, one, two, three, four = _place(gram)
                 start = page * PAGE_ROWS
                 found = offsets[gram] = (
                     (start + one) * _WIDTH,
                     (start + two) * _WIDTH,
                     (start + three) * _WIDTH,
+                    (start + four) * _WIDTH,
                 )
-            one, two, three = found
+            one, two, three, four = found
             rows[one + byte] |= bit
             rows[two + byte] |= bit
             rows[three + byte] |= bit
+            rows[four + byte] |= bit
 
     def pages(self, units: int) -> list[bytes]:
         """The pages, with rows that are as wide as this many units need."""

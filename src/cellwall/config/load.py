@@ -78,7 +78,16 @@ def load_settings(
     except ValidationError as error:
         details = error.errors(include_input=False, include_url=False)
         raise _report(source, text, merged, details) from None
+    if settings.policy.rule_of_two == "show" and chosen not in _SHOWING:
+        raise ConfigError(
+            f'{source.shown}: policy.rule_of_two: "show" weakens the profile {chosen}',
+            hint='Write "ask", or dangerously_without_rule_of_two = true in [policy].',
+        )
     return settings.model_copy(update={"profile": chosen})
+
+
+_SHOWING = frozenset({"development"})
+"""Profiles in which the rule of two may only be shown (POL-9)."""
 
 
 @cache

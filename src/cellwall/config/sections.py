@@ -122,6 +122,12 @@ class GuardSection(Section):
     dangerously_only_annotate: bool = danger("attacks in texts are reported and left in the text")
 
 
+_DOMAIN = matching(
+    r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*",
+    'is not a domain. Write for example "wiki.example.com" or "*.example.com".',
+)
+
+
 class PolicySection(Section):
     """Rules for requests of agents; see the guide on policies."""
 
@@ -130,8 +136,24 @@ class PolicySection(Section):
         "policy files that judge every action, instead of the user's and the project's own",
         most=16,
     )
+    rule_of_two: Annotated[str, one_of("ask", "deny", "show")] = word(
+        "what follows where untrusted content, private data and egress would meet in one session: "
+        "a person is asked, it is denied, or, in the development profile alone, only shown",
+        "ask",
+        "deny",
+        "show",
+    )
     dangerously_observe: bool = danger(
         "denials and questions are logged and not enforced; to find out which rules are needed"
+    )
+    dangerously_without_rule_of_two: bool = danger(
+        "labels of information flow are shown and never ask, whatever `rule_of_two` says"
+    )
+    dangerously_trusted_domains: tuple[Annotated[str, _DOMAIN], ...] = listed(
+        (),
+        "domains whose content counts as trusted, and to which data may go: nobody else can write "
+        "or read there",
+        most=256,
     )
 
 

@@ -381,4 +381,7 @@ class Action:
     skills: tuple[str, ...] = ()
     """Names of approved skills, mounted below /skills (SKL-1)."""
     audience: Audience = "program"
+    context: str = ""
+    """The conversation of an agent that uses several sessions, which share their labels (POL-9);
+    chosen by the interface. Empty: the session alone."""
     id: str = field(default_factory=lambda: new_id("act"))

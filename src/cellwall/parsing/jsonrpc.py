@@ -17,6 +17,7 @@ from mcp_types import (
     PARSE_ERROR,
     ErrorData,
     JSONRPCError,
+    JSONRPCMessage,
     JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
@@ -84,7 +85,7 @@ def parse_message(
     except UnicodeDecodeError:
         return error_of(PARSE_ERROR, "the message is not UTF-8", _id_of(line, line))
     try:
-        message = jsonrpc_message_adapter.validate_json(text, by_name=False)
+        message = _validated(line, text)
     except ValueError:
         return error_of(PARSE_ERROR, "the message is not JSON-RPC", _id_of(line, line))
     if isinstance(message, JSONRPCRequest) and _is_odd(message.id):
@@ -93,6 +94,22 @@ def parse_message(
         # The SDK treats it as a notification, so the client would wait for ever.
         return error_of(INVALID_REQUEST, "the id is neither a string nor an integer", None)
     return SessionMessage(message)
+
+
+def _validated(line: bytes, text: str) -> JSONRPCMessage:
+    """A call or its answer by its own model, as nearly always; any other message, and one with keys
+    of two kinds, by the model that fits best, which takes three times as long."""
+    likely: type[JSONRPCRequest | JSONRPCResponse] | None = None
+    if b'"error"' not in line and b"\\u" not in line:  # an escape may hide a key
+        is_call, is_answer = b'"method"' in line, b'"result"' in line
+        if is_call and not is_answer and b'"id"' in line:
+            likely = JSONRPCRequest
+        elif is_answer and not is_call:
+            likely = JSONRPCResponse
+    if likely is not None:
+        with suppress(ValueError):
+            return likely.model_validate_json(text, by_name=False)
+    return jsonrpc_message_adapter.validate_json(text, by_name=False)
 
 
 def _has_too_many_values(line: bytes, max_values: int) -> bool:

@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
-import anyio.lowlevel
 from mcp.shared.message import SessionMessage
 
 from cellwall.parsing.jsonrpc import encode_message
@@ -90,7 +89,6 @@ class MessageWriter:
 
     async def send_line(self, line: bytes) -> None:
         """Send a message that is encoded already, with its line end."""
-        await anyio.lowlevel.checkpoint_if_cancelled()
         if self._is_closed:
             raise anyio.ClosedResourceError
         is_begun = False

@@ -21,6 +21,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Finding, Outcome, RunResult
 from cellwall.core.ports import GuardPort, ToolCaller, ToolsPort
 from cellwall.core.types import Action, CallTool, Json, OutputSink, RunCode, RunCommand
+from cellwall.runtime.label_scopes import context_of
 from cellwall.runtime.outcomes import without_output
 
 _Name = Literal["stdout", "stderr"]
@@ -208,6 +209,7 @@ def tool_caller(action: Action, tools: ToolsPort | None, perform: _Perform) -> T
             operation=operation,
             session_id=action.session_id,
             policy=action.policy,
+            context=context_of(action),
         )
         outcome = await perform(call_action)
         if outcome.error is not None:

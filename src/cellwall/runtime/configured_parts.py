@@ -13,12 +13,15 @@ from cellwall.audit.log import AuditLog
 from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
 from cellwall.core.protected_names import Protection
+from cellwall.runtime.action_labels import LabelRules
 from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
+from cellwall.runtime.session_labels import SessionLabels, flow_mode
 from cellwall.sandbox.governor import Governor
 from cellwall.sandbox.linux.layers import Backend, NativeSettings, Path
 from cellwall.sandbox.templates import environments
 from cellwall.sandbox.workspace.leases import WorkspaceSettings
+from cellwall.sandbox.workspace.store import WorkspaceStore
 
 if TYPE_CHECKING:
     from cellwall.packages.judge import PackageJudge
@@ -105,6 +108,7 @@ def native_settings_of(settings: Settings, environ: Mapping[str, str], home: str
         shm_bytes=sandbox.shm_bytes,
         max_result_bytes=sandbox.max_result_bytes,
         extra_read_only_paths=sandbox.extra_read_only_paths,
+        only_deno=sandbox.javascript == "deno",
         backend=_BACKENDS[sandbox.backend],
         engine_socket=sandbox.engine_socket,
         dangerously_without_cgroup=sandbox.dangerously_without_cgroup,
@@ -120,4 +124,14 @@ def workspace_settings_of(settings: Settings, protection: Protection) -> Workspa
         blocked_extensions=workspace.blocked_extensions,
         max_walk_entries=workspace.max_walk_entries,
         protection=protection,
+    )
+
+
+def labels_of(settings: Settings, store: WorkspaceStore, domains: tuple[str, ...]) -> SessionLabels:
+    """The labels of sessions (POL-9)."""
+    return SessionLabels(
+        store.home,
+        find_workspace=store.session,
+        mode=flow_mode(settings),
+        rules=LabelRules(settings.policy.dangerously_trusted_domains, domains),
     )

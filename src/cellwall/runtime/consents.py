@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from cellwall.core.approvals import AnswerKind
 from cellwall.core.errors import CellwallError
+from cellwall.core.labels import ActionLabelsPort
 from cellwall.core.outcomes import RunResult
 from cellwall.core.packages import InstallPackages
 from cellwall.core.ports import ApproverPort, BrokerPort, GuardPort, InstallerPort
@@ -29,7 +31,11 @@ class Consents:
     _installer: InstallerPort
 
     async def ask_about(
-        self, action: Action, decision: Decision, ask: ApproverPort | None
+        self,
+        action: Action,
+        decision: Decision,
+        ask: ApproverPort | None,
+        labels: ActionLabelsPort,
     ) -> Decision:
         """The decision after a person was asked; a caller that stops waiting is denied."""
         if isinstance(action.operation, UseTool):
@@ -43,6 +49,8 @@ class Consents:
         except BaseException:
             self._recorder.quietly(action, {"status": "interrupted", "question": question.id})
             raise
+        if answer.kind is AnswerKind.SESSION:
+            labels.admit_for_session()
         if answer.allows and isinstance(action.operation, InstallPackages):
             self._installer.consent(action, action.operation, answer)
         return decision_after_answer(decision, answer)

@@ -48,7 +48,9 @@ def denial_body(action: Action, decision: Decision) -> dict[str, Json]:
     return {**decision_body(decision), **_operation_body(action), **domain}
 
 
-def tool_result_body(operation: ToolResult, result: RunResult) -> dict[str, Json]:
+def tool_result_body(
+    operation: ToolResult, result: RunResult, labels: dict[str, Json]
+) -> dict[str, Json]:
     """A tool's response by size and digest, never the text itself."""
     text = _encode(operation.response).encode("ascii")
     return {
@@ -59,6 +61,7 @@ def tool_result_body(operation: ToolResult, result: RunResult) -> dict[str, Json
         "response_sha256": hashlib.sha256(text).hexdigest(),
         "response_bytes": len(text),
         "cleaned": result.value != operation.response,
+        **({"labels": labels} if labels else {}),
         "findings": [dict(finding.to_json()) for finding in result.findings],
     }
 
@@ -152,8 +155,14 @@ def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901  # one cas
     return body
 
 
-def intent_body(action: Action, decision: Decision, skills: Sequence[Skill]) -> dict[str, Json]:
-    """The operation about to run. Names of variables, never their values; code by digest."""
+def intent_body(
+    action: Action,
+    decision: Decision,
+    skills: Sequence[Skill],
+    labels: dict[str, Json] | None = None,
+) -> dict[str, Json]:
+    """The operation about to run. Names of variables, never their values; code by digest. `labels`:
+    of the session, with the action (POL-9)."""
     # The operation comes first and with a digest: where the record must be truncated, a flood of
     # other names cannot push it out.
     body = _operation_body(action)
@@ -165,6 +174,7 @@ def intent_body(action: Action, decision: Decision, skills: Sequence[Skill]) -> 
         **({"registries": list(action.registries)} if action.registries else {}),
         **({"secrets": list(action.secrets)} if action.secrets else {}),
         **({"skills": {skill.name: skill.digest for skill in skills}} if skills else {}),
+        **({"labels": labels} if labels else {}),
         "workspace": {"mode": workspace.mode.value, "directory": workspace.directory},
         "stdin_bytes": None if action.stdin is None else len(action.stdin),
         "env_names": sorted({*action.env, *action.brief}),

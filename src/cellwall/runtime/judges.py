@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import anyio
 import anyio.to_thread
 
+from cellwall.core.labels import ActionLabelsPort
 from cellwall.core.outcomes import Finding
 from cellwall.core.packages import InstallPackages
 from cellwall.core.ports import InstallerPort, PolicyPort, ToolServersPort
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import Action, UseTool
-from cellwall.core.verdict import Decision, strictest
+from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.runtime.host_operations import required_servers
 from cellwall.runtime.outcomes import with_all_reasons
 
@@ -24,9 +25,29 @@ async def judge(
     policy: PolicyPort,
     installer: InstallerPort,
     servers: ToolServersPort | None,
+    labels: ActionLabelsPort,
+    effective: Action,
 ) -> Decision:
-    """The decision of all judges. An agent's command may take long to parse, so it is judged in a
-    thread."""
+    """The decision of all judges. `effective` is the action with the configured domains, which
+    bring labels as well; labels can only make the decision stricter (POL-9)."""
+    decision = await _judge_call(
+        action, findings, policy=policy, installer=installer, servers=servers
+    )
+    if decision.verdict is Verdict.DENY:
+        return decision
+    by_labels = labels.judge(effective)
+    return decision if by_labels is None else with_all_reasons(by_labels, decision)
+
+
+async def _judge_call(
+    action: Action,
+    findings: Sequence[Finding],
+    *,
+    policy: PolicyPort,
+    installer: InstallerPort,
+    servers: ToolServersPort | None,
+) -> Decision:
+    """An agent's command may take long to parse, so it is judged in a thread."""
     if isinstance(action.operation, CallServerTool):
         # No rule allows a tool that no person has accepted (SRV-7).
         by_rules = policy.judge(action, findings)

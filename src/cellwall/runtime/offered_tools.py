@@ -137,6 +137,8 @@ class OfferedServers:
         self._scanner = scanner
         self._entries: dict[str, ServerEntry] = {}
         self._offer = Offer({}, {}, {})
+        self._version: object = None
+        """That of the catalog when it was last read; see `ServerCatalog.version`."""
         self._lock = threading.Lock()
 
     def current(self) -> Offer:
@@ -153,10 +155,14 @@ class OfferedServers:
         if not self._lock.acquire(blocking=False):
             return None
         try:
+            # For each call of a tool. The entry of its server is read again to judge it.
+            if self._version is not None and self._version is self.catalog.version():
+                return self._offer
             entries = self._read()
             if not self._has_same_pins(entries):
                 return None
             self._entries = entries
+            self._version = self.catalog.version()
             return self._offer
         finally:
             self._lock.release()

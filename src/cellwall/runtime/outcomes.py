@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cellwall.core.errors import SandboxFailed
+from cellwall.core.labels import RULE_OF_TWO
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, RunResult, Status
 from cellwall.core.types import Action, CallTool, UseTool
@@ -191,6 +192,10 @@ def host_failure(error: OSError) -> SandboxFailed:
     )
 
 
+_FLOW_HINT = (
+    "A person can allow it: answer the question (`cellwall approvals`), or give the session an "
+    "approver. Or go on in a new session that lacks one of the three."
+)
 _UNCLEAR = frozenset(("not-understood", "variables"))
 _NO_RULE = frozenset(("default", OTHERWISE))
 _LEARN = "`cellwall policy learn --write` proposes a rule"
@@ -204,6 +209,8 @@ def denial_error(action: Action, decision: Decision, *, by_role: bool) -> ErrorI
     if decision.rule == PACKAGES_RULE:
         hint = "Check the name, or choose another package; `cellwall packages verify` shows why."
         return ErrorInfo("CW-PACKAGE-REFUSED", decision.reason, hint)
+    if decision.rule == RULE_OF_TWO:
+        return ErrorInfo("CW-RULE-OF-TWO", decision.reason, _FLOW_HINT)
     if decision.rule == "guard":
         hint = "Change the code, or the patterns in [guard] `denied_code`."
         return ErrorInfo("CW-DENIED", decision.reason, hint)

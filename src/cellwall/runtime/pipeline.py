@@ -20,6 +20,7 @@ from functools import partial
 import anyio
 
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError
+from cellwall.core.labels import NO_LABELS, ActionLabelsPort, LabelsPort
 from cellwall.core.outcomes import ErrorInfo, EventKind, Finding, Outcome, RunResult, Status
 from cellwall.core.packages import InstallPackages
 from cellwall.core.ports import (
@@ -96,6 +97,7 @@ class Runtime:
     templates: TemplatesPort | None = None
     telemetry: TelemetryPort = OFF
     connections: ConnectionsPort | None = None
+    labels: LabelsPort = NO_LABELS
     recorder: Recorder = field(init=False)
     meter: UsageMeter = field(init=False)
     _endings: Endings = field(init=False)
@@ -174,9 +176,10 @@ class Runtime:
             if not action.principal.name:
                 raise BadInput("the action names no principal")
             response = RunResult(None, value=operation.response)
+            labels = self.labels.begin(action)
             result = await self._people.clean(action, watch, response, None)
             watch.step(Step.OUTCOME)
-            body = tool_result_body(operation, result)
+            body = tool_result_body(operation, result, labels.receive(result.findings))
             audit_id = await self.recorder.record(action, EventKind.OUTCOME, body)
         except CellwallError as error:
             return self._endings.refuse(action, watch, decision, (), "", error)
@@ -210,11 +213,13 @@ class Runtime:
         except CellwallError as error:
             return self._endings.refuse(action, watch, _NOT_JUDGED, (), "", error)
         outcome = None
+        labels = self.labels.begin(action)
         try:
             outcome = await self._judge_and_run(
-                action, watch, role, held, sink=sink, tools=tools, servers=servers, ask=ask
+                action, watch, role, held, labels, sink=sink, tools=tools, servers=servers, ask=ask
             )
         finally:
+            labels.end(outcome)
             await held.settle(outcome)
         return outcome
 
@@ -224,6 +229,7 @@ class Runtime:
         watch: ActionWatch,
         role: Role,
         held: Reservation,
+        labels: ActionLabelsPort,
         *,
         sink: OutputSink | None,
         tools: ToolsPort | None,
@@ -239,7 +245,7 @@ class Runtime:
                 # (3) A signal for the policy, never the boundary.
                 watch.step(Step.GUARD_INPUT)
                 findings = await screen_input(self.guard, action)
-                # (4) Pure; no match is DENY.
+                # (4) Pure; no match is DENY. Labels of the session can only make it stricter.
                 watch.step(Step.JUDGE)
                 decision = await judge(
                     action,
@@ -247,6 +253,8 @@ class Runtime:
                     policy=self.policy,
                     installer=self.installer,
                     servers=servers,
+                    labels=labels,
+                    effective=self._with_configuration(action, role),
                 )
             else:
                 decision = lacking
@@ -258,20 +266,18 @@ class Runtime:
             # (5) Nothing is leased yet, so a question can wait. No answer denies (POL-8).
             if decision.verdict is Verdict.ASK:
                 watch.step(Step.ASK)
-                decision = await self._people.ask_about(action, decision, ask)
+                decision = await self._people.ask_about(action, decision, ask, labels)
             if decision.verdict is not Verdict.ALLOW:
                 return await self._endings.deny(
                     action, watch, decision, findings, by_role=lacking is not None
                 )
-            action = with_configured_domains(action, role, self.domains)
-            action = with_configured_registries(action, role, self.registries)
+            action = self._with_configuration(action, role)
             # (6) Skills are verified now, so the log names what the cell will hold (SKL-1). The
             # intent is durable before the effect, or there is no effect (AUD-1).
             watch.step(Step.INTENT)
             skills = await self._verify_skills(action)
-            audit_id = await self.recorder.record(
-                action, EventKind.INTENT, intent_body(action, decision, skills)
-            )
+            body = intent_body(action, decision, skills, labels.commit())
+            audit_id = await self.recorder.record(action, EventKind.INTENT, body)
             if use is not None:
                 # (8) The agent's host runs the tool; the result arrives as a `ToolResult`.
                 return allowed_outcome(action, decision, findings, audit_id)
@@ -389,6 +395,10 @@ class Runtime:
             if not (action.registries or isinstance(action.operation, InstallPackages)):
                 return outcome
             return replace(outcome, packages=self.egress.take_packages(action.id))
+
+    def _with_configuration(self, action: Action, role: Role) -> Action:
+        action = with_configured_domains(action, role, self.domains)
+        return with_configured_registries(action, role, self.registries)
 
     async def _verify_skills(self, action: Action) -> tuple[Skill, ...]:
         if not action.skills:

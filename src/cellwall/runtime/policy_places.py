@@ -20,11 +20,18 @@ from cellwall.core.types import Json
 ADMINISTRATOR = "/etc/cellwall/policy.toml"
 PROJECT_FILES = (".cellwall/policy.toml", ".claude/settings.json", ".claude/settings.local.json")
 _NAME = "policy.toml"
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def is_given(named: Sequence[str]) -> bool:
     """Whether rules also judge a person's own request: the person or the administrator wants it."""
     return bool(named) or is_there(ADMINISTRATOR)
+
+
+def is_shipped(named: Iterable[str]) -> bool:
+    """Whether a file is a part of Cellwall, for servers of users without rules. It gets no rule: a
+    first file of the user would replace it as a whole, and deny nearly everything."""
+    return any(_is_below(os.path.abspath(path), _PACKAGE) for path in named)
 
 
 def user_policy(environ: Mapping[str, str]) -> str:

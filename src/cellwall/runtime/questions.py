@@ -14,6 +14,7 @@ from typing import assert_never
 from cellwall.core.approvals import ID_PREFIX, Proposal, Question
 from cellwall.core.errors import Denied
 from cellwall.core.files import FILE_READS, FileOperation
+from cellwall.core.labels import RULE_OF_TWO
 from cellwall.core.packages import InstallPackages
 from cellwall.core.showing import block, is_shown_whole, one_line, warnings
 from cellwall.core.tool_servers import CallServerTool, RunServer
@@ -37,6 +38,7 @@ from cellwall.core.types import (
     new_id,
 )
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.policy_places import is_shipped
 from cellwall.runtime.rule_proposals import asking_parts, propose
 
 _MAX_TEXT = 16_384
@@ -55,6 +57,11 @@ _SUBJECT_KEYS = ("command", "file_path", "notebook_path", "path", "url", "query"
 def question_about(action: Action, decision: Decision, *, timeout_s: float) -> Question:
     """The question about an action; its deadline starts now."""
     tool, text = tool_and_subject(action)
+    digest = call_sha256(action)
+    is_flow = decision.rule == RULE_OF_TWO
+    if is_flow and digest:
+        # Attack: an answer for the session, given before the session had these labels.
+        digest = hashlib.sha256(f"{digest} {decision.reason}".encode()).hexdigest()
     return make_question(
         principal=action.principal,
         tool=tool,
@@ -64,7 +71,9 @@ def question_about(action: Action, decision: Decision, *, timeout_s: float) -> Q
         details=circumstances(action),
         action_id=action.id,
         session_id=session_of(action),
-        call_sha256=call_sha256(action),
+        call_sha256=digest,
+        # A rule about calls says nothing about what meets in a session.
+        may_be_a_rule=not is_flow and not is_shipped(action.policy),
     )
 
 

@@ -127,6 +127,16 @@ class ServerCatalog:
         self._names = (stamp, listed) if is_settled else None
         return listed
 
+    def version(self) -> object:
+        """Differs after each change of a server by Cellwall, which replaces files; None if that is
+        not known. An entry that was edited in place is noticed by `read`."""
+        names = self._names
+        try:
+            is_known = names is not None and names[0] == _stamp_of(os.lstat(self._path))
+        except OSError:
+            return None
+        return names if is_known else None
+
     def entries(self) -> list[ServerEntry]:
         """All servers; raises for the first that cannot be read."""
         return [self.read(name) for name in self.names()]

@@ -29,6 +29,7 @@ from cellwall.runtime.configured_parts import (
     builder_of,
     governor_of,
     judge_of,
+    labels_of,
     native_settings_of,
     vault_of,
     workspace_settings_of,
@@ -179,6 +180,8 @@ class App:
                     resumed = self.store.session(resumed_id)
                 self._record_session(who, session_id, begun)
                 session = self.store.make(session_id, request, identity=identity, resumed=resumed)
+                if resumed is not None:
+                    self.runtime.labels.resume(session_id, resumed.id)
             try:
                 yield session_id
             finally:
@@ -197,6 +200,7 @@ class App:
             self.runtime.templates.end_session(session_id)
         self.runtime.vault.end_session(session_id)
         self.runtime.guard.end_session(session_id)
+        self.runtime.labels.end_session(session_id)
         findings = self.runtime.workspaces.end_session(session_id)
         # Findings at the end of a session belong to no action.
         listed = [dict(finding.to_json()) for finding in findings]
@@ -346,6 +350,7 @@ def open_app(
         templates=TemplatePackages(settings, home, dict(environ)),
         telemetry=OFF if telemetry is None else telemetry,
         connections=OwnedConnections(home),
+        labels=labels_of(settings, store, domains),
     )
     if telemetry is not None:
         gauge_runtime(telemetry, audit, sandbox, pool, approvals)

@@ -104,6 +104,45 @@ def test_paired_sender_reaches_the_agent_and_nobody_else_does(service: RunningSe
             assert token.post("/v1/pairings/codes").status_code == 403
 
 
+@pytest.mark.requirement("POL-9", "RBAC-3")
+def test_a_message_into_a_session_with_a_secret_and_egress_waits_for_a_person(
+    service: RunningService,
+) -> None:
+    with service.client("bridge") as bridge, service.client("bob") as bob:
+        code = bob.post("/v1/pairings/codes").json()["code"]
+        assert relay(bridge, code, "1", sender="bob")["status"] == "paired"
+        put = bob.put("/v1/secrets/FLOW", json={"value": "w" * 20, "grants": [{"host": HOST}]})
+        assert put.status_code == 200, put.text
+        sessions = {}
+        for name, secrets in (("both", ["FLOW"]), ("egress", [])):
+            made = bob.post("/v1/sessions", json={"secrets": secrets, "allow_domains": [HOST]})
+            assert made.status_code == 201, made.text
+            sessions[name] = made.json()["id"]
+            ran = bob.post(f"/v1/sessions/{sessions[name]}/commands", json={"command": "true"})
+            assert ran.json()["status"] == "ok", ran.text  # named together: no question
+        statuses = {}
+        for number, (name, session) in enumerate(sessions.items(), start=2):
+            body = {"channel": "plain", "sender": "bob", "message": str(number), "content": "hi"}
+            statuses[name] = bridge.post("/v1/messages", json={**body, "session": session}).json()
+        assert (statuses["both"]["status"], statuses["egress"]["status"]) == ("denied", "accepted")
+        assert statuses["both"]["error"]["code"] == "CW-RULE-OF-TWO"
+        told = service.app.runtime.labels.of_session(sessions["egress"])
+        assert "message by plain" in [each.name for each in told.sources]
+        # A session of another user is as absent as an unknown one.
+        with service.client("ann") as ann:
+            foreign = ann.post("/v1/sessions", json={}).json()["id"]
+            answers = [
+                bridge.post("/v1/messages", json={**body, "message": "9", "session": each})
+                for each in (foreign, "sbx_" + "0" * 26)
+            ]
+            assert [each.status_code for each in answers] == [404, 404]
+            ann.delete(f"/v1/sessions/{foreign}")
+        for each in sessions.values():
+            bob.delete(f"/v1/sessions/{each}")
+        (own,) = bob.get("/v1/pairings").json()["pairings"]
+        bob.delete(f"/v1/pairings/{own['id']}")
+
+
 @pytest.mark.requirement("RBAC-3")
 def test_pairing_of_another_user_is_like_none(service: RunningService) -> None:
     with (

@@ -9,7 +9,7 @@ import httpx2 as httpx
 import pytest
 
 from cellwall.interfaces.http.dashboard.diff_view import diff_files
-from cellwall.interfaces.http.dashboard.session_facts import information_flow
+from cellwall.interfaces.http.dashboard.session_facts import labels_in_records
 from interfaces.http.browser import PageClient, add_person, page_client
 from interfaces.http.running_service import RunningService, new_session, running_service
 
@@ -152,18 +152,27 @@ def test_a_line_of_a_file_cannot_forge_a_file_of_the_diff() -> None:
     assert diff_files("no header\n+x\n") == []
 
 
-def test_labels_of_a_session_come_from_what_was_allowed() -> None:
-    allowed = {"decision": {"verdict": "allow"}}
-    bodies = [
-        {**allowed, "secrets": ["KEY"], "allow_domains": ["a.example"]},
-        {"event": "closed", "host": "b.example", "port": 443},
-        {"event": "refused", "host": "no.example", "port": 443},
-        {"verdict": "deny", "url": "https://denied.example", "form": "text"},
-    ]
-    flow = information_flow(bodies)
-    assert flow.untrusted == ["host b.example"]
-    assert flow.private == ["secret KEY"]
-    assert flow.egress == ["a.example", "b.example"]
-    assert flow.is_complete
-    assert not information_flow(bodies[2:]).is_complete
-    assert information_flow([{"secrets": {"x": 1}, "workspace": "?"}]).private == []
+@pytest.mark.requirement("POL-9", "SRV-5")
+def test_the_page_of_a_session_shows_the_labels_that_are_judged_also_after_its_end(
+    service: RunningService,
+) -> None:
+    with service.client("ann") as ann:
+        made = ann.post("/v1/sessions", json={"packages": ["pypi"]}).json()["id"]
+        ran = ann.post(f"/v1/sessions/{made}/commands", json={"command": "true"})
+        assert ran.json()["status"] == "ok", ran.text
+    judged = service.app.runtime.labels.of_session(made)
+    assert [each.name for each in judged.sources] == ["packages of pypi"]
+    with page_client(service, "ann") as client, service.client("ann") as ann:
+        live = client.open(f"/ui/sessions/{made}").text
+        assert "packages of pypi" in live
+        assert judged.sources[0].action_id in live
+        ann.delete(f"/v1/sessions/{made}")
+        assert not service.app.runtime.labels.of_session(made).sources
+        assert "packages of pypi" in client.open(f"/ui/sessions/{made}").text
+
+
+def test_labels_of_an_ended_session_come_from_its_newest_record() -> None:
+    newest = {"labels": {"private": [{"source": "secret KEY", "action": "act_2"}]}}
+    found = labels_in_records([{"labels": "forged"}, {}, newest, {"labels": {}}])
+    assert [(each.label.value, each.name) for each in found.sources] == [("private", "secret KEY")]
+    assert labels_in_records([]).sources == ()

@@ -75,6 +75,7 @@ def test_weakened_names_each_switch_that_is_on_and_nothing_else() -> None:
         section: {key: True for key in model.model_fields if key.startswith("dangerously_")}
         for section, model in SECTIONS.items()
     }
+    switches["policy"]["dangerously_trusted_domains"] = ("wiki.example",)
     switches["egress"] = {"dangerously_allow_addresses": ("10.0.0.0/8",)}
     assert weakened(Settings()) == ()
     assert weakened(Settings.model_validate(switches)) == (
@@ -83,6 +84,8 @@ def test_weakened_names_each_switch_that_is_on_and_nothing_else() -> None:
         "sandbox.dangerously_without_user_namespace",
         "workspace.dangerously_expose_sensitive_names",
         "policy.dangerously_observe",
+        "policy.dangerously_without_rule_of_two",
+        "policy.dangerously_trusted_domains",
         "hook.dangerously_outside",
         "egress.dangerously_allow_addresses",
         "packages.dangerously_build_sources",

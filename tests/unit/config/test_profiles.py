@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cellwall.config.load import load_settings, profile_data
 from cellwall.config.models import PROFILE_NAMES, SECTIONS, Settings, weakened
+from cellwall.core.errors import ConfigError
 
 NOWHERE = {"HOME": "/nonexistent"}
 
@@ -61,11 +63,30 @@ def test_paranoid_gives_nowhere_more_room_than_production() -> None:
 
 
 @pytest.mark.requirement("CFG-1")
-def test_development_changes_nothing_but_the_room_of_a_run() -> None:
+def test_development_changes_nothing_but_the_room_of_a_run_and_questions_about_labels() -> None:
     production, development = values_of(Settings()), values_of(settings_of("development"))
     changed = {key for key in production if development[key] != production[key]}
+    assert (production["policy.rule_of_two"], development["policy.rule_of_two"]) == ("ask", "show")
+    changed.remove("policy.rule_of_two")
     assert {key for key in changed if not key.startswith("limits.")} == {
         "sandbox.tmp_bytes",
         "sandbox.shm_bytes",
     }
     assert all(development[key] > production[key] for key in changed)
+
+
+@pytest.mark.requirement("POL-9", "CFG-1")
+@pytest.mark.parametrize("profile", ["production", "paranoid"])
+def test_a_profile_that_asks_about_labels_is_weakened_only_in_so_many_words(
+    tmp_path: Path, profile: str
+) -> None:
+    file = tmp_path / "cellwall.toml"
+    file.write_text('[policy]\nrule_of_two = "show"\n')
+    file.chmod(0o600)
+    with pytest.raises(ConfigError, match="weakens the profile") as refused:
+        load_settings(file=str(file), profile=profile, environ={})
+    assert "dangerously_without_rule_of_two" in refused.value.hint
+    assert load_settings(file=str(file), profile="development", environ={}).policy.rule_of_two
+    file.write_text("[policy]\ndangerously_without_rule_of_two = true\n")
+    found = load_settings(file=str(file), profile=profile, environ={})
+    assert weakened(found) == ("policy.dangerously_without_rule_of_two",)

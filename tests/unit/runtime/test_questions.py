@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import unicodedata
 from dataclasses import replace
+from importlib import resources
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -107,6 +109,17 @@ def test_names_are_escaped_and_bounded_too() -> None:
     first = question_about(wanted, ASK, timeout_s=1).shown.splitlines()[0]
     assert first.isprintable()
     assert len(first) < 150
+
+
+@pytest.mark.requirement("POL-8")
+def test_a_shipped_policy_gets_no_rule_but_a_file_of_a_person_does(tmp_path: Path) -> None:
+    """A first file of the user would replace the shipped one, and with it all that it allows."""
+    shipped = resources.files("cellwall.interfaces.http") / "default_policies" / "service.toml"
+    of_ours = action_for("git", "push", policy=(str(shipped),))
+    assert question_about(of_ours, ASK, timeout_s=1).proposals == ()
+    assert "as a rule" not in question_about(of_ours, ASK, timeout_s=1).shown
+    of_a_person = action_for("git", "push", policy=(str(tmp_path / "policy.toml"),))
+    assert question_about(of_a_person, ASK, timeout_s=1).proposals  # the control
 
 
 def test_a_huge_call_makes_a_small_question() -> None:

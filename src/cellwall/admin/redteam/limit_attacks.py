@@ -11,7 +11,7 @@ from cellwall.core.outcomes import Status
 from cellwall.core.types import Action, RunCode
 from cellwall.redteam.attack import Attack, AttackResult, Observation, judge
 
-_WALL_S = 30.0
+_WALL_S = 15.0
 _CPU_S = 20.0
 _AMOUNT = "AMOUNT"
 
@@ -43,8 +43,9 @@ async def _try(host: TrialHost, attack: Attack, amount: float) -> Observation:
     outcome = await host.app.runtime.perform(action)
     if outcome.status is Status.OK:
         return Observation("through", "the code ran to its end")
-    if outcome.status is Status.LIMIT and outcome.limit is not None:
-        words = f"ended by the limit {outcome.limit.value}"
-        is_expected = outcome.limit.value == data["limit"]
-        return Observation("refused", words) if is_expected else Observation("broken", words)
+    if outcome.status is Status.LIMIT:
+        return Observation("refused", describe(outcome))
+    if outcome.status is Status.FAILED:
+        # Without a cgroup some limits are rlimits: the program fails, and no limit is named.
+        return Observation("refused", f"the program failed; {describe(outcome)}")
     return Observation("broken", describe(outcome))

@@ -15,10 +15,11 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import anyio
-import anyio.to_thread
 
-from cellwall.admin.redteam.cell_programs import facts_for, run_code, run_inside
+from cellwall.admin.redteam.blocking import in_thread
+from cellwall.admin.redteam.cell_programs import facts_for, run_code, run_inside, run_watched
 from cellwall.admin.redteam.host_targets import HostFiles, HostServers
+from cellwall.admin.redteam.process_witness import ProcessWitness
 from cellwall.admin.redteam.trial_host import TrialHost
 from cellwall.core.types import WorkspaceRequest
 from cellwall.redteam.attack import NOT_TRIED, Attack, AttackResult, Observation, judge
@@ -34,6 +35,8 @@ from cellwall.redteam.outside import (
 Observations: TypeAlias = Mapping[str, Observation]
 Attacks: TypeAlias = Sequence[Attack]
 _NO_NAMESPACES = Observation("lacks", "unshare of util-linux, for the control")
+_UNSEEN = Observation("broken", "its process was not seen from outside")
+_KILLED = "SIGSYS"
 _READY_WITHIN_S = 60.0
 _EGRESS_DOMAIN = "example.org"
 _PLANTED = ("/planted", "/usr/planted", "/etc/planted")
@@ -75,9 +78,7 @@ async def _control(
     prefix: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> dict[str, Observation]:
-    return await anyio.to_thread.run_sync(
-        partial(run_outside, program, facts, prefix=prefix, env=env)
-    )
+    return await in_thread(partial(run_outside, program, facts, prefix=prefix, env=env))
 
 
 async def _disposable(
@@ -95,10 +96,30 @@ async def _disposable(
 
 async def _kernel_calls(host: TrialHost, attacks: Attacks) -> list[AttackResult]:
     control = await _disposable(attacks, "kernel_calls")
-    before = os.uname().nodename
-    attempt = await run_inside(host, "kernel_calls", facts_for(attacks))
+    before, witness = os.uname().nodename, ProcessWitness()
+    attempt = await run_watched(host, "kernel_calls", facts_for(attacks), witness)
     effects = [] if os.uname().nodename == before else ["the host has another name"]
-    return _judge_all(attacks, control, attempt, effects)
+    if not witness.can_see:  # a host that hides processes from their own user
+        return _judge_all(attacks, control, attempt, effects)
+    results = []
+    for attack in attacks:
+        seen = attempt.get(attack.key, NOT_TRIED)
+        changed: list[str] = list(effects)
+        if witness.sees(attack.key):
+            changed += witness.effects(attack.key)
+            if attack.key.startswith("clone") and witness.has_child(attack.key):
+                changed.append("a child in another namespace")
+        elif seen.words != _KILLED:
+            seen = _UNSEEN
+        results.append(
+            judge(
+                attack,
+                control=control.get(attack.key, NOT_TRIED),
+                attempt=seen,
+                effects=changed,
+            )
+        )
+    return results
 
 
 async def _set_id(host: TrialHost, attacks: Attacks) -> list[AttackResult]:
@@ -136,8 +157,8 @@ async def _hold_targets(
         "ipc_key": 0x48000000 | secrets.randbits(24),
         "workspace": host.new_folder("targets"),
     }
-    made = await anyio.to_thread.run_sync(
-        stack.enter_context, holding("host_targets", facts_for((), **shared))
+    made = await in_thread(
+        partial(stack.enter_context, holding("host_targets", facts_for((), **shared)))
     )
     return shared, made
 
@@ -191,6 +212,9 @@ async def _files(host: TrialHost, attacks: Attacks) -> list[AttackResult]:
 
 async def _writes(host: TrialHost, attacks: Attacks) -> list[AttackResult]:
     control = await _disposable(attacks, "writes", copy=True)
+    if not control and os.geteuid() != 0:
+        # No overlay for this user, who cannot write to files of the host without one either.
+        control = await _disposable(attacks, "writes")
     before = _present(*_PLANTED)
     attempt = await run_inside(host, "writes", facts_for(attacks))
     effects = [f"{path} was written" for path in _present(*_PLANTED) if path not in before]
@@ -201,11 +225,25 @@ async def _network(host: TrialHost, attacks: Attacks) -> list[AttackResult]:
     with HostServers() as servers:
         facts = facts_for(attacks, **servers.facts)
         control = await _control("network", {**facts, "control": True})
+        control |= await _with_own_network(attacks, control)
         before = servers.contacts
         attempt = await run_inside(host, "network", facts)
         count = servers.contacts - before
     effects = [f"{count} contacts with servers of the host"] if count else []
     return _judge_all(attacks, control, attempt, effects)
+
+
+async def _with_own_network(attacks: Attacks, control: Observations) -> Observations:
+    """The control of sockets that only root of a network namespace may open, for other users."""
+    raw = [
+        attack
+        for attack in attacks
+        if attack.key.startswith(("socket-", "bring-"))
+        and control.get(attack.key, NOT_TRIED).kind == "refused"
+    ]
+    if not raw or os.geteuid() == 0:
+        return {}
+    return await _disposable(raw, "network", network=True)
 
 
 async def _own_network(host: TrialHost, attacks: Attacks) -> list[AttackResult]:

@@ -19,6 +19,7 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.cli.blast_radius import blast_radius
 from cellwall.interfaces.cli.options import json_option
 from cellwall.interfaces.cli.output import print_json, print_result, print_text, say
+from cellwall.interfaces.cli.policy_labels import draw_labels, labels
 from cellwall.interfaces.cli.policy_trust import trust, untrust
 from cellwall.interfaces.cli.policy_writing import init, learn
 from cellwall.interfaces.terminal import one_line
@@ -152,18 +153,42 @@ Exit codes:
 @_policy_option
 @_cwd_option
 @_outside_option
+@click.option("--session", metavar="ID", default=None, help="Judge by the labels of this session.")
 @json_option("Print one decision as JSON.")
 def explain(
-    *, call: str, files: tuple[str, ...], cwd: str | None, outside: bool, as_json: bool
+    *,
+    call: str,
+    files: tuple[str, ...],
+    cwd: str | None,
+    outside: bool,
+    session: str | None,
+    as_json: bool,
 ) -> int:
-    """Show the parts of a call as a tree, with the verdict and the rule for each part."""
+    """Show the parts of a call as a tree, with the verdict and the rule for each part.
+
+    Below it are the labels that the call brings into a session (see: cellwall policy labels).
+    """
+    from cellwall.admin.label_review import LabelReview
+
     where = os.path.abspath(cwd or os.getcwd())
     rules: Policy = effective_policy(named=files, cwd=where, environ=os.environ)
     _tell_untrusted(files, where)
     _tell_expired(rules)
-    decision = rules.check(parse_call(call, cwd=where, home=_home()), outside=outside)
-    print_result(decision_json(decision), draw(decision), as_json=as_json)
-    return EXIT_CODES[decision.verdict]
+    parsed = parse_call(call, cwd=where, home=_home())
+    decision = rules.check(parsed, outside=outside)
+    brought, flow = LabelReview().explain(parsed, session_id=session, is_inside=not outside)
+    text = draw(decision)
+    if brought.sources:
+        text += f"\nlabels that it brings:\n{draw_labels(brought)}"
+    if flow is not None:
+        text += f"{flow.verdict.word}: {escaped(flow.reason)}  [{flow.rule}]\n"
+    fields = {
+        **decision_json(decision),
+        "labels": brought.to_json(),
+        "rule_of_two": None if flow is None else dict(flow.to_json()),
+    }
+    print_result(fields, text, as_json=as_json)
+    return EXIT_CODES[max(decision.verdict, Verdict.ALLOW if flow is None else flow.verdict)]
 
 
 def _tell_untrusted(files: Sequence[str], cwd: str) -> None:
@@ -324,5 +349,5 @@ def _case_lines(tried: Tried, table: str) -> str:
     )
 
 
-for command in (init, learn, trust, untrust, blast_radius):
+for command in (init, labels, learn, trust, untrust, blast_radius):
     policy.add_command(command)

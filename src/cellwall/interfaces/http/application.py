@@ -149,6 +149,7 @@ def make_application(
                     accounts.pairings,
                     app.settings,
                     policy=default_policy(app),
+                    owns=sandboxes.is_owner,
                 ),
                 connections=ConnectionAdmin(app.store.home, app.settings),
                 secrets=OwnedSecrets(app.store.home, app.settings, audit=app.audit),

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query
 from cellwall.core.accounts import ApprovalRecord, Viewer
 from cellwall.core.approvals import Answer, AnswerKind, Question
 from cellwall.core.errors import BadInput, NotFound
-from cellwall.core.types import REMOTE_INTERFACES, Permission
+from cellwall.core.types import Permission
 from cellwall.interfaces.http.approval_records import Unanswered
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.lookups import (
@@ -32,6 +32,7 @@ from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.policy_routes import rule_place
 from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.service import CurrentService, Service
+from cellwall.interfaces.http.shown_questions import is_shown, shown_questions
 from cellwall.runtime.approval_board import VIA
 from cellwall.runtime.approval_queue import chosen_rule
 
@@ -59,18 +60,13 @@ async def list_approvals(
     return ApprovalList(approvals=[approval_body(each) for each in found])
 
 
-def shown_questions(service: Service, caller: Caller) -> list[Question]:
-    """The open questions that the caller can see, the oldest first."""
-    return [each for each in service.board.waiting() if _is_shown(service, caller, each)]
-
-
 @routes.get("/approvals/{approval_id}")
 async def get_approval(
     service: CurrentService, caller: CurrentCaller, approval_id: str
 ) -> Approval | EndedApproval:
     """One question, open or ended."""
     found = service.board.find(approval_id)
-    if found is not None and _is_shown(service, caller, found):
+    if found is not None and is_shown(service, caller, found):
         return approval_body(found)
     record = await _find_record(service, caller, approval_id)
     return _ended(record, await _names(service, [record]))
@@ -115,7 +111,7 @@ async def answer_approval(
 async def find_question(service: Service, caller: Caller, approval_id: str) -> Question:
     """An open question that the caller can see; an unknown and a foreign one raise alike."""
     found = service.board.find(approval_id)
-    if found is None or not _is_shown(service, caller, found):
+    if found is None or not is_shown(service, caller, found):
         await _find_record(service, caller, approval_id)
         raise _unknown()
     return found
@@ -177,14 +173,6 @@ def _ended(record: ApprovalRecord, names: Mapping[str, str]) -> EndedApproval:
         answered_by=None if by is None else names.get(by),
         reason="" if given is not None else _REASONS.get(record.answer or "", ""),
     )
-
-
-def _is_shown(service: Service, caller: Caller, question: Question) -> bool:
-    asker = question.principal
-    # A user of this machine may have the name of an account; that does not make them one person.
-    is_own = asker.name == caller.identity.name and asker.interface in REMOTE_INTERFACES
-    is_shared = service.sandboxes.is_shared(caller.identity, question.session_id)
-    return is_own or is_shared or may(service, caller, Permission.AUDIT_READ)
 
 
 def approval_body(question: Question) -> Approval:

@@ -74,5 +74,9 @@ async def remove_pairing(service: CurrentService, caller: CurrentCaller, pairing
 
 def _message(body: MessageRequest) -> InboundMessage:
     return InboundMessage(
-        channel=body.channel, sender=body.sender, message=body.message, content=body.content
+        channel=body.channel,
+        sender=body.sender,
+        message=body.message,
+        content=body.content,
+        session=body.session,
     )

@@ -218,6 +218,11 @@ class OwnedSandboxes:
         """`find` without using it: its time goes on."""
         return require_own(self._live.get(name), who, what="session")
 
+    def is_owner(self, user_id: str, name: str) -> bool:
+        """Whether this sandbox is live, and this user's own."""
+        found = self._live.get(name)
+        return found is not None and found.owner_id == user_id
+
     def is_shared(self, who: Identity, name: str) -> bool:
         """Whether this sandbox is live, and shared with a team of the user."""
         found = self._live.get(name)

@@ -43,12 +43,14 @@ class GatewayTools:
         *,
         who: Callable[[], Principal],
         policy: tuple[str, ...],
+        context: str,
     ) -> None:
         """`who` makes the calls: over HTTP, the role of a user may change between two of them."""
         self._app = app
         self._servers = servers
         self._who = who
         self._policy = policy
+        self._context = context
 
     @property
     def _may_call(self) -> bool:
@@ -99,6 +101,7 @@ class GatewayTools:
             session_id=await self._servers.session_for(operation),
             policy=self._policy,
             audience="model",
+            context=self._context,
         )
         outcome = await self._app.runtime.perform(action, servers=self._servers, ask=ask)
         result = result_of(outcome, session=None)

@@ -121,6 +121,7 @@ class HttpClients:
             self._servers.of(owner_of(identity), who),
             who=lambda: sandboxes.principal,
             policy=self._policy,
+            context=sandboxes.context,
         )
 
     def _pattern(self, principal: Principal) -> Action:

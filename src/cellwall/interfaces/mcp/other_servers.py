@@ -56,9 +56,10 @@ class OtherServers:
         *,
         who: Callable[[], Principal],
         policy: tuple[str, ...],
+        context: str,
     ) -> None:
         self._app, self._lender = app, lender
-        self._who, self._policy = who, policy
+        self._who, self._policy, self._context = who, policy, context
         self._has_changed = anyio.Event()
         self._lister: ServerSession | None = None
         self._servers: ToolServers | None = None
@@ -68,7 +69,9 @@ class OtherServers:
         """Start to look after the servers; they start with the first use."""
         servers = self._servers = await self._lender.borrow(tasks)
         servers.listeners.add(self._note_change)
-        self._gateway = GatewayTools(self._app, servers, who=self._who, policy=self._policy)
+        self._gateway = GatewayTools(
+            self._app, servers, who=self._who, policy=self._policy, context=self._context
+        )
         tasks.start_soon(self._tell_changes)
         return self._gateway
 

@@ -47,7 +47,11 @@ async def serve(app: App, pattern: Action, *, with_gateway: bool = False) -> Sig
             sandboxes, others = ClientSandboxes(app, pattern), None
             if with_gateway:
                 others = OtherServers(
-                    app, OwnServers(app), who=lambda: pattern.principal, policy=pattern.policy
+                    app,
+                    OwnServers(app),
+                    who=lambda: pattern.principal,
+                    policy=pattern.policy,
+                    context=sandboxes.context,
                 )
             client = ClientSession(sandboxes, others)
             async with (

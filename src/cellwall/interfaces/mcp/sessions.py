@@ -66,7 +66,8 @@ class ClientSandboxes:
     def __init__(self, app: App, pattern: Action, *, records: SandboxRecords | None = None) -> None:
         self._app = app
         self._records = records
-        self._pattern = replace(pattern, workspace=WorkspaceRequest())
+        # The model carries content from one of its sandboxes to the other (POL-9).
+        self._pattern = replace(pattern, workspace=WorkspaceRequest(), context=new_id("ctx"))
         """The server's options; each call is derived from them."""
         self._workspace = pattern.workspace
         self._live: dict[str, ClientSandbox] = {}
@@ -77,6 +78,11 @@ class ClientSandboxes:
     def principal(self) -> Principal:
         """Who makes the calls."""
         return self._pattern.principal
+
+    @property
+    def context(self) -> str:
+        """The conversation whose labels all calls of the client share."""
+        return self._pattern.context
 
     def act_as(self, principal: Principal) -> None:
         """Further calls are made by this principal: the same user, whose role may have changed."""
@@ -162,6 +168,7 @@ class ClientSandboxes:
                     await self.end(sandbox)
                 except Exception as error:  # noqa: BLE001  # the others must end as well
                     failed = error
+        self._app.runtime.labels.end_context(self.context)
         if failed is not None:
             raise failed
 

@@ -13,6 +13,7 @@ import anyio
 
 from cellwall.core.cancellation import cancelled_by, check_cancelled
 from cellwall.core.errors import BadInput
+from cellwall.core.labels import LabelSet
 from cellwall.core.languages import canonical
 from cellwall.core.packages import parse_request
 from cellwall.core.text import to_bytes
@@ -53,6 +54,11 @@ class AsyncSandbox:
         self.files = AsyncFiles(host)
         self.skills = AsyncSkills(host)
         self.packages = AsyncPackages(host)
+
+    @property
+    def labels(self) -> LabelSet:
+        """What the sandbox has read, and where it can send data, each with its source (POL-9)."""
+        return self._host.labels
 
     @classmethod
     def create(

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar,
 
 from cellwall.core.files import FileChange
 from cellwall.core.forks import call_in_child
+from cellwall.core.labels import LabelSet
 from cellwall.interfaces.sdk import asynchronous
 from cellwall.interfaces.sdk.asynchronous import (
     AsyncSandbox,
@@ -265,6 +266,11 @@ class Sandbox(_Facade[AsyncSandbox]):
         self.files = Files(sandbox.files)
         self.skills = Skills(sandbox.skills)
         self.packages = Packages(sandbox.packages)
+
+    @property
+    def labels(self) -> LabelSet:
+        """What the sandbox has read, and where it can send data, each with its source (POL-9)."""
+        return self._core.labels
 
     @classmethod
     def create(cls, **options: Unpack[CreateOptions]) -> Self:

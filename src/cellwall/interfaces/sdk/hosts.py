@@ -20,6 +20,7 @@ import cellwall
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
+from cellwall.core.labels import LabelSet
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
 from cellwall.core.ports import ApproverPort
 from cellwall.core.types import (
@@ -43,6 +44,7 @@ from cellwall.interfaces.supervisor.client import raise_for_error
 from cellwall.interfaces.supervisor.codec import Operation, decode_outcome, encode_operation
 from cellwall.runtime import wiring
 from cellwall.runtime.home import start_supervisor, state_home
+from cellwall.runtime.session_labels import recorded_labels
 
 _MAX_FRAME_BYTES = 256 * 1024 * 1024
 
@@ -83,6 +85,10 @@ class Host(Protocol):
         sink: OutputSink | None = None,
     ) -> Outcome:
         """One action through the runtime's steps; every operation goes this way."""
+
+    @property
+    def labels(self) -> LabelSet:
+        """What the sandbox has read, and where it can send data (POL-9)."""
 
     def waiting(self) -> AbstractContextManager[None]:
         """For a wait outside of an action: the block is left early when the sandbox ends."""
@@ -166,6 +172,10 @@ class LocalHost:
             await host.end()
             raise
         return host
+
+    @property
+    def labels(self) -> LabelSet:
+        return self._app.runtime.labels.of_session(self.id)
 
     def waiting(self) -> AbstractContextManager[None]:
         return self._live.entered()
@@ -306,6 +316,10 @@ class RemoteHost:
         """A sandbox that a process of this user created before."""
         await _ask({"do": "attach", "id": sandbox_id})
         return cls(sandbox_id, ends_with_block=False)
+
+    @property
+    def labels(self) -> LabelSet:
+        return recorded_labels(state_home(os.environ), self.id)
 
     def waiting(self) -> AbstractContextManager[None]:
         return nullcontext()

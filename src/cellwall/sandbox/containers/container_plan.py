@@ -17,8 +17,9 @@ def container_plan(walls: Walls, job: Job, *, life_number: int) -> bytes:
     plan = Plan()
     plan.step("life", life_number)
     plan.files(job.files)
-    if job.mount.dir_fd is not None:
+    if job.mount.dir_fd is not None and not walls.is_gvisor:
         # The engine has resolved the path again: it must still be the directory that was checked.
+        # gVisor numbers devices itself; the directory is one of the state folder's own.
         plan.step("expect", "/workspace", *identity_of(job.mount.dir_fd))
     cell_plan.plan_watch(plan, job.limits, job.mount)
     # Into a memory file system of this container, on which Landlock allows no writing.

@@ -38,6 +38,7 @@ class EngineChoice:
     runtime: str
     has_user_namespace: bool
     root_ids: tuple[int, int] | None
+    is_podman: bool = False
 
 
 def find_engine(settings: NativeSettings, environ: Mapping[str, str]) -> Engine:
@@ -68,6 +69,16 @@ def judge_engine(settings: NativeSettings, facts: EngineFacts, *, has_kvm: bool)
             "cgroup v2 with delegation; see docs/guides/backends.md.",
             code="CW-LAYER-CGROUP",
         )
+    if settings.backend == "gvisor":
+        # The Sentry, gVisor's kernel, has a user namespace of its own in any case. The engine's
+        # would keep gVisor's file server from the state folder, which is closed to other users.
+        if facts.has_user_namespace:
+            raise LayerMissing(
+                "gVisor cannot reach the state folder from the user namespace of this engine",
+                hint="For gVisor, use a Docker daemon without userns-remap.",
+                code="CW-LAYER-GVISOR",
+            )
+        return EngineChoice(runtime, has_user_namespace=False, root_ids=None)
     if not facts.has_user_namespace and not settings.dangerously_without_user_namespace:
         raise LayerMissing(
             "the container engine gives containers no user namespace of their own",
@@ -76,7 +87,7 @@ def judge_engine(settings: NativeSettings, facts: EngineFacts, *, has_kvm: bool)
             "sandbox.dangerously_without_user_namespace = true.",
             code="CW-LAYER-USERNS",
         )
-    return EngineChoice(runtime, facts.has_user_namespace, facts.root_ids)
+    return EngineChoice(runtime, facts.has_user_namespace, facts.root_ids, facts.is_podman)
 
 
 def _runtime(backend: Backend, facts: EngineFacts, *, has_kvm: bool) -> str:
@@ -85,7 +96,8 @@ def _runtime(backend: Backend, facts: EngineFacts, *, has_kvm: bool) -> str:
         if not found:
             raise LayerMissing(
                 "the container engine has no runtime `runsc`, which is gVisor",
-                hint='Install runsc, add {"runtimes": {"runsc": {"path": "/usr/bin/runsc"}}} to '
+                hint='Install runsc, add {"runtimes": {"runsc": {"path": "/usr/bin/runsc", '
+                '"runtimeArgs": ["--network=none", "--host-uds=open"]}}} to '
                 "/etc/docker/daemon.json and restart Docker.",
                 code="CW-LAYER-GVISOR",
             )
@@ -151,7 +163,10 @@ def container_walls(
     return cell_plan.Walls(
         outer=outer_wall.OuterWall("", outer_wall.survey(), owner),
         landlock_abi=abi,
-        seccomp_filter=seccomp.build(seccomp.host_arch(), open_files=open_files),
+        seccomp_filter=seccomp.build(
+            seccomp.host_arch(), open_files=None if is_gvisor else open_files
+        ),
+        is_gvisor=is_gvisor,
         cgroup=True,
         tmp_bytes=settings.tmp_bytes,
         shm_bytes=settings.shm_bytes,

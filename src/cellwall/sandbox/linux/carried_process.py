@@ -65,12 +65,10 @@ class CarriedProcess:
     async def receive(self) -> bytes:
         # Attack: a flood without a pause would keep the event loop from all other tasks. Each
         # chunk is one of its callbacks.
-        chunk: bytes | None = None
         if not self._task.is_ended:
-            with self._until_end():
-                chunk = await self._output.read()
-        if chunk is not None:
-            return chunk
+            chunk = await self._output.read()  # nothing at the end of the program as well
+            if chunk or not self._task.is_ended:
+                return chunk
         # A process that the program left behind may still hold the pipe.
         await anyio.lowlevel.checkpoint()
         with suppress(BlockingIOError):
@@ -104,7 +102,7 @@ class CarriedProcess:
 
     @contextmanager
     def _until_end(self) -> Iterator[None]:
-        """Waits inside end with the program."""
+        """A wait for room in the pipe ends with the program."""
         with anyio.CancelScope() as scope:
             self._waiting.add(scope)
             try:
@@ -115,6 +113,7 @@ class CarriedProcess:
     async def _watch(self) -> None:
         """Only init is believed about the end of the program."""
         await self._handle_until_end()
+        self._output.wake()
         for scope in list(self._waiting):
             scope.cancel()
 

@@ -41,10 +41,14 @@ def docker_daemon(*options: str) -> Iterator[str]:
     folder.chmod(0o711)  # root of a container is another uid there, and reaches its data
     socket = folder / "s"
     (folder / "subids").write_text("nobody:300000:65536\nnogroup:300000:65536\n")
+    runsc = folder / "runsc"
+    runsc.write_text('#!/bin/sh\nexec runsc --network=none --host-uds=open "$@"\n')
+    runsc.chmod(0o755)
     command = [
         "unshare", "--mount", "sh", "-c", _SCRIPT, "sh", str(folder),
         "dockerd", "--data-root", str(folder / "data"), "--exec-root", str(folder / "exec"),
         "--pidfile", str(folder / "pid"), "--host", f"unix://{socket}", *_OPTIONS, *options,
+        f"--add-runtime=runsc={runsc}",
     ]  # fmt: skip
     with (folder / "log").open("wb") as log:
         daemon = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

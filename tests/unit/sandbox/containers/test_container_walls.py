@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -34,6 +35,13 @@ GOOD = EngineFacts(
     has_limits=True,
     root_ids=(300_000, 300_000),
 )
+
+
+def fit_for(backend: str) -> EngineFacts:
+    """gVisor's file server must reach the state folder: no user namespace of the engine."""
+    return replace(GOOD, has_user_namespace=backend != "gvisor")
+
+
 LAYERS = HostLayers(None, 4, Choice("none", {}))
 
 
@@ -44,16 +52,18 @@ LAYERS = HostLayers(None, 4, Choice("none", {}))
         ("container", {"has_user_namespace": False}, True, "CW-LAYER-USERNS"),
         ("container", {"has_limits": False}, True, "CW-LAYER-CGROUP"),
         ("gvisor", {"runtimes": frozenset({"runc"})}, True, "CW-LAYER-GVISOR"),
-        ("gvisor", {"has_user_namespace": False}, True, "CW-LAYER-USERNS"),
+        ("gvisor", {"has_user_namespace": True}, True, "CW-LAYER-GVISOR"),
+        ("gvisor", {"has_limits": False}, True, "CW-LAYER-CGROUP"),
         ("kvm", {}, False, "CW-LAYER-KVM"),
         ("kvm", {"runtimes": frozenset({"runc"})}, True, "CW-LAYER-KVM"),
     ],
 )
 def test_engine_that_lacks_a_wall_is_refused_with_a_hint(backend, change, has_kvm, code) -> None:
     settings = replace(SETTINGS, backend=backend)
-    assert judge_engine(settings, GOOD, has_kvm=True)
+    good = fit_for(backend)
+    assert judge_engine(settings, good, has_kvm=True)
     with pytest.raises(LayerMissing) as refused:
-        judge_engine(settings, replace(GOOD, **change), has_kvm=has_kvm)
+        judge_engine(settings, replace(good, **change), has_kvm=has_kvm)
     assert refused.value.code == code
     assert refused.value.hint
 
@@ -64,7 +74,7 @@ def test_engine_that_lacks_a_wall_is_refused_with_a_hint(backend, change, has_kv
 )
 def test_backend_names_the_runtime(backend: str, runtime: str) -> None:
     settings = replace(SETTINGS, backend=backend)
-    assert judge_engine(settings, GOOD, has_kvm=True).runtime == runtime
+    assert judge_engine(settings, fit_for(backend), has_kvm=True).runtime == runtime
 
 
 @pytest.mark.requirement("ISO-11", "CFG-1")
@@ -119,6 +129,7 @@ SPEC = ContainerSpec(
     shm_bytes=1 << 20,
     file_bytes=10,
     kernel=(6, 1),
+    open_files=512,
 )
 
 
@@ -139,6 +150,18 @@ def test_request_holds_every_wall() -> None:
     assert request["User"] == "1000:1000"
     assert request["Env"] == []
     assert not {"CapAdd", "Devices", "PortBindings", "PidMode", "UsernsMode"} & host.keys()
+
+
+@pytest.mark.requirement("ISO-11")
+def test_podman_gets_the_same_walls_in_its_own_words() -> None:
+    host = container_request.container_request(replace(SPEC, profile_path="/p"))["HostConfig"]
+    seccomp, masks = host["SecurityOpt"][1:]
+    assert seccomp == "seccomp=/p"
+    assert masks.removeprefix("mask=").split(":") == host["MaskedPaths"]
+    assert "nr_inodes" not in str(host["Tmpfs"])
+    docker = container_request.container_request(SPEC)["HostConfig"]
+    changed = {name for name in host if host[name] != docker[name]}
+    assert changed == {"SecurityOpt", "Tmpfs"}
 
 
 def test_only_a_private_workspace_is_mounted_for_writing() -> None:
@@ -205,6 +228,18 @@ def test_limit_that_the_engine_did_not_apply_is_a_refusal(tmp_path, ignored) -> 
     with pytest.raises(LayerMissing, match=ignored) as refused:
         container_cell.engine_group(membership, mounts)
     assert refused.value.code == "CW-LAYER-CGROUP"
+
+
+@pytest.mark.requirement("ISO-1", "ISO-4")
+def test_container_that_shares_a_namespace_with_us_or_is_root_is_a_refusal() -> None:
+    own, names = os.getpid(), frozenset(container_cell.NAMESPACES)
+    container_cell.check_identity(own, 301_000, names)
+    with pytest.raises(LayerMissing, match="root of this host"):
+        container_cell.check_identity(own, 0, names)
+    for name in names:
+        with pytest.raises(LayerMissing, match=name) as refused:
+            container_cell.check_identity(own, 301_000, names - {name})
+        assert refused.value.code == "CW-LAYER-NAMESPACE"
 
 
 def test_process_in_no_known_hierarchy_has_no_group() -> None:

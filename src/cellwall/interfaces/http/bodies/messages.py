@@ -20,6 +20,12 @@ class MessageRequest(RequestBody):
     sender: str = Field(min_length=1, max_length=_MAX_NAME, description="as the channel knows it")
     message: str = Field(min_length=1, max_length=_MAX_NAME, description="the channel's own id")
     content: str = Field(max_length=_MAX_CONTENT, description="in the raw form of the channel")
+    session: str | None = Field(
+        default=None,
+        max_length=64,
+        description="the sender's session in which an agent works with it; the session has read "
+        "the message from then on",
+    )
     model_config = examples(
         {"channel": "plain", "sender": "4711", "message": "17", "content": "What is due today?"}
     )

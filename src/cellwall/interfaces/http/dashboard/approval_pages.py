@@ -27,7 +27,6 @@ from cellwall.interfaces.http.approval_routes import (
     approval_body,
     find_question,
     list_approvals,
-    shown_questions,
 )
 from cellwall.interfaces.http.bodies.lookups import AnswerName, AnswerRequest, EndedApprovalList
 from cellwall.interfaces.http.dashboard.browser import (
@@ -39,6 +38,7 @@ from cellwall.interfaces.http.dashboard.decision_tree import tree_of
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
 from cellwall.interfaces.http.dashboard.templating import with_query
 from cellwall.interfaces.http.policy_routes import rule_place, service_policy
+from cellwall.interfaces.http.shown_questions import shown_questions
 from cellwall.runtime.policies import Layer, Policy
 from cellwall.runtime.questions import is_text_whole
 

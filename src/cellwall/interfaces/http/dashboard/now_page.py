@@ -23,13 +23,13 @@ from fastapi.responses import RedirectResponse
 from cellwall.admin.accounts import Identity
 from cellwall.admin.live_view import LiveSnapshot
 from cellwall.core.types import Permission
-from cellwall.interfaces.http.approval_routes import shown_questions
 from cellwall.interfaces.http.bodies.base import body_of
 from cellwall.interfaces.http.bodies.stops import StopRequest
 from cellwall.interfaces.http.callers import Caller
 from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBrowser, CurrentForm
 from cellwall.interfaces.http.dashboard.pages import PageRoute, render
 from cellwall.interfaces.http.dashboard.templating import NOTHING, environment, number, span
+from cellwall.interfaces.http.shown_questions import shown_questions
 from cellwall.interfaces.http.stop_routes import lift_stop, read_stop, stop_everything
 from cellwall.interfaces.http.waiting import CountedStream
 

@@ -26,6 +26,7 @@ from cellwall.interfaces.http.dashboard.browser import (
 from cellwall.interfaces.http.dashboard.templating import environment
 from cellwall.interfaces.http.problems import RefusedOutcome, record_denial, status_of
 from cellwall.interfaces.http.service import service_of
+from cellwall.interfaces.http.shown_questions import shown_questions
 
 THEME_COOKIE = "cellwall_theme"
 THEMES = ("auto", "light", "dark")
@@ -105,8 +106,6 @@ def _is_shown(entry: NavigationEntry, browser: BrowserSession | None) -> bool:
 
 
 def _waiting(browser: BrowserSession) -> int:
-    from cellwall.interfaces.http.approval_routes import shown_questions  # noqa: PLC0415  # a cycle otherwise
-
     return len(shown_questions(browser.service, browser.caller))
 
 

@@ -19,6 +19,7 @@ from cellwall.admin import audit_queries
 from cellwall.admin.live_view import happenings
 from cellwall.core.errors import NotFound
 from cellwall.core.files import FileOperation
+from cellwall.core.labels import Label, LabelSet
 from cellwall.core.types import Permission
 from cellwall.interfaces.http.bodies.sessions import DiffBody, Session
 from cellwall.interfaces.http.dashboard.browser import BrowserSession, CurrentBrowser
@@ -27,7 +28,7 @@ from cellwall.interfaces.http.dashboard.pages import PageRoute, render
 from cellwall.interfaces.http.dashboard.session_facts import (
     asked_hosts,
     guard_findings,
-    information_flow,
+    labels_in_records,
     served_packages,
 )
 from cellwall.interfaces.http.dashboard.templating import with_query
@@ -122,7 +123,9 @@ async def session_page(
         hosts=asked_hosts(bodies),
         packages=served_packages(bodies),
         findings=guard_findings(bodies),
-        flow=information_flow(bodies),
+        labels=_labels(browser, session_id, bodies),
+        label_kinds=tuple(Label),
+        rule_of_two=browser.service.app.runtime.labels.mode,
         may_end=browser.may(Permission.SANDBOX_EXECUTE),
     )
 
@@ -132,6 +135,14 @@ async def end_page(browser: CurrentBrowser, session_id: str) -> Response:
     """End a session with everything in it."""
     await end_session(browser.service, browser.caller, session_id, erase=False)
     return RedirectResponse(_LIST, status_code=303)
+
+
+def _labels(
+    browser: BrowserSession, session_id: str, bodies: Sequence[Mapping[str, Any]]
+) -> LabelSet:
+    """As the rules see them; of an ended session, as they were recorded."""
+    live = browser.service.app.runtime.labels.of_session(session_id)
+    return live if live.sources else labels_in_records(bodies)
 
 
 async def _own_session(browser: BrowserSession, session_id: str) -> Session | None:

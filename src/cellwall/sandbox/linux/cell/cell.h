@@ -88,6 +88,7 @@ int move_down(int fd, int lowest);
  * and terminals only. A unix socket among them would let code send descriptors to the host, and closing
  * such a descriptor (a TCP socket with SO_LINGER) blocks the receiving process (ISO-13). */
 #define LAST_GIVEN_FD 4
+#define LAST_FD 0x7fffffff /* of close_range: gVisor refuses higher numbers */
 #define FIRST_OWN_FD 5
 #define FIRST_PARKED_FD 8
 #define FIRST_SENT_FD 64 /* in the shim and in a new cell: descriptors sent with a plan */

@@ -90,7 +90,7 @@ static void await_release(const struct cell *cell) {
   unsigned high = (unsigned)(report_fd < cell->life ? cell->life : report_fd);
   if (low > 0) syscall(SYS_close_range, 0, low - 1, 0);
   if (high > low + 1) syscall(SYS_close_range, low + 1, high - 1, 0);
-  syscall(SYS_close_range, high + 1, ~0u, 0);
+  syscall(SYS_close_range, high + 1, LAST_FD, 0);
   struct pollfd waits[2] = {{report_fd, POLLIN, 0}, {cell->life, POLLIN, 0}};
   char text[MAX_WORD_BYTES];
   while (poll(waits, 2, -1) >= 0 || errno == EINTR) {

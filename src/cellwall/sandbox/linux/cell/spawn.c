@@ -73,11 +73,11 @@ static int enter(struct program *program, int terminal, int kept_fd) {
     if (dup2(from, number) < 0) return errno;
     if (number >= 3) first_closed = (unsigned)number + 1;
   }
-  if (kept_fd < 0) return syscall(SYS_close_range, first_closed, ~0u, 0) != 0 ? errno : 0;
+  if (kept_fd < 0) return syscall(SYS_close_range, first_closed, LAST_FD, 0) != 0 ? errno : 0;
   if (kept_fd > (int)first_closed &&
       syscall(SYS_close_range, first_closed, kept_fd - 1, 0) != 0)
     return errno;
-  return syscall(SYS_close_range, kept_fd + 1, ~0u, 0) != 0 ? errno : 0;
+  return syscall(SYS_close_range, kept_fd + 1, LAST_FD, 0) != 0 ? errno : 0;
 }
 
 /* A pseudo-terminal of the cell's own devpts; the master goes to the supervisor. */

@@ -1,0 +1,42 @@
+"""Messages of an untrusted peer are read as the SDK reads them (SRV-7)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from cellwall.parsing.jsonrpc import parse_message
+
+# Each key with values of the right and of other kinds; None: without the key.
+KEYS = {
+    "jsonrpc": ('"2.0"', '"1.0"', None),
+    "id": ("1", '"a"', "1.5", "null", None),
+    "method": ('"m"', "1", None),
+    "params": ("{}", '{"result": 1}', "[]", None),
+    "result": ("{}", '{"method": "x"}', "1", None),
+    "error": ('{"code": 1, "message": "x"}', "{}", None),
+    "r\\u0065sult": ("{}", None),
+    "\\u0065rror": ('{"code": 1, "message": "x"}', None),
+}
+
+
+@pytest.mark.requirement("SRV-7")
+def test_a_message_with_any_keys_is_of_the_kind_that_the_sdk_finds() -> None:
+    kinds: set[str] = set()
+    for values in itertools.product(*KEYS.values()):
+        pairs = zip(KEYS, values, strict=True)
+        text = "{" + ", ".join(f'"{key}": {value}' for key, value in pairs if value) + "}"
+        try:
+            wanted = jsonrpc_message_adapter.validate_json(text, by_name=False)
+        except ValueError:
+            wanted = None
+        found = parse_message(text.encode())
+        if isinstance(found, SessionMessage):
+            assert found.message == wanted, text
+            kinds.add(type(wanted).__name__)
+        else:  # an error, where the SDK reads nothing, or an id that it would ignore
+            assert wanted is None or '"id"' in text, text
+    assert kinds == {"JSONRPCRequest", "JSONRPCNotification", "JSONRPCResponse", "JSONRPCError"}
