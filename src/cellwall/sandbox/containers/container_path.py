@@ -213,7 +213,7 @@ class ContainerPath:
 
     async def run(self, request: RunRequest) -> RunResult:
         action, mount = request.action, request.mount
-        program, code = jobs.program_of(action)
+        program, code = jobs.program_of(action, only_deno=self._settings.only_deno)
         await anyio.to_thread.run_sync(self._host.ready)
         walls, user = self._host.walls(
             open_files=action.limits.open_files, uid_offset=request.slot.number
