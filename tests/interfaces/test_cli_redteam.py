@@ -19,14 +19,9 @@ from cellwall.admin.redteam.trial_host import effective_toml, trial_host
 from cellwall.config.load import load_settings
 from cellwall.redteam.catalog import attacks
 from conftest import need
-from interfaces.test_cli_process import cellwall, in_process
+from interfaces.test_cli_process import in_process
 
 LANDLOCK = "files/landlock-write-own-comm"
-
-
-def redteam(*words: str, **changes: str) -> tuple[int, dict[str, Any]]:
-    done = cellwall("redteam", *words, "--json", **changes)
-    return done.returncode, json.loads(done.stdout)
 
 
 def verdicts(data: dict[str, Any]) -> dict[str, str]:
@@ -74,8 +69,9 @@ def test_an_attack_gets_through_where_the_configuration_is_weak(tmp_path: Path) 
     reports = [str(tmp_path / name) for name in ("a.xml", "a.sarif", "a.html")]
     files = dict(zip(("--junit", "--sarif", "--html"), reports, strict=True))
     words = [word for pair in files.items() for word in pair]
-    code, data = redteam("--only", "policy/sudo", "--config", str(config), *words)
-    assert (code, data["ok"], verdicts(data)) == (1, False, {"policy/sudo": "through"})
+    done = in_process("redteam", "--only", "policy/sudo", "--config", str(config), "--json", *words)
+    data = json.loads(done.stdout)
+    assert (done.returncode, data["ok"], verdicts(data)) == (1, False, {"policy/sudo": "through"})
     assert len(ET.parse(reports[0]).findall(".//failure")) == 1
     assert json.loads(Path(reports[1]).read_text())["runs"][0]["results"][0]["kind"] == "fail"
     assert "1 of 1 attacks got through" in Path(reports[2]).read_text()

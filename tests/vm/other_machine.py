@@ -14,13 +14,9 @@ import shutil
 from pathlib import Path
 
 import image
+import unpacked
 
-_PACKAGES = (
-    "bash", "bubblewrap", "busybox-static", "coreutils", "dash", "libc-bin", "libstdc++6", "mount", "python3",
-    "util-linux",
-)  # fmt: skip
-_PASSWD = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/nonexistent:/usr/sbin/nologin\n"
-_GROUP = "root:x:0:\nnogroup:x:65534:\n"
+_PACKAGES = ("bash", "bubblewrap", "libstdc++6", "python3")
 _FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-fstack-protector-strong", "-s")
 _NOT_IN_LIBRARY = ("join.c", "main.c", "pids.c", "prefork.c", "reaper.c", "shim.c")
 _PLATFORM = "manylinux_2_28"
@@ -34,39 +30,7 @@ def machine_and_name() -> tuple[image.Machine, str]:
 
 def build(machine: image.Machine) -> image.Image:
     """Make, or find in the cache, everything but the job."""
-    image.CACHE.mkdir(exist_ok=True)
-    image.install_tools(machine)
-    folder = image.CACHE / f"other-{machine.debian}"
-    root = image.CACHE / f"{folder.name}-{image.key(_PACKAGES)}.ext4"
-    if not root.exists():
-        image.say(f"unpacking a root file system for {machine.debian}")
-        _unpack(machine, folder)
-        unfinished = root.with_suffix(".part")
-        image.make_disk(folder, unfinished, image.ROOT_BYTES, as_root=image.root_words())
-        unfinished.rename(root)
-    (kernel,) = (folder / "boot").glob("vmlinuz-*")
-    (modules,) = (folder / "lib/modules").iterdir()
-    initramfs = image.initramfs(modules, folder / "bin/busybox")
-    return image.Image(kernel, initramfs, root)
-
-
-def _unpack(machine: image.Machine, folder: Path) -> None:
-    root = image.root_words()
-    image.run_program(*root, "rm", "-rf", folder)
-    options = image.CACHE / "apt.conf"
-    options.write_text(image.run_program("apt-config", "dump", "Acquire"))
-    packages = ",".join((*_PACKAGES, f"linux-image-cloud-{machine.debian}"))
-    image.run_program(
-        *root, "mmdebstrap", "--variant=extract", f"--architectures={machine.debian}",
-        f"--include={packages}", f"--aptopt={options}", image.codename(), folder,
-        *image.apt_sources(),
-    )  # fmt: skip
-    for name in ("proc", "sys", "run", "root", "job"):
-        (folder / name).mkdir(exist_ok=True)
-    if not (folder / "bin/sh").exists():  # made by a script of its package
-        (folder / "bin/sh").symlink_to("dash")
-    (folder / "etc/passwd").write_text(_PASSWD)
-    (folder / "etc/group").write_text(_GROUP)
+    return unpacked.build(machine, "other", _PACKAGES)
 
 
 def job_disk(target: Path, name: str) -> None:
