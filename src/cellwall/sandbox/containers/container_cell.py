@@ -32,6 +32,7 @@ from cellwall.sandbox.linux.programs import cell_program
 from cellwall.sandbox.linux.run_cgroup import read_text
 from cellwall.sandbox.linux.run_io import RunIO
 
+CONTAINER_PREFIX = "cellwall-"
 _JOIN_WITHIN_S = 20.0
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 _LIMIT_FILES = {
@@ -89,7 +90,7 @@ class ContainerCell(PreparedCell):
             self._begin_attending(theirs)
             theirs.close()
             # (3)
-            name = f"cellwall-{self._entry.id}"
+            name = f"{CONTAINER_PREFIX}{self._entry.id}"
             self._container = self._engine.create(name, request)
             self._engine.start(self._container)
             # (4)

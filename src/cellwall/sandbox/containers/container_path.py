@@ -19,9 +19,14 @@ from cellwall.core.skills import Skill
 from cellwall.core.types import Action, WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox import languages
 from cellwall.sandbox.containers import root_image
-from cellwall.sandbox.containers.container_cell import ContainerCell, kernel_version
+from cellwall.sandbox.containers.container_cell import (
+    CONTAINER_PREFIX,
+    ContainerCell,
+    kernel_version,
+)
 from cellwall.sandbox.containers.container_plan import container_plan
 from cellwall.sandbox.containers.container_request import (
+    LABEL,
     ContainerSpec,
     ReadOnlyBind,
     container_request,
@@ -98,8 +103,17 @@ class ContainerHost:
                 os.makedirs(self._directory, mode=0o700, exist_ok=True)
                 if choice.is_podman:
                     self._write_profile()
+                self._sweep(engine)
                 self._ready = ReadyEngine(engine, choice, image)
             return self._ready
+
+    def _sweep(self, engine: Engine) -> None:
+        """A supervisor that was killed between the two requests has left a container behind that
+        never ran; the engine removes all others at their end (ISO-8)."""
+        live = {f"{CONTAINER_PREFIX}{name}" for name in self.ledger.live()}
+        for name, container in engine.not_running(f"{LABEL}={self.ledger.tag}"):
+            if name not in live:
+                engine.remove(container)
 
     def _write_profile(self) -> None:
         fresh = f"{self._profile}.{os.getpid()}"

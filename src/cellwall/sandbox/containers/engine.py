@@ -10,6 +10,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
 from cellwall.core.types import Json
@@ -97,6 +98,17 @@ class Engine:
         if not isinstance(made, dict) or not isinstance(made.get("Id"), str):
             raise SandboxFailed("the container engine gave no id", code="CW-ENGINE-ANSWER")
         return str(made["Id"])
+
+    def not_running(self, label: str) -> list[tuple[str, str]]:
+        """(name, id) of each container with this label that was not started, or was not removed."""
+        filters = {"label": [label], "status": ["created", "exited", "dead"]}
+        query = urlencode({"all": 1, "filters": json.dumps(filters)})
+        listed = self._ask("GET", f"/containers/json?{query}")
+        return [
+            (str(each["Names"][0]).lstrip("/"), str(each["Id"]))
+            for each in (listed if isinstance(listed, list) else ())
+            if each.get("Names")
+        ]
 
     def start(self, container: str) -> None:
         self._ask("POST", f"/containers/{container}/start")
