@@ -120,7 +120,9 @@ def test_a_search_tells_nothing_that_the_records_it_finds_do_not_show(
     assert path is not None  # the control: a record of the user has a path of the host
 
     def count(text: str) -> int:
-        return len(user.get("/v1/audit", params={"text": text, "session": session}).json()["records"])
+        return len(
+            user.get("/v1/audit", params={"text": text, "session": session}).json()["records"]
+        )
 
     assert count("needle-77") > 0
     assert count("service.toml") > 0

@@ -338,7 +338,9 @@ def test_chunks_go_with_the_segment_that_retention_deletes(home, keys, monkeypat
 
 def copies_of(home: Path, pattern: str = "*.text") -> dict[Path, bytes]:
     """Of chunks as a backup has them."""
-    return {path: path.read_bytes() for path in Path(text_folder(str(home / "audit"))).glob(pattern)}
+    return {
+        path: path.read_bytes() for path in Path(text_folder(str(home / "audit"))).glob(pattern)
+    }
 
 
 def units_with(copies: dict[Path, bytes], keys: SessionKeys, wanted: bytes, place: Path) -> int:
