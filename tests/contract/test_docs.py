@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -11,25 +10,23 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from docs import generate
 
 import cellwall
 from cellwall.config.models import SECTIONS
 from cellwall.core.limits import MIB, Limits
 from interfaces import prepared_program
+from newcomer import readme
+from newcomer.hosts import Shown
 
 ROOT = Path(__file__).parents[2]
 
 
-def generated() -> dict[Path, str]:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.documents()
-
-
 @pytest.mark.requirement("CFG-2")
 def test_generated_documents_are_current():
-    stale = [path.name for path, text in generated().items() if path.read_text("utf-8") != text]
+    stale = [
+        path.name for path, text in generate.documents().items() if path.read_text("utf-8") != text
+    ]
     assert stale == [], "run ./dev docs"
 
 
@@ -110,6 +107,49 @@ def test_commands_of_the_readme_run_as_written(programs, tmp_path):
     assert '"stdout": "42\\n"' in done.stdout
     assert "hello" in done.stdout
     assert re.search(r"cellwall diff act_\w+", done.stderr)
+
+
+@pytest.mark.slow
+def test_the_start_page_works_as_written(programs, tmp_path):
+    """All but its first command, which installs: tests/newcomer/run types that one as well."""
+    page = readme.start_page()
+    installs, _, commands = page.program.partition("\n")
+    assert installs == "./dev run"
+    clone, home = tmp_path / "clone", tmp_path / "home"
+    bin_folder = clone / ".venv/bin"
+    bin_folder.mkdir(parents=True)
+    home.mkdir()
+    (bin_folder / "cellwall").symlink_to(programs / "cellwall")
+    (bin_folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (bin_folder / "python").chmod(0o700)
+    done = subprocess.run(
+        ["sh", "-euc", commands], cwd=clone, env={**os.environ, "HOME": str(home)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert page.faults(Shown(done.returncode, done.stdout, 0.0)) == [], done.stdout
+
+
+@pytest.mark.slow
+def test_python_of_the_guide_for_embedding_runs_as_written(tmp_path):
+    text = (ROOT / "docs/guides/embed.md").read_text("utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("ok 8\nlimit wall\n", "")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("guide", ["prove", "operate"])
+def test_commands_of_the_guide_run_as_written(guide, programs, tmp_path):
+    text = (ROOT / f"docs/guides/{guide}.md").read_text("utf-8")
+    commands = "".join(re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
+    done = subprocess.run(
+        ["sh", "-euc", f"PATH={programs}:$PATH\n{commands}"], cwd=tmp_path, capture_output=True,
+        text=True, timeout=500, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done
 
 
 _SAYS_A_VERDICT = re.compile(r"cellwall (?:policy (?:check|explain)|scan)\b")

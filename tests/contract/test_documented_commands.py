@@ -27,6 +27,7 @@ _HOOK_OPTIONS = {"--agent", "--config", "--profile", "--policy", "--dangerously-
 _DEV_TEST_OPTIONS = {"--fast", "--long", "--report", "--vm"}
 _DEV_SOURCES = {
     "bench": ("bench/run.py",),
+    "docs": ("docs/site/build.py",),
     "fuzz": ("tests/fuzz/run.py", "tests/fuzz/campaigns.py"),
     "release": ("release/build.py",),
 }

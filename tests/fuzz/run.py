@@ -1,4 +1,4 @@
-"""`./dev fuzz TARGET --minutes N`: generated input against one parser, or `all` of them in turn.
+"""`./dev fuzz TARGET… --minutes N`: generated input against parsers, or `all` of them, in turn.
 
 Exit 0: no finding. 1: findings; each is saved as a file, with the command that repeats it. `--list`
 shows the targets. What the search has learnt stays in `.fuzz/`, so that a later run goes on from
@@ -27,7 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="./dev fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("target", nargs="?", metavar="TARGET", help="one of --list, or `all`")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="of --list, or `all`")
     parser.add_argument("--list", action="store_true", help="the targets, and what each one reads")
     parser.add_argument("--minutes", type=float, default=1.0, help="how long (default: 1)")
     parser.add_argument("--seed", default="1", help="any text (default: 1)")
@@ -39,17 +39,19 @@ def main() -> int:
     atexit.register(home.cleanup)  # before cellwall's own, and so run behind it
     os.environ["CELLWALL_HOME"] = home.name
     known = {**engine.described(), **{name: each.__doc__ for name, each in CAMPAIGNS.items()}}
-    if options.list or options.target is None:
+    if options.list or not options.targets:
         for name, says in known.items():
             print(f"{name:18} {says}")
         return 0 if options.list else 2
-    if options.target not in {*known, ALL}:
-        parser.error(f"there is no target {options.target}; see --list")
+    unknown = set(options.targets) - {*known, ALL}
+    if unknown:
+        parser.error(f"there is no target {min(unknown)}; see --list")
+    first = options.targets[0]
     if options.replay:
-        return engine.replay(options.target, options.replay)
-    if options.target in CAMPAIGNS:
-        return CAMPAIGNS[options.target](options.seed, options.minutes * 60)
-    names = list(engine.described()) if options.target == ALL else [options.target]
+        return engine.replay(first, options.replay)
+    if first in CAMPAIGNS:
+        return CAMPAIGNS[first](options.seed, options.minutes * 60)
+    names = list(engine.described()) if ALL in options.targets else options.targets
     return engine.fuzz(
         names,
         seconds=options.minutes * 60,

@@ -31,7 +31,7 @@ shm_bytes = "1m"
 UNPROBED = {
     *("execute.role", "execute.allowed-calls", "execute.restricted-calls"),
     *("reach.package-age", "reach.packages-without-feed", "reach.packages-without-rule"),
-    *("reach.upload", "reach.download"),
+    *("reach.upload", "reach.download", "reach.combined-flow"),
     *("spend.cpus", "spend.sandboxes", "spend.user-runs", "spend.user-cpu-s", "spend.user-money"),
     *("keep.changes", "keep.sessions", "keep.records", "keep.keys"),
 }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from cellwall.core.types import new_id
 from interfaces.test_cli_process import cellwall
 
 RULES = """
@@ -132,3 +134,23 @@ def test_a_policy_judges_what_a_person_runs_when_they_name_it(rules):
     }
     allowed = cellwall("run", "--policy", rules, "--", "ls", "/")
     assert allowed.returncode == 0
+
+
+@pytest.mark.requirement("POL-9", "POL-5")
+def test_explain_names_the_labels_of_a_call_and_what_they_would_meet(rules, tmp_path, state_home):
+    session = new_id("sbx")
+    folder = Path(state_home, "workspaces", session)
+    folder.mkdir(parents=True)
+    kept = [{"label": "private", "source": "secret KEY", "action": "act_1", "admitted": True}]
+    (folder / "labels.json").write_text(json.dumps({"sources": kept}))
+    call = ("policy", "explain", "WebFetch(https://a.example/)", "--policy", rules, "--json")
+    alone = json.loads(cellwall(*call).stdout)
+    assert alone["labels"]["egress"][0]["source"] == "a.example"
+    assert alone["rule_of_two"] is None
+    met = json.loads(cellwall(*call, "--session", session).stdout)["rule_of_two"]
+    assert (met["verdict"], met["rule"]) == ("ask", "rule-of-two")
+    assert "secret KEY by act_1" in met["reason"]
+    shown = cellwall("policy", "labels", "--session", session).stdout
+    assert shown == b"  private data: secret KEY (act_1)\n"
+    done = cellwall("policy", "labels", "--clear", str(tmp_path))
+    assert (done.returncode, b"has no label" in done.stderr) == (125, True)

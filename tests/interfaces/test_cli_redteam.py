@@ -19,14 +19,9 @@ from cellwall.admin.redteam.trial_host import effective_toml, trial_host
 from cellwall.config.load import load_settings
 from cellwall.redteam.catalog import attacks
 from conftest import need
-from interfaces.test_cli_process import cellwall, in_process
+from interfaces.test_cli_process import in_process
 
 LANDLOCK = "files/landlock-write-own-comm"
-
-
-def redteam(*words: str, **changes: str) -> tuple[int, dict[str, Any]]:
-    done = cellwall("redteam", *words, "--json", **changes)
-    return done.returncode, json.loads(done.stdout)
 
 
 def verdicts(data: dict[str, Any]) -> dict[str, str]:
@@ -40,7 +35,7 @@ def test_a_few_attacks_of_each_layer_are_held_and_proved() -> None:
         attack
         for layer in LAYERS
         if layer != "service"
-        for attack in [each for each in select(layer=layer) if each.data.get("kind") != "new"][-2:]
+        for attack in [each for each in select(layer=layer) if each.data.get("kind") != "new"][-1:]
     ]
     seen: list[str] = []
     report = run_attacks(
@@ -74,8 +69,9 @@ def test_an_attack_gets_through_where_the_configuration_is_weak(tmp_path: Path) 
     reports = [str(tmp_path / name) for name in ("a.xml", "a.sarif", "a.html")]
     files = dict(zip(("--junit", "--sarif", "--html"), reports, strict=True))
     words = [word for pair in files.items() for word in pair]
-    code, data = redteam("--only", "policy/sudo", "--config", str(config), *words)
-    assert (code, data["ok"], verdicts(data)) == (1, False, {"policy/sudo": "through"})
+    done = in_process("redteam", "--only", "policy/sudo", "--config", str(config), "--json", *words)
+    data = json.loads(done.stdout)
+    assert (done.returncode, data["ok"], verdicts(data)) == (1, False, {"policy/sudo": "through"})
     assert len(ET.parse(reports[0]).findall(".//failure")) == 1
     assert json.loads(Path(reports[1]).read_text())["runs"][0]["results"][0]["kind"] == "fail"
     assert "1 of 1 attacks got through" in Path(reports[2]).read_text()
@@ -160,7 +156,8 @@ def test_list_explain_and_unknown_names() -> None:
 @pytest.mark.requirement("RED-1")
 @pytest.mark.long
 def test_no_attack_of_the_whole_suite_gets_through() -> None:
-    code, data = redteam()
+    done = in_process("redteam", "--json")
+    code, data = done.returncode, json.loads(done.stdout)
     through = [each for each in data["attacks"] if each["verdict"] == "through"]
     assert (code, through) == (0, [])
     assert data["counts"]["held"] >= 200

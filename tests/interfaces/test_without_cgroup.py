@@ -154,3 +154,17 @@ with cellwall.Sandbox.create(memory="64m") as sandbox:
 def test_what_runs_between_calls_is_measured_too(cellwall):
     done = cellwall(code=_BACKGROUND)
     assert done.stdout == b"None\n137\n", done.stderr
+
+
+_LIVE = """
+import cellwall
+with cellwall.Sandbox.create() as sandbox:
+    given = [sandbox.run_code("import sys; sys.stdin.read()", stdin=text).value for text in ("a", "")]
+print(given)
+"""
+
+
+@pytest.mark.requirement("LIM-3")
+def test_live_code_reads_its_standard_input_where_memory_files_are_refused(cellwall):
+    done = cellwall(code=_LIVE)
+    assert (done.returncode, done.stdout) == (0, b"['a', '']\n"), done.stderr

@@ -1,4 +1,4 @@
-"""The README as a newcomer follows it: its commands in order, and what each has to show.
+"""The README and the start page as a newcomer follows them: commands, and what each has to show.
 
 `readme.toml` says what differs from "typed at a terminal, ends with 0": the answers that a person
 types, the exit codes, the text that has to appear, the hosts on the Internet that a line needs. A
@@ -28,7 +28,7 @@ _BACKGROUND = "/tmp/readme-background.log"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that the README has a newcomer type."""
+    """One thing that the README or the start page has a newcomer type."""
 
     shown_as: str
     command: str
@@ -90,6 +90,16 @@ def steps(readme: str, marks: Mapping[str, Any]) -> list[Step]:
 def read() -> list[Step]:
     marks = tomllib.loads((HERE / "readme.toml").read_text("utf-8"))
     return steps((ROOT / "README.md").read_text("utf-8"), marks)
+
+
+def start_page() -> Step:
+    """All commands of docs/index.md as one script, which has to show what the page shows."""
+    page = (ROOT / "docs/index.md").read_text("utf-8")
+    blocks = _FENCE.findall(page)
+    script = "".join(body for language, body in blocks if language == "sh")
+    shown = "".join(body for language, body in blocks if language == "text")
+    patterns = [".*".join(map(re.escape, line.split("…"))) for line in shown.splitlines()]
+    return Step("docs/index.md", f"sh -eu {_PROGRAM}", shows=tuple(patterns), program=script)
 
 
 def documented_container_options() -> list[str]:

@@ -43,7 +43,7 @@ _GUEST_HOOKS = (
     ),
 )  # fmt: skip
 _MODULES = ("virtio_pci", "virtio_mmio", "virtio_blk", "virtio_rng", "ext4", "overlay")
-_ROOT_BYTES, _JOB_BYTES = 2 * 1024**3, 384 * 1024**2
+ROOT_BYTES, JOB_BYTES = 2 * 1024**3, 384 * 1024**2
 
 
 class Unusable(Exception):
@@ -63,7 +63,11 @@ class Machine:
 
     @classmethod
     def of_host(cls) -> Machine:
-        match platform.machine():
+        return cls.named(platform.machine())
+
+    @classmethod
+    def named(cls, name: str) -> Machine:
+        match name:
             case "aarch64":
                 board, cpu = "virt", "cortex-a72"  # `max` signs pointers, slow to emulate
                 tool, package = "qemu-system-aarch64", "qemu-system-arm"
@@ -87,12 +91,13 @@ class Image:
 def build(machine: Machine) -> Image:
     """Make, or find in the cache, everything but the job."""
     CACHE.mkdir(exist_ok=True)
-    _install_tools(machine)
+    install_tools(machine)
     kernel, modules = _kernel(machine)
-    return Image(kernel, _initramfs(modules), _root(machine))
+    busybox = Path(shutil.which("busybox") or "/usr/bin/busybox")
+    return Image(kernel, initramfs(modules, busybox), _root(machine))
 
 
-def _root_words() -> list[str]:
+def root_words() -> list[str]:
     if os.geteuid() == 0:
         return []
     if shutil.which("sudo") is None:
@@ -100,7 +105,7 @@ def _root_words() -> list[str]:
     return ["sudo"]
 
 
-def _run(*words: str | Path, cwd: Path | None = None, quiet: bool = True) -> str:
+def run_program(*words: str | Path, cwd: Path | None = None, quiet: bool = True) -> str:
     done = subprocess.run(
         [str(word) for word in words],
         cwd=cwd, text=True, capture_output=quiet, check=False, timeout=1200,
@@ -110,7 +115,7 @@ def _run(*words: str | Path, cwd: Path | None = None, quiet: bool = True) -> str
     return done.stdout or ""
 
 
-def _install_tools(machine: Machine) -> None:
+def install_tools(machine: Machine) -> None:
     wanted = {
         machine.emulator: machine.emulator_package,
         "mmdebstrap": "mmdebstrap",
@@ -123,26 +128,28 @@ def _install_tools(machine: Machine) -> None:
     if missing:
         if shutil.which("apt-get") is None:
             raise Unusable(f"install these first: {', '.join(missing)}")
-        _say(f"installing {', '.join(missing)}")
-        _run(*_root_words(), "apt-get", "update", "-qq")
-        _run(*_root_words(), "apt-get", "install", "-qqy", "--no-install-recommends", *missing)
+        say(f"installing {', '.join(missing)}")
+        run_program(*root_words(), "apt-get", "update", "-qq")
+        run_program(
+            *root_words(), "apt-get", "install", "-qqy", "--no-install-recommends", *missing
+        )
 
 
 def _kernel(machine: Machine) -> tuple[Path, Path]:
     """Debian's kernel for clouds, unpacked and never installed."""
-    folder = CACHE / f"kernel-{_codename()}-{machine.debian}"
+    folder = CACHE / f"kernel-{codename()}-{machine.debian}"
     if not (folder / "done").exists():
-        _say("fetching a kernel")
+        say("fetching a kernel")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        depends = _run("apt-cache", "depends", f"linux-image-cloud-{machine.debian}")
+        depends = run_program("apt-cache", "depends", f"linux-image-cloud-{machine.debian}")
         found = re.search(r"Depends: (linux-image-\S+)", depends)
         if found is None:
             raise Unusable("apt knows no linux-image-cloud package; this test needs Debian's")
         # apt's own download user need not be able to write to the checkout.
-        _run("apt-get", "-o", "APT::Sandbox::User=root", "download", found[1], cwd=folder)
+        run_program("apt-get", "-o", "APT::Sandbox::User=root", "download", found[1], cwd=folder)
         (package,) = folder.glob("*.deb")
-        _run("dpkg-deb", "-x", package, folder / "files")
+        run_program("dpkg-deb", "-x", package, folder / "files")
         package.unlink()
         (folder / "done").touch()
     (kernel,) = (folder / "files/boot").glob("vmlinuz-*")
@@ -177,16 +184,17 @@ def _module_files(modules: Path) -> Iterator[tuple[str, bytes]]:
         yield from visit(name)
 
 
-def _initramfs(modules: Path) -> Path:
+def initramfs(modules: Path, busybox: Path) -> Path:
+    """A file system in memory that loads the modules and mounts the disks."""
     init = (HERE / "inside/initramfs-init").read_bytes()
-    target = CACHE / f"initramfs-{_key([modules.name, *_MODULES, init.decode()])}.gz"
+    target = CACHE / f"initramfs-{key([modules.name, *_MODULES, init.decode()])}.gz"
     if target.exists():
         return target
     folder = CACHE / "initramfs"
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("bin", "modules", "proc", "sys", "dev", "root"):
         (folder / name).mkdir(parents=True)
-    shutil.copy(shutil.which("busybox") or "/usr/bin/busybox", folder / "bin/busybox")
+    shutil.copy(busybox, folder / "bin/busybox")
     (folder / "init").write_bytes(init)
     (folder / "init").chmod(0o755)
     order = []
@@ -205,38 +213,38 @@ def _initramfs(modules: Path) -> Path:
 
 
 def _root(machine: Machine) -> Path:
-    name = f"root-{_codename()}-{machine.debian}"
-    target = CACHE / f"{name}-{_key([*_GUEST_PACKAGES, *_GUEST_HOOKS])}.ext4"
+    name = f"root-{codename()}-{machine.debian}"
+    target = CACHE / f"{name}-{key([*_GUEST_PACKAGES, *_GUEST_HOOKS])}.ext4"
     if target.exists():
         return target
-    _say("making a root file system (some minutes, once)")
+    say("making a root file system (some minutes, once)")
     for old in CACHE.glob(f"{name}-*"):
         old.unlink()
-    root = _root_words()
+    root = root_words()
     folder, unfinished = CACHE / "root", target.with_suffix(".part")
-    _run(*root, "rm", "-rf", folder)
+    run_program(*root, "rm", "-rf", folder)
     options = CACHE / "apt.conf"
-    options.write_text(_run("apt-config", "dump", "Acquire"))
+    options.write_text(run_program("apt-config", "dump", "Acquire"))
     hooks = [f"--customize-hook={hook}" for hook in _GUEST_HOOKS]
-    _run(
+    run_program(
         *root, "mmdebstrap", "--variant=minbase", f"--architectures={machine.debian}",
         f"--include={','.join(_GUEST_PACKAGES)}", f"--aptopt={options}", *hooks,
-        _codename(), folder, *_apt_sources(),
+        codename(), folder, *apt_sources(),
     )  # fmt: skip
-    _make_disk(folder, unfinished, _ROOT_BYTES, as_root=root)
-    _run(*root, "chown", str(os.getuid()), unfinished)
-    _run(*root, "rm", "-rf", folder)
+    make_disk(folder, unfinished, ROOT_BYTES, as_root=root)
+    run_program(*root, "chown", str(os.getuid()), unfinished)
+    run_program(*root, "rm", "-rf", folder)
     unfinished.rename(target)
     return target
 
 
-def _apt_sources() -> list[Path]:
+def apt_sources() -> list[Path]:
     below = Path("/etc/apt/sources.list.d")
     places = [Path("/etc/apt/sources.list"), *below.glob("*.list"), *below.glob("*.sources")]
     return [place for place in places if place.exists()]
 
 
-def _codename() -> str:
+def codename() -> str:
     release = Path("/etc/os-release").read_text(encoding="utf-8")
     found = re.search(r"^VERSION_CODENAME=\"?(\w+)", release, re.MULTILINE)
     if found is None or "ID=debian" not in release.splitlines():
@@ -244,13 +252,13 @@ def _codename() -> str:
     return found[1]
 
 
-def _make_disk(folder: Path, target: Path, size: int, *, as_root: Sequence[str] = ()) -> None:
+def make_disk(folder: Path, target: Path, size: int, *, as_root: Sequence[str] = ()) -> None:
     target.unlink(missing_ok=True)
     mke2fs = shutil.which("mke2fs") or "/usr/sbin/mke2fs"
-    _run(*as_root, mke2fs, "-q", "-t", "ext4", "-d", folder, target, f"{size // 1024}k")
+    run_program(*as_root, mke2fs, "-q", "-t", "ext4", "-d", folder, target, f"{size // 1024}k")
 
 
-def _key(parts: Iterable[str]) -> str:
+def key(parts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
@@ -278,8 +286,8 @@ def job_disk(target: Path) -> None:
     # Compiling pydantic takes half a minute under emulation. The machine's clock is not ours, so
     # the compiled files are not to be checked against the time of their source.
     mode = ("--invalidation-mode", "unchecked-hash")
-    _run(ROOT / ".venv/bin/python", "-m", "compileall", "-q", *mode, folder / "python")
-    _make_disk(folder, target, _JOB_BYTES)
+    run_program(ROOT / ".venv/bin/python", "-m", "compileall", "-q", *mode, folder / "python")
+    make_disk(folder, target, JOB_BYTES)
     shutil.rmtree(folder)
 
 
@@ -310,5 +318,5 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(f"# {text}", file=sys.stderr, flush=True)

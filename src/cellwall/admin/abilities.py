@@ -205,6 +205,7 @@ def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
         members=private,
     )
     yield from _packages(settings)
+    yield from _flows(settings)
     yield impossible(
         "reach.this-machine",
         "services of this machine, past the egress proxy",
@@ -218,6 +219,28 @@ def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
     yield sized(
         "reach.download", "received by a sandbox with egress", download, "egress.max_download_bytes"
     )
+
+
+def _flows(settings: Settings) -> Iterator[Ability]:
+    """Whether the rule of two holds (POL-9)."""
+    policy = settings.policy
+    is_off = policy.dangerously_without_rule_of_two
+    word = "show" if is_off else policy.rule_of_two
+    told = {"deny": "denied", "ask": "a person is asked", "show": "shown, not refused"}
+    yield Ability(
+        id="reach.combined-flow",
+        what="egress after untrusted content and private data in one session",
+        bound=told[word],
+        setting="policy.dangerously_without_rule_of_two" if is_off else "policy.rule_of_two",
+        is_possible=word == "show",
+        is_weakened=is_off,
+        amount=list(told).index(word),
+    )
+    trusted = policy.dangerously_trusted_domains
+    if trusted:
+        name = "policy.dangerously_trusted_domains"
+        line = named("reach.trusted-domains", "domains that the rule of two trusts", trusted, name)
+        yield replace(line, is_weakened=True)
 
 
 def _packages(settings: Settings) -> Iterator[Ability]:

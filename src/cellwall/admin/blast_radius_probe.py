@@ -117,6 +117,7 @@ class _Prober:
                     others.append(line)
             for line in others:
                 await probe(line)
+            on_progress(f"probed {len(found)} of {total} lines; limits of time are waited for")
         for line in radius.abilities:
             if line.id == "keep.unrecorded":  # the last one: it looks for the records of the others
                 await probe(line)

@@ -65,7 +65,7 @@ class LabelReview:
         operation = UseTool(call.tool, call.input, call.cwd, is_inside=is_inside)
         action = Action(principal=Principal("", "hook"), operation=operation)
         content = self._folder.content_in(os.path.realpath(call.cwd))
-        brought = rules.labels_of(action, directory=None, content=content, server=LabelSet())
+        brought = rules.labels_of(action, directory=None, server=LabelSet()).joined(content)
         held = LabelSet() if session_id is None else self.session(session_id)
         needed = unconsented(held, brought.sources, admitted=(), named=())
         if not needed:

@@ -63,6 +63,7 @@ _Extension = Annotated[
         'is not a file extension. Write it in lower case with its dot, for example ".lnk".',
     ),
 ]
+_JAVASCRIPT = ("any", "deno")
 _BACKENDS = ("native", "container", "gvisor", "kvm")
 _MAX_NAME_BYTES = 255  # the kernel's own limit for one name
 
@@ -171,6 +172,11 @@ class SandboxSection(Section):
         "builds the outer wall: bubblewrap, or a container engine with its usual runtime, with "
         "gVisor, or with a virtual machine for each container",
         *_BACKENDS,
+    )
+    javascript: Annotated[str, one_of(*_JAVASCRIPT)] = word(
+        "runs JavaScript and TypeScript: any interpreter that is found, or Deno alone, whose "
+        "permissions are one more layer inside the cell",
+        *_JAVASCRIPT,
     )
     engine_socket: Annotated[str, absolute_path("/run/docker.sock")] | None = Field(
         default=None,

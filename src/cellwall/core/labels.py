@@ -5,6 +5,7 @@ A label has sources: what brought it into the session, and by which action. Labe
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -60,7 +61,9 @@ class LabelSource:
 
     def __post_init__(self) -> None:
         if len(self.name) > _MAX_NAME:
-            object.__setattr__(self, "name", f"{self.name[: _MAX_NAME - 1]}…")
+            # With a digest: consent to one name is none to another that begins like it.
+            digest = hashlib.sha256(self.name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+            object.__setattr__(self, "name", f"{self.name[: _MAX_NAME - 20]}… ({digest})")
 
     @property
     def key(self) -> LabelKey:

@@ -52,6 +52,12 @@ def select(*, layer: str | None = None, only: str | None = None) -> tuple[Attack
                 code="CW-REDTEAM-UNKNOWN",
             )
         chosen = [attack for attack in chosen if attack.layer == layer]
+    if not chosen:  # no attack at all would look like one that is held
+        raise BadInput(
+            f"the attack {_shown(only or '')} is not of the layer {layer}",
+            hint="Leave out --layer.",
+            code="CW-REDTEAM-UNKNOWN",
+        )
     return tuple(chosen)
 
 

@@ -13,8 +13,10 @@ alone, where no attacker reads them. Skills are signed, and are trusted content.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import assert_never
 
 from cellwall.core.errors import CellwallError
@@ -47,6 +49,13 @@ _NO_ATTACK = frozenset({"secret", "credential", "network", "workspace", "package
 """Categories of findings that tell nothing of the intent of a text."""
 _SUSPICIOUS = SEVERITIES.index("medium")
 _MAX_PACKAGES = 8
+_CELLS = (RunCommand, RunCode, RunServer, ServeClient)
+_CELL_NAMES = frozenset(each.__name__ for each in _CELLS)
+_FILE_NAMES = frozenset(
+    each.__name__ for each in (InstallPackages, FileOperation, ProcessOperation)
+)
+_WITHOUT_LABELS = (*_CELLS, CallTool, SetDomains, FileOperation, ProcessOperation)
+"""Operations that bring no label beside those of their settings."""
 _CONTENT = "content of "
 
 
@@ -55,11 +64,20 @@ class BroughtLabels:
     """All that an action brings."""
 
     sources: tuple[LabelSource, ...]
+    """Without an action, where the same sources were found before."""
     named: frozenset[LabelKey] = frozenset()
     """Of them, those that a person has named in this request."""
+    keys: frozenset[LabelKey] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", frozenset(each.key for each in self.sources))
+
+    def joined(self, others: Sequence[LabelSource]) -> BroughtLabels:
+        """With sources that no person has named."""
+        return BroughtLabels(tuple(dict.fromkeys((*self.sources, *others))), self.named)
 
 
-_NOTHING = BroughtLabels(())
+NOTHING = BroughtLabels(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +90,55 @@ class LabelRules:
     """Domains of every sandbox, also of those in which an agent's own commands run."""
 
     def labels_of(
-        self,
-        action: Action,
-        *,
-        directory: str | None,
-        content: Sequence[LabelSource],
-        server: LabelSet,
+        self, action: Action, *, directory: str | None, server: LabelSet
     ) -> BroughtLabels:
-        """`directory`: of the host, on which the session works. `content`: the untrusted content in
-        the files that it reads. `server`: the labels of the server whose tool is called."""
-        own = [*_of_settings(action, directory)]
-        done = [*_of_operation(action, server, self.domains)]
-        if not (own or done or content):
-            return _NOTHING
-        brought = dict.fromkeys(
-            LabelSource(label, name, action.id)
-            for label, name in (*own, *done)
-            if not self._is_trusted(label, name)
+        """`directory`: of the host, on which the session works. `server`: the labels of the server
+        whose tool is called. The same object for equal settings."""
+        operation = action.operation
+        settings = _settings_labels(
+            type(operation).__name__,
+            operation.name if isinstance(operation, CallTool) else "",
+            action.allow_domains,
+            action.registries,
+            action.secrets,
+            directory,
+            self.trusted,
         )
-        named = frozenset(LabelSource(*key).key for key in own)
-        return BroughtLabels((*brought, *(each for each in content if each not in brought)), named)
+        if isinstance(operation, _WITHOUT_LABELS):
+            return settings
+        done = [
+            LabelSource(*key)
+            for key in _of_operation(action, server, self.domains)
+            if not _is_trusted(*key, self.trusted)
+        ]
+        return settings.joined(done) if done else settings
 
-    def _is_trusted(self, label: Label, name: str) -> bool:
-        if not self.trusted or label is Label.PRIVATE:
-            return False
-        host = name.removeprefix(_CONTENT).partition(":")[0]
-        return any(
-            host == each or (each.startswith("*.") and host.endswith(each[1:]))
-            for each in self.trusted
-        )
+
+@lru_cache(maxsize=1024)
+def _settings_labels(
+    kind: str,
+    function: str,
+    domains: tuple[str, ...],
+    registries: tuple[str, ...],
+    secrets: tuple[str, ...],
+    directory: str | None,
+    trusted: tuple[str, ...],
+) -> BroughtLabels:
+    """Equal for most actions of a session."""
+    keys = _of_settings(kind, function, domains, registries, secrets, directory)
+    sources = tuple(
+        dict.fromkeys(LabelSource(*key) for key in keys if not _is_trusted(*key, trusted))
+    )
+    return BroughtLabels(sources, frozenset(each.key for each in sources))
+
+
+def _is_trusted(label: Label, name: str, trusted: Sequence[str]) -> bool:
+    if not trusted or label is Label.PRIVATE:
+        return False
+    host = name.removeprefix(_CONTENT).partition(":")[0]
+    return any(
+        host == each or (each.startswith("*.") and host.endswith(each[1:])) for each in trusted
+    )
 
 
 def finding_sources(action_id: str, findings: Sequence[Finding]) -> tuple[LabelSource, ...]:
@@ -113,24 +151,27 @@ def finding_sources(action_id: str, findings: Sequence[Finding]) -> tuple[LabelS
     return tuple(LabelSource(Label.UNTRUSTED, name, action_id) for name in names)
 
 
-def _of_settings(action: Action, directory: str | None) -> Iterator[LabelKey]:
-    match action.operation:
-        case RunCommand() | RunCode() | RunServer() | ServeClient() | SetDomains():
-            yield from _of_domains(action.allow_domains)
-        case CallTool(name):
-            # A function of the embedding program: what it does with its arguments is unknown.
-            yield Label.UNTRUSTED, f"result of the host function {name}"
-            yield Label.EGRESS, f"host function {name}"
-        case InstallPackages() | FileOperation() | ProcessOperation():
-            pass
-        case _:
-            return  # no cell, no workspace
-    if directory is not None and not isinstance(action.operation, CallTool | SetDomains):
+def _of_settings(
+    kind: str,
+    function: str,
+    domains: Sequence[str],
+    registries: Sequence[str],
+    secrets: Sequence[str],
+    directory: str | None,
+) -> Iterator[LabelKey]:
+    is_cell = kind in _CELL_NAMES
+    if is_cell or kind == SetDomains.__name__:
+        yield from _of_domains(domains)
+    if kind == CallTool.__name__:
+        # A function of the embedding program: what it does with its arguments is unknown.
+        yield Label.UNTRUSTED, f"result of the host function {function}"
+        yield Label.EGRESS, f"host function {function}"
+    if directory is not None and (is_cell or kind in _FILE_NAMES):
         yield Label.PRIVATE, f"files of {directory}"
-    if isinstance(action.operation, RunCommand | RunCode | RunServer | ServeClient):
-        for name in action.registries:
+    if is_cell:
+        for name in registries:
             yield Label.UNTRUSTED, f"packages of {name}"
-        for name in action.secrets:
+        for name in secrets:
             yield Label.PRIVATE, f"secret {name}"
 
 
@@ -151,6 +192,10 @@ def _of_operation(  # noqa: C901, PLR0912  # one case for each operation
         case InstallPackages(ecosystem, requirements):
             for each in requirements[:_MAX_PACKAGES]:
                 yield Label.UNTRUSTED, f"package {each} of {ecosystem}"
+            if left := requirements[_MAX_PACKAGES:]:
+                # By digest: consent to some packages is none to others at the same place.
+                digest = hashlib.sha256("\0".join(left).encode()).hexdigest()[:12]
+                yield Label.UNTRUSTED, f"{len(left)} more packages of {ecosystem} ({digest})"
         case CallServerTool() as call:
             yield Label.UNTRUSTED, f"tools of the MCP server {call.server}"
             for label in (Label.PRIVATE, Label.EGRESS):
@@ -178,7 +223,7 @@ def _of_operation(  # noqa: C901, PLR0912  # one case for each operation
             RunCommand() | RunCode() | RunServer() | ServeClient() | SetDomains()
             | CallTool() | FileOperation() | ProcessOperation()
         ):  # fmt: skip
-            pass
+            pass  # see `_of_settings`
         case _ as unknown:
             assert_never(unknown)
 
@@ -203,6 +248,6 @@ def _host_of(url: str) -> str:
     from cellwall.egress.destinations.hostnames import domain_of
 
     try:
-        return domain_of(url)
+        return domain_of(url).removesuffix(":443")
     except CellwallError:
         return "an unknown host"

@@ -108,6 +108,7 @@ def native_settings_of(settings: Settings, environ: Mapping[str, str], home: str
         shm_bytes=sandbox.shm_bytes,
         max_result_bytes=sandbox.max_result_bytes,
         extra_read_only_paths=sandbox.extra_read_only_paths,
+        only_deno=sandbox.javascript == "deno",
         backend=_BACKENDS[sandbox.backend],
         engine_socket=sandbox.engine_socket,
         dangerously_without_cgroup=sandbox.dangerously_without_cgroup,

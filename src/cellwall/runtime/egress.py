@@ -75,6 +75,14 @@ def check_domain(text: str) -> None:
     parse_rule(text)
 
 
+def with_configuration(
+    action: Action, role: Role, domains: tuple[str, ...], registries: tuple[str, ...]
+) -> Action:
+    """The action with the configured domains and registries, as far as the role permits them."""
+    action = with_configured_domains(action, role, domains)
+    return with_configured_registries(action, role, registries)
+
+
 def with_configured_domains(action: Action, role: Role, domains: tuple[str, ...]) -> Action:
     """The action with the configured domains, if the role permits the network."""
     is_permitted = Permission.NETWORK_USE in role.permissions

@@ -77,6 +77,7 @@ class LabelFolder:
         self._directories = os.path.join(self._folder, _DIRECTORIES)
         self._stamp: Stamp | None = None
         self._known: dict[str, tuple[LabelSource, ...]] = {}
+        self._content: dict[str, tuple[LabelSource, ...]] = {}
 
     def path_of(self, context: str) -> str:
         """The file of a conversation, whose name is untrusted."""
@@ -101,20 +102,30 @@ class LabelFolder:
         stamp = stamp_of(self._directories)
         if stamp != self._stamp:
             self._known, self._stamp = self._read(), stamp
+            self._content.clear()
         return self._known
+
+    @property
+    def stamp(self) -> Stamp | None:
+        """It changes with the list of directories; as of the last look at it."""
+        return self._stamp
 
     def content_in(self, directory: str) -> tuple[LabelSource, ...]:
         """The untrusted content in this directory, also in one below or above it."""
-        found: dict[LabelSource, None] = {}
-        for path, sources in self.tainted().items():
-            if _is_below(path, directory) or _is_below(directory, path):
-                found |= dict.fromkeys(sources)
-        return tuple(found)
+        known = self.tainted()
+        content = self._content.get(directory)
+        if content is None:
+            found: dict[LabelSource, None] = {}
+            for path, sources in known.items():
+                if _is_below(path, directory) or _is_below(directory, path):
+                    found |= dict.fromkeys(sources)
+            content = self._content[directory] = tuple(found)
+        return content
 
     def taint(self, directory: str, sources: Iterable[LabelSource]) -> None:
         """Sessions that read this directory from now on read this content as well."""
         brought = tuple(sources)
-        if set(brought) <= set(self.tainted().get(directory, ())):
+        if not brought or set(brought) <= set(self.tainted().get(directory, ())):
             return
         with self._locked():
             known = self._read()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from cellwall.core.labels import (
     MAX_SOURCES,
@@ -13,59 +13,122 @@ from cellwall.core.labels import (
     LabelSet,
     LabelSource,
 )
-from cellwall.core.types import Action, ToolResult, UseTool, WorkspaceRequest
+from cellwall.core.types import Action, Json, ToolResult, UseTool, WorkspaceMode, WorkspaceRequest
+from cellwall.runtime.action_labels import BroughtLabels
 from cellwall.runtime.label_files import Stamp, Stored
 
 _PRIVATE = WorkspaceRequest()
 
 
-@dataclass(slots=True, eq=False)
 class LabelScope:
     """A session or a conversation: its labels, and those of actions that were judged and have not
-    begun."""
+    begun. Most actions bring nothing new: what they ask for is kept ready."""
 
-    path: str | None
-    """None: a single run, which ends with its action."""
-    workspace: WorkspaceRequest = _PRIVATE
-    stored: Stored = field(default_factory=dict)
-    pending: dict[int, tuple[LabelSource, ...]] = field(default_factory=dict)
-    stamp: Stamp | None = None
-    """Of the file of a conversation, when it was read."""
+    __slots__ = (
+        "_held",
+        "_joined",
+        "_shown",
+        "_stored",
+        "admitted",
+        "keys",
+        "path",
+        "pending",
+        "place",
+        "stamp",
+        "tainted",
+        "workspace",
+    )
+
+    def __init__(
+        self, path: str | None, workspace: WorkspaceRequest = _PRIVATE, stored: Stored | None = None
+    ) -> None:
+        self.path = path
+        """None: a single run, which ends with its action."""
+        self.workspace = workspace
+        place = None if workspace.mode is WorkspaceMode.PRIVATE else workspace.directory
+        self.place = None if place is None else os.path.realpath(place)
+        """The directory of the host."""
+        self.pending: dict[int, tuple[LabelSource, ...]] = {}
+        self.stamp: Stamp | None = None
+        """Of the file of a conversation, when it was read."""
+        self.tainted: object = None
+        """What the directory was last labelled with."""
+        self.keys: set[LabelKey] = set()
+        self.admitted: set[LabelKey] = set()
+        self._stored: Stored = {}
+        self._held: LabelSet | None = None
+        self._joined: tuple[BroughtLabels, tuple[LabelSource, ...], BroughtLabels] | None = None
+        self._shown: dict[str, Json] | None = None
+        self.update(stored or {})
+
+    @property
+    def stored(self) -> Stored:
+        return self._stored
+
+    def update(self, stored: Stored) -> None:
+        """Take over what a file has."""
+        for key, (source, is_admitted) in stored.items():
+            self._put(key, source, is_admitted=is_admitted)
+
+    def _put(self, key: LabelKey, source: LabelSource, *, is_admitted: bool) -> None:
+        self._stored[key] = (source, is_admitted)
+        self.keys.add(key)
+        (self.admitted.add if is_admitted else self.admitted.discard)(key)
+        self._held = self._shown = None
+
+    @property
+    def held(self) -> LabelSet:
+        """The labels of all actions that have begun."""
+        if self._held is None:
+            self._held = LabelSet(tuple(source for source, _ in self._stored.values()))
+        return self._held
+
+    @property
+    def shown(self) -> dict[str, Json]:
+        """The same, for a record."""
+        if self._shown is None:
+            self._shown = self.held.to_json()
+        return self._shown
+
+    def joined(self, brought: BroughtLabels, content: tuple[LabelSource, ...]) -> BroughtLabels:
+        """What an action brings, with the content of the files; most actions bring the same."""
+        if self._joined is None or self._joined[0] is not brought or self._joined[1] is not content:
+            self._joined = brought, content, brought.joined(content)
+        return self._joined[2]
 
     def held_beside(self, number: int) -> LabelSet:
         """All labels, without those that this action itself is about to bring."""
-        found = {key: source for key, (source, _) in self.stored.items()}
-        for other, sources in self.pending.items():
-            if other != number:
-                found |= {each.key: each for each in sources if each.key not in found}
-        return LabelSet(tuple(found.values()))
-
-    @property
-    def admitted(self) -> set[LabelKey]:
-        return {key for key, (_, is_admitted) in self.stored.items() if is_admitted}
+        others = [
+            each for other, sources in self.pending.items() if other != number for each in sources
+        ]
+        if not others:
+            return self.held
+        return LabelSet(
+            (*self.held.sources, *(each for each in others if each.key not in self.keys))
+        )
 
     def add(self, sources: Iterable[LabelSource], admitted: frozenset[LabelKey]) -> set[LabelKey]:
         """What has changed."""
         changed: set[LabelKey] = set()
         for source in sources:
             kept = source
-            if source.key not in self.stored and self._is_full(source.label):
+            if source.key not in self.keys and self._is_full(source.label):
                 kept = LabelSource(source.label, MORE_SOURCES, source.action_id)
             is_admitted = kept is source and source.key in admitted
-            before = self.stored.get(kept.key)
+            before = self._stored.get(kept.key)
             if before is None or (is_admitted and not before[1]):
-                self.stored[kept.key] = (before[0] if before else kept, is_admitted)
+                self._put(kept.key, before[0] if before else kept, is_admitted=is_admitted)
                 changed.add(kept.key)
         return changed
 
     def _is_full(self, label: Label) -> bool:
-        return sum(key[0] is label for key in self.stored) >= MAX_SOURCES
+        return sum(key[0] is label for key in self.keys) >= MAX_SOURCES
 
     def withdraw_egress(self) -> set[LabelKey]:
         """The three have met without a person's consent: sending anything needs one from now on."""
-        changed = {key for key in self.stored if key[0] is Label.EGRESS}
+        changed = {key for key in self.keys if key[0] is Label.EGRESS}
         for key in changed:
-            self.stored[key] = (self.stored[key][0], False)
+            self._put(key, self._stored[key][0], is_admitted=False)
         return changed
 
 

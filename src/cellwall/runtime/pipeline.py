@@ -56,7 +56,7 @@ from cellwall.runtime.cell_io import CleanedOutput, Listener, call_tool, screen_
 from cellwall.runtime.cell_runs import CellRunner
 from cellwall.runtime.connections import resolve_account
 from cellwall.runtime.consents import Consents
-from cellwall.runtime.egress import with_configured_domains, with_configured_registries
+from cellwall.runtime.egress import with_configuration
 from cellwall.runtime.endings import Endings
 from cellwall.runtime.event_bodies import intent_body, outcome_body, tool_result_body
 from cellwall.runtime.host_operations import HostOperations
@@ -254,7 +254,7 @@ class Runtime:
                     installer=self.installer,
                     servers=servers,
                     labels=labels,
-                    effective=self._with_configuration(action, role),
+                    effective=with_configuration(action, role, self.domains, self.registries),
                 )
             else:
                 decision = lacking
@@ -271,7 +271,7 @@ class Runtime:
                 return await self._endings.deny(
                     action, watch, decision, findings, by_role=lacking is not None
                 )
-            action = self._with_configuration(action, role)
+            action = with_configuration(action, role, self.domains, self.registries)
             # (6) Skills are verified now, so the log names what the cell will hold (SKL-1). The
             # intent is durable before the effect, or there is no effect (AUD-1).
             watch.step(Step.INTENT)
@@ -395,10 +395,6 @@ class Runtime:
             if not (action.registries or isinstance(action.operation, InstallPackages)):
                 return outcome
             return replace(outcome, packages=self.egress.take_packages(action.id))
-
-    def _with_configuration(self, action: Action, role: Role) -> Action:
-        action = with_configured_domains(action, role, self.domains)
-        return with_configured_registries(action, role, self.registries)
 
     async def _verify_skills(self, action: Action) -> tuple[Skill, ...]:
         if not action.skills:

@@ -21,17 +21,10 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.labels import FlowMode, Label, LabelKey, LabelSet, LabelSource
 from cellwall.core.outcomes import Finding, Outcome
 from cellwall.core.tool_servers import CallServerTool
-from cellwall.core.types import (
-    Action,
-    Json,
-    UseTool,
-    WorkspaceMode,
-    WorkspaceRequest,
-    check_id,
-)
+from cellwall.core.types import Action, Json, UseTool, WorkspaceMode, check_id
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.rule_of_two import object_to, unconsented
-from cellwall.runtime.action_labels import BroughtLabels, LabelRules, finding_sources
+from cellwall.runtime.action_labels import NOTHING, BroughtLabels, LabelRules, finding_sources
 from cellwall.runtime.label_files import (
     LABELS_FILE,
     LabelFolder,
@@ -44,6 +37,7 @@ from cellwall.runtime.label_scopes import LabelScope, context_of, run_context
 from cellwall.sandbox.workspace.store import StoredWorkspace
 
 _MODES: Mapping[str, FlowMode] = {"ask": "ask", "deny": "deny", "show": "show"}
+_NO_LABELS = LabelSet()
 _VERDICTS = {"ask": Verdict.ASK, "deny": Verdict.DENY}
 _MAX_CONTEXTS = 1000
 _WRITERS = frozenset({"Bash", "Write", "Edit", "MultiEdit", "NotebookEdit"})
@@ -85,13 +79,13 @@ class SessionLabels:
         with self.lock:
             scope = self._sessions.get(session_id)
             if scope is not None:
-                return scope.held_beside(0)
+                return scope.held
         return recorded_labels(self._home, session_id)
 
     def of_context(self, context: str) -> LabelSet:
         """The labels of the conversation of an agent."""
         with self.lock:
-            return self.context_scope(context).held_beside(0)
+            return self.context_scope(context).held
 
     def resume(self, session_id: str, resumed_id: str) -> None:
         """Egress is no property of files, and consent ended with the session that had it."""
@@ -152,7 +146,8 @@ class SessionLabels:
             scope = self._contexts[context] = LabelScope(path)
         # A hook that ran alone, in a process of its own, may have changed the file.
         if (stamp := stamp_of(path)) != scope.stamp:
-            scope.stored, scope.stamp = {**scope.stored, **read_labels(path)}, stamp
+            scope.update(read_labels(path))
+            scope.stamp = stamp
         return scope
 
     def save(self, scope: LabelScope, changed: set[LabelKey], *, is_shared: bool) -> None:
@@ -160,7 +155,7 @@ class SessionLabels:
             return
         if is_shared:
             own: Stored = {key: scope.stored[key] for key in changed}
-            scope.stored = {**scope.stored, **self.folder.merge(scope.path, own)}
+            scope.update(self.folder.merge(scope.path, own))
             scope.stamp = stamp_of(scope.path)
         else:
             write_labels(scope.path, scope.stored)
@@ -173,7 +168,7 @@ class ActionLabels:
 
     def __init__(self, owner: SessionLabels, action: Action) -> None:
         self._owner, self._action = owner, action
-        self._brought = BroughtLabels(())
+        self._brought = NOTHING
         self._needed: tuple[LabelSource, ...] = ()
         self._shared: LabelScope | None = None
         """Of the conversation."""
@@ -186,67 +181,66 @@ class ActionLabels:
         self._action = action
         with owner.lock:
             self._find_scopes(action)
-            self._brought = self._collect(action)
+            self._brought = brought = self._collect(action)
             scope = self._scope
-            if scope is None or not self._brought.sources:
-                return None
+            if scope is None or brought.keys <= scope.admitted:
+                return None  # nothing new, and all with consent
+            sources = self._sources
             held = scope.held_beside(id(self))
-            self._needed = unconsented(
-                held,
-                self._brought.sources,
-                admitted=scope.admitted,
-                named=self._brought.named,
-            )
+            self._needed = unconsented(held, sources, admitted=scope.admitted, named=brought.named)
             # Another action that is judged now must see it, whatever this one still waits for.
-            scope.pending[id(self)] = self._brought.sources
+            scope.pending[id(self)] = sources
         verdict = _VERDICTS.get(owner.mode)
         if not self._needed or verdict is None:
             return None
-        return object_to(held, self._brought.sources, verdict=verdict, action_id=action.id)
+        return object_to(held, sources, verdict=verdict, action_id=action.id)
 
     def admit_for_session(self) -> None:
         self._admits_all = True
 
     def commit(self) -> dict[str, Json]:
         scope, owner = self._scope, self._owner
-        if scope is None or not (self._brought.sources or scope.stored):
+        if scope is None:
             return {}
-        needed = frozenset() if self._admits_all else {each.key for each in self._needed}
-        admitted = frozenset(each.key for each in self._brought.sources) - needed
         with owner.lock:
             scope.pending.pop(id(self), None)
-            self._add(self._brought.sources, admitted)
-            held = scope.held_beside(0)
-        self._taint_directory(held)
-        return held.to_json()
+            keys = self._brought.keys
+            if not (keys <= scope.admitted and (self._own is None or keys <= self._own.admitted)):
+                needed = () if self._admits_all else (each.key for each in self._needed)
+                self._add(self._sources, keys.difference(needed))
+            held, shown = scope.held, scope.shown
+        if held.sources:
+            self._taint_directory(held)
+        return shown
 
     def receive(self, findings: Sequence[Finding]) -> dict[str, Json]:
         """The result of a tool that has run on the agent's host, perhaps after its user's yes."""
         with self._owner.lock:
             self._find_scopes(self._action)
-            found = finding_sources(self._action.id, findings)
+            self._brought = self._collect(self._action)
             if self._scope is None:
                 return {}
-            self._observe((*self._collect(self._action).sources, *found))
-            return self._scope.held_beside(0).to_json()
+            self._observe((*self._sources, *finding_sources(self._action.id, findings)))
+            return self._scope.shown
 
     def end(self, outcome: Outcome | None) -> None:
-        scope, owner = self._scope, self._owner
+        scope, owner, action = self._scope, self._owner, self._action
         if scope is None:
             return
-        found = () if outcome is None else finding_sources(self._action.id, outcome.findings)
-        with owner.lock:
-            scope.pending.pop(id(self), None)
-            if found:
-                with suppress(CellwallError):  # the outcome is there: memory has the label
-                    self._observe(found)
-        action, held = self._action, scope.held_beside(0)
+        findings = () if outcome is None else outcome.findings
+        if findings or scope.pending:
+            with owner.lock:
+                scope.pending.pop(id(self), None)
+                if found := finding_sources(action.id, findings):
+                    with suppress(CellwallError):  # the outcome is there: memory has the label
+                        self._observe(found)
+        if action.session_id is not None:
+            return
         if context_of(action) == run_context(action):
             owner.end_context(run_context(action))
-        if outcome is None or outcome.workspace_id is None or action.session_id is not None:
-            return
-        if action.workspace.mode is WorkspaceMode.COPY_ON_WRITE and held.sources:
-            owner.keep_with(outcome.workspace_id, held.sources)
+        is_copy = action.workspace.mode is WorkspaceMode.COPY_ON_WRITE
+        if outcome is not None and outcome.workspace_id is not None and is_copy:
+            owner.keep_with(outcome.workspace_id, scope.held.sources)
 
     # --- under the lock
 
@@ -254,6 +248,15 @@ class ActionLabels:
     def _scope(self) -> LabelScope | None:
         """Where the three must not meet."""
         return self._shared or self._own
+
+    @property
+    def _sources(self) -> tuple[LabelSource, ...]:
+        """What the action brings, by this action unless it came from elsewhere."""
+        action_id = self._action.id
+        return tuple(
+            each if each.action_id else LabelSource(each.label, each.name, action_id)
+            for each in self._brought.sources
+        )
 
     def _find_scopes(self, action: Action) -> None:
         context = context_of(action)
@@ -265,28 +268,23 @@ class ActionLabels:
             self._own = self._owner.session_scope(action.session_id)
 
     def _collect(self, action: Action) -> BroughtLabels:
-        own = self._own
-        request = WorkspaceRequest() if own is None else own.workspace
-        place = request.directory if request.mode is not WorkspaceMode.PRIVATE else None
-        if place is not None and action.session_id is None:
-            place = os.path.realpath(place)
+        own, owner = self._own, self._owner
+        place = None if own is None else own.place
         read = place
         if isinstance(action.operation, UseTool):
             read = os.path.realpath(action.operation.cwd)
-        server = LabelSet()
+        server = _NO_LABELS
         if isinstance(action.operation, CallServerTool) and action.session_id is not None:
-            server = self._owner.session_scope(action.session_id).held_beside(0)
-        content = () if read is None else self._owner.folder.content_in(read)
-        brought = self._owner.rules.labels_of(
-            action, directory=place, content=content, server=server
-        )
-        if self._shared is not None and own is not None and own.stored:
-            # What the session has read elsewhere comes into the conversation with its use.
-            known = self._shared.stored
-            inherited = [each for each, _ in own.stored.values() if each.key not in known]
-            merged = dict.fromkeys((*brought.sources, *inherited))
-            return BroughtLabels(tuple(merged), brought.named)
-        return brought
+            server = owner.session_scope(action.session_id).held
+        brought = owner.rules.labels_of(action, directory=place, server=server)
+        content = () if read is None else owner.folder.content_in(read)
+        if content:
+            brought = brought.joined(content) if own is None else own.joined(brought, content)
+        if self._shared is None or own is None or own.keys <= self._shared.keys:
+            return brought
+        # What the session has read elsewhere comes into the conversation with its use.
+        inherited = [each for each in own.held.sources if each.key not in self._shared.keys]
+        return brought.joined(inherited)
 
     def _add(self, sources: Iterable[LabelSource], admitted: frozenset[LabelKey]) -> None:
         for scope, is_shared in ((self._shared, True), (self._own, False)):
@@ -298,22 +296,22 @@ class ActionLabels:
         for scope, is_shared in ((self._shared, True), (self._own, False)):
             if scope is None:
                 continue
-            was_complete = scope.held_beside(0).is_complete
+            was_complete = scope.held.is_complete
             changed = scope.add(sources, frozenset())
-            if changed and not was_complete and scope.held_beside(0).is_complete:
+            if changed and not was_complete and scope.held.is_complete:
                 changed |= scope.withdraw_egress()
             self._owner.save(scope, changed, is_shared=is_shared)
 
     def _taint_directory(self, held: LabelSet) -> None:
         """Before the action writes: a run may end with the power of the host."""
-        operation, untrusted = self._action.operation, held.of(Label.UNTRUSTED)
-        place: str | None = None
+        operation, own, folder = self._action.operation, self._own, self._owner.folder
         if isinstance(operation, UseTool) and operation.tool in _WRITERS:
-            place = operation.cwd
-        elif self._own is not None and self._own.workspace.mode is WorkspaceMode.READ_WRITE:
-            place = self._own.workspace.directory
-        if place is not None and untrusted:
-            self._owner.folder.taint(os.path.realpath(place), untrusted)
+            folder.taint(os.path.realpath(operation.cwd), held.of(Label.UNTRUSTED))
+        elif own is not None and own.workspace.mode is WorkspaceMode.READ_WRITE and own.place:
+            state = held, folder.stamp
+            if own.tainted != state:  # also after a person has cleared the label meanwhile
+                folder.taint(own.place, held.of(Label.UNTRUSTED))
+                own.tainted = held, folder.stamp
 
 
 def recorded_labels(home: str, session_id: str) -> LabelSet:

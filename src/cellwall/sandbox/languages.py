@@ -18,6 +18,7 @@ from cellwall.core.types import RunCode
 from cellwall.sandbox.linux.programs import version_of
 
 DENO_INSIDE = "/opt/deno/deno"
+_DENO_FILES = {"javascript": "/code/main.js", "typescript": "/code/main.ts"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,24 @@ class Program:
     env: tuple[tuple[str, str], ...] = ()
 
 
-def program_for(operation: RunCode, *, has_network: bool = False) -> Program:
-    """The program that runs this code on this host; an error if there is none."""
-    match canonical(operation.language):
+def program_for(
+    operation: RunCode, *, has_network: bool = False, only_deno: bool = False
+) -> Program:
+    """The program that runs this code on this host; an error if there is none.
+
+    `only_deno`: JavaScript and TypeScript run with Deno's permissions, or not at all.
+    """
+    language = canonical(operation.language)
+    if only_deno and language in _DENO_FILES:
+        if (deno := _deno_program(_DENO_FILES[language], has_network=has_network)) is not None:
+            return deno
+        raise BadInput(
+            f"{operation.language:.40} runs only in Deno here, and Deno is not installed",
+            hint="Install it with Cellwall: pip install cellwall[deno]; or remove "
+            'sandbox.javascript = "deno" from the configuration.',
+            code="CW-LANGUAGE-MISSING",
+        )
+    match language:
         case "python":
             return Program(interpreter(), "", is_interpreter=True)
         case "shell":

@@ -6,10 +6,10 @@ of the causes matters: each is one that, while it holds, would hide those after 
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 
+from cellwall.sandbox.linux.cgroups import in_container
 from cellwall.sandbox.linux.programs import refusal_of
 from cellwall.sandbox.linux.run_cgroup import read_number, read_text
 
@@ -24,7 +24,6 @@ CONTAINER_OPTIONS = (
     "--security-opt seccomp=unconfined --security-opt apparmor=unconfined "
     "--security-opt systempaths=unconfined"
 )
-_IN_CONTAINER = ("/.dockerenv", "/run/.containerenv")
 _MASKS = re.compile(r"^\S+ \S+ \S+ \S+ /proc/\S+ ", re.MULTILINE)
 _FILTERED = "2"
 
@@ -70,7 +69,7 @@ def gather_namespaces(bubblewrap: str | None) -> NamespaceFacts:
         apparmor_restricts=read_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
         == 1,
         apparmor_label=read_text("/proc/self/attr/current").strip("\0\n ") or "unconfined",
-        in_container=any(map(os.path.exists, _IN_CONTAINER)),
+        in_container=in_container(),
         is_filtered=filtered is not None and filtered[1] == _FILTERED,
         is_proc_masked=bool(_MASKS.search(read_text("/proc/self/mountinfo"))),
         user_refusal=refusal_of([bubblewrap, *alone, "true"]) if bubblewrap and refusal else "",

@@ -12,7 +12,7 @@ import httpx2 as httpx
 import pytest
 
 from cellwall.audit.retention import hold, release
-from cellwall.core.types import new_id
+from cellwall.core.types import Action, Principal, ReceiveMessage, new_id
 from cellwall.runtime.recording import audit_directory
 from cellwall.runtime.wiring import sweep_state
 from interfaces.http.running_service import ROOT, RunningService, new_session, running_service
@@ -99,10 +99,21 @@ def test_files_are_kept_encrypted_and_resumed_whole_more_than_once(service, owne
     assert any(each["body"].get("resumed") == session for each in records)
 
 
-def test_the_kept_files_survive_a_restart_and_unkept_ones_do_not(tmp_path: Path) -> None:
+@pytest.mark.requirement("POL-9")
+def test_the_kept_files_survive_a_restart_with_their_labels_and_unkept_ones_do_not(
+    tmp_path: Path,
+) -> None:
     with running_service(tmp_path) as service:
         with service.client("user") as client:
-            session, other = kept_session(client), new_session(client)
+            session, other = new_session(client), new_session(client)
+            message = ReceiveMessage("plain", "hi", "pair")
+            who = Principal("user", "http")
+            action = Action(principal=who, operation=message, session_id=session)
+            labels = service.app.runtime.labels.begin(action)
+            assert labels.judge(action) is None
+            labels.commit()
+            client.put(f"/v1/sessions/{session}/files/canary", content=CANARY)
+            assert end(client, session, keep=True).status_code == 204
             assert end(client, other).status_code == 204
         token = service.tokens["user"]
     with running_service(tmp_path, may_exist=True) as service:
@@ -111,6 +122,9 @@ def test_the_kept_files_survive_a_restart_and_unkept_ones_do_not(tmp_path: Path)
             assert kept_ids(client) == [session]
             again = new_session(client, resume=session)
             assert client.get(f"/v1/sessions/{again}/files/canary").content == CANARY
+            found = service.app.runtime.labels.of_session(again)
+            assert [each.name for each in found.sources] == ["message by plain"]
+            assert not service.app.runtime.labels.of_session(new_session(client)).sources
             refused = client.post("/v1/sessions", json={"resume": other})
             assert error_of(refused) == (404, "CW-NOT-FOUND")
 

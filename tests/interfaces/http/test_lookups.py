@@ -326,3 +326,16 @@ def owner_access(service: RunningService, host: str) -> dict[str, Any]:
     with service.client("owner") as owner:
         found: dict[str, Any] = owner.get(f"/v1/egress/hosts/{host}").json()
         return found
+
+
+@pytest.mark.requirement("CFG-3")
+def test_the_blast_radius_says_what_code_can_and_cannot_do(service: RunningService) -> None:
+    with service.client("administrator") as admin:
+        answer = admin.get("/v1/host/blast-radius")
+    lines = {each["id"]: each for each in answer.json()["abilities"]}
+    assert (lines["read.devices"]["is_possible"], lines["read.host-files"]["is_possible"]) == (
+        True,
+        False,
+    )
+    assert "/dev/null" in lines["read.devices"]["members"]
+    assert str(service.home) not in answer.text

@@ -95,7 +95,11 @@ WEAK = {
         "extra_read_only_paths": ("/data/models",),
     },
     "workspace": {"dangerously_expose_sensitive_names": True},
-    "policy": {"dangerously_observe": True},
+    "policy": {
+        "dangerously_observe": True,
+        "dangerously_without_rule_of_two": True,
+        "dangerously_trusted_domains": ("wiki.example",),
+    },
     "hook": {"dangerously_outside": True},
     "egress": {"dangerously_allow_addresses": ("10.1.2.0/24",), "allow_domains": ("a.example",)},
     "packages": {"registries": ("pypi",)},
@@ -121,7 +125,7 @@ def test_what_is_impossible_is_told_for_each_verb_and_becomes_possible_by_a_sett
     assert {each.partition(".")[0] for each in strict} == set(VERBS) - {"spend"}
     assert strict - weak == {
         *("read.protected-names", "execute.unmatched-calls"),
-        *("reach.hosts", "reach.registries", "reach.private-addresses"),
+        *("reach.hosts", "reach.registries", "reach.private-addresses", "reach.combined-flow"),
     }
     text = compute_blast_radius(settings(), Policy(), HOST).to_text()
     assert "  cannot  other files of the host: homes," in text

@@ -43,6 +43,7 @@ def effects(before: BlastRadius, after: BlastRadius) -> set[str]:
         ("egress", "dangerously_allow_addresses", ("10.1.2.0/24",)),
         ("packages", "registries", ("pypi",)),
         ("packages", "min_age_days", 6),
+        ("policy", "dangerously_trusted_domains", ("wiki.example",)),
         ("packages", "without_feed", "allow"),
         ("workspace", "keep_changes_days", 8),
         *(

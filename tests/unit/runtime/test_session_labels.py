@@ -11,7 +11,7 @@ import pytest
 
 from cellwall.config.models import Settings
 from cellwall.core.files import FileOperation
-from cellwall.core.labels import RULE_OF_TWO, FlowMode, Label, LabelSet
+from cellwall.core.labels import RULE_OF_TWO, FlowMode, Label, LabelSet, LabelSource
 from cellwall.core.outcomes import Finding, Outcome, Status
 from cellwall.core.packages import InstallPackages
 from cellwall.core.tool_servers import CallServerTool, RunServer
@@ -33,7 +33,9 @@ from cellwall.core.types import (
     new_id,
 )
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.policy.rule_of_two import object_to
 from cellwall.runtime.action_labels import LabelRules
+from cellwall.runtime.questions import question_about
 from cellwall.runtime.session_labels import ActionLabels, SessionLabels, flow_mode
 from cellwall.sandbox.workspace.store import WorkspaceStore
 
@@ -118,7 +120,6 @@ EGRESS = {
     "function": CallTool("send"),
     "page": FetchUrl("https://a.example/"),
 }
-DOORS = list(itertools.product(UNTRUSTED, PRIVATE, EGRESS))
 
 
 def through(door: object, session_id: str) -> Action:
@@ -129,19 +130,15 @@ def through(door: object, session_id: str) -> Action:
 
 
 @pytest.mark.requirement("POL-9")
-@pytest.mark.parametrize("doors", DOORS, ids="-".join)
-def test_the_third_label_asks_by_whatever_door_it_comes(
-    labels: Labels, doors: tuple[str, str, str]
-) -> None:
-    opened = [UNTRUSTED[doors[0]], PRIVATE[doors[1]], EGRESS[doors[2]]]
-    for order in itertools.permutations(opened):
+@pytest.mark.parametrize("untrusted", UNTRUSTED)
+def test_the_third_label_asks_by_whatever_door_it_comes(labels: Labels, untrusted: str) -> None:
+    doors = itertools.product([UNTRUSTED[untrusted]], PRIVATE.values(), EGRESS.values())
+    for order in itertools.chain.from_iterable(map(itertools.permutations, doors)):
         session = labels.session()
         seen: set[Label] = set()
         for door in order:
             action = through(door, session)
-            brought = labels.found.rules.labels_of(
-                action, directory=None, content=(), server=LabelSet()
-            )
+            brought = labels.found.rules.labels_of(action, directory=None, server=LabelSet())
             seen |= {each.label for each in brought.sources}
             decision = labels.perform(action)
             assert (decision is not None) == (len(seen) == 3)
@@ -417,3 +414,53 @@ def test_weaker_settings_only_show() -> None:
         settings = Settings(policy=policy.model_copy(update={name: True}))
         assert flow_mode(settings) == "show"
     assert flow_mode(Settings()) == "ask"
+
+
+@pytest.mark.requirement("POL-9")
+def test_consent_to_a_long_name_is_none_to_another_that_begins_alike(labels: Labels) -> None:
+    long = "a" * 230
+    packages = tuple(f"p{number}" for number in range(12))
+    for first, second in (
+        (widen("", f"{long}.example"), widen("", f"{long}.evil")),
+        (
+            agent(InstallPackages("pypi", packages)),
+            agent(InstallPackages("pypi", (*packages[:-1], "evil"))),
+        ),
+    ):
+        session = labels.session()
+        labels.perform(agent(CODE, session, secrets=("KEY",)))
+        labels.perform(agent(SendReply("email", "x", "pair"), session))
+        for action, is_asked in ((first, True), (first, False), (second, True)):
+            wanted = replace(action, session_id=session, id=new_id("act"))
+            assert (labels.perform(wanted, answer="session") is not None) == is_asked
+
+
+@pytest.mark.requirement("POL-9")
+def test_a_live_session_labels_its_directory_again_after_a_person_cleared_it(
+    labels: Labels, project: Path
+) -> None:
+    writer = labels.session(project, "rw")
+    folder = labels.found.folder
+    for _ in range(2):
+        assert labels.perform(agent(CODE, writer, registries=("pypi",))) is None
+        assert [each.name for each in folder.content_in(str(project))] == ["packages of pypi"]
+        folder.clear(str(project))
+        assert folder.content_in(str(project)) == ()
+
+
+@pytest.mark.requirement("POL-9", "POL-8")
+def test_an_answer_for_the_session_from_before_a_label_does_not_count() -> None:
+    action = agent(CODE, "sbx_" + "0" * 26)
+    before = Decision(Verdict.ASK, "Code", "a rule asks")
+    held = LabelSet((LabelSource(Label.UNTRUSTED, "x"), LabelSource(Label.PRIVATE, "y")))
+    brought = [LabelSource(Label.EGRESS, "z")]
+    after = object_to(held, brought, verdict=Verdict.ASK, action_id=action.id)
+    one, two = (question_about(action, each, timeout_s=1.0) for each in (before, after))
+    assert one.call_sha256
+    assert one.call_sha256 != two.call_sha256
+    assert two.parts == (
+        "untrusted content: x by this action",
+        "private data: y by this action",
+        "egress: z by this action",
+    )
+    assert two.proposals == ()

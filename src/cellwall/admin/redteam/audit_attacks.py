@@ -7,10 +7,10 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-
-import anyio.to_thread
+from functools import partial
 
 from cellwall.admin import audit_queries
+from cellwall.admin.redteam.blocking import in_thread
 from cellwall.admin.redteam.trial_host import TrialHost
 from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.segments import CHECKPOINTS, RECORDS, find_notes, segment_name
@@ -58,7 +58,7 @@ async def run(host: TrialHost, attacks: Sequence[Attack]) -> list[AttackResult]:
     """Write a log, then verify one changed copy for each attack."""
     home = os.path.join(host.folder, "log")
     await _write_log(host, home)
-    return await anyio.to_thread.run_sync(_verify_copies, host, home, attacks)
+    return await in_thread(partial(_verify_copies, host, home, attacks))
 
 
 async def _write_log(host: TrialHost, home: str) -> None:
@@ -69,7 +69,7 @@ async def _write_log(host: TrialHost, home: str) -> None:
             operation = UseTool("Bash", {"command": f"cat notes-{number}.txt"}, "/")
             await app.runtime.perform(Action(principal=principal("hook"), operation=operation))
     finally:
-        await anyio.to_thread.run_sync(app.close)  # signs what was written
+        await in_thread(app.close)  # signs what was written
 
 
 def _verify_copies(host: TrialHost, home: str, attacks: Sequence[Attack]) -> list[AttackResult]:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
+from cellwall.admin.redteam.blocking import in_thread
 from cellwall.admin.redteam.process_witness import ProcessWitness
 from cellwall.admin.redteam.trial_host import TrialHost, system_calls
 from cellwall.core.files import FileOperation
@@ -86,7 +86,7 @@ async def run_watched(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(work)
             async for number in asked.numbers():
-                await anyio.to_thread.run_sync(witness.look)
+                await in_thread(witness.look)
                 seen = FileOperation("write", f"seen-{number}")
                 action = Action(principal=host.who, operation=seen, session_id=session_id)
                 await host.app.runtime.perform(action)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import anyio
-import anyio.to_thread
 
+from cellwall.admin.redteam.blocking import in_thread
 from cellwall.admin.redteam.trial_host import TrialHost
 from cellwall.admin.tool_servers import ServerReview, ServerSettings, ToolServerAdmin
 from cellwall.core.errors import CellwallError
@@ -59,7 +59,7 @@ class _Gateway:
         await self._add(_NEW, _script("TOOLS.append(tool('say'))"))
         await self._add(_CHANGING, _changing(changed))
         review = self._admin.review(_CHANGING)
-        await anyio.to_thread.run_sync(lambda: self._admin.accept(review, who=self._host.who))
+        await in_thread(lambda: self._admin.accept(review, who=self._host.who))
         results: list[AttackResult] = []
         with anyio.fail_after(_WITHIN_S):
             async with anyio.create_task_group() as tasks:
@@ -107,11 +107,11 @@ class _Gateway:
                 return Observation("refused", error.code)
             return Observation("through", f"accepted: {', '.join(sorted(accepted))}")
 
-        return await anyio.to_thread.run_sync(work)
+        return await in_thread(work)
 
     async def _add(self, name: str, script: tuple[str, ...]) -> None:
         settings = ServerSettings(name=name, argv=script)
-        await anyio.to_thread.run_sync(lambda: self._admin.add(settings, who=self._host.who))
+        await in_thread(lambda: self._admin.add(settings, who=self._host.who))
         await self._admin.look(name, who=self._host.who, ask=None)
 
     async def _call(self, servers: ToolServers, server: str, tool: str) -> Observation:

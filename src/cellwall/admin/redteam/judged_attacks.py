@@ -15,10 +15,12 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import SEVERITIES, Outcome, Status
 from cellwall.core.types import Action, Json, Principal, ToolResult, UseTool
 from cellwall.core.verdict import Verdict
-from cellwall.packages.evidence import PackageVerdict, Step
+from cellwall.packages.evidence import PackageVerdict
 from cellwall.redteam.attack import Attack, AttackResult, Observation, judge
 from cellwall.runtime.wiring import principal
 
+_NO_FEED = "feed"
+"""The code of a missing feed: the state folder of a run has none."""
 _MIN_SEVERITY = SEVERITIES.index("medium")
 # Allows every tool, so that only a denial can stop a call: the built-in ones, and the user's own.
 _GENEROUS = """[permissions]
@@ -141,6 +143,5 @@ def _reasons_against(found: PackageVerdict) -> list[str]:
     return [
         reason.code
         for reason in found.reasons
-        if reason.verdict is not Verdict.ALLOW
-        and (reason.step is Step.NAME or reason.verdict is Verdict.DENY)
+        if reason.verdict is not Verdict.ALLOW and reason.code != _NO_FEED
     ]

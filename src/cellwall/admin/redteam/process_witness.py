@@ -98,12 +98,20 @@ def _view(pid: int) -> _View:
     objects = {link for link in links if link.startswith(_KERNEL_OBJECT)} - _HARMLESS_OBJECTS
     return _View(
         pid=pid,
-        namespaces={name: os.readlink(f"{folder}/{name}") for name in os.listdir(folder)},
+        namespaces={name: _link(f"{folder}/{name}") for name in os.listdir(folder)},
         status=status,
         root=os.readlink(f"/proc/{pid}/root"),
         mounts=_read(f"/proc/{pid}/mountinfo"),
         objects=frozenset(objects),
     )
+
+
+def _link(path: str) -> str:
+    """Empty for a namespace that has no process yet, as of children after `unshare`."""
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return ""
 
 
 def _status(pid: int) -> dict[str, str]:

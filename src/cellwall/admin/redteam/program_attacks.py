@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import anyio
-import anyio.to_thread
 
+from cellwall.admin.redteam.blocking import in_thread
 from cellwall.admin.redteam.cell_programs import facts_for, run_code, run_inside, run_watched
 from cellwall.admin.redteam.host_targets import HostFiles, HostServers
 from cellwall.admin.redteam.process_witness import ProcessWitness
@@ -78,9 +78,7 @@ async def _control(
     prefix: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> dict[str, Observation]:
-    return await anyio.to_thread.run_sync(
-        partial(run_outside, program, facts, prefix=prefix, env=env)
-    )
+    return await in_thread(partial(run_outside, program, facts, prefix=prefix, env=env))
 
 
 async def _disposable(
@@ -159,8 +157,8 @@ async def _hold_targets(
         "ipc_key": 0x48000000 | secrets.randbits(24),
         "workspace": host.new_folder("targets"),
     }
-    made = await anyio.to_thread.run_sync(
-        stack.enter_context, holding("host_targets", facts_for((), **shared))
+    made = await in_thread(
+        partial(stack.enter_context, holding("host_targets", facts_for((), **shared)))
     )
     return shared, made
 

@@ -9,10 +9,10 @@ import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from urllib.parse import quote
 
-import anyio.to_thread
-
+from cellwall.admin.redteam.blocking import in_thread
 from cellwall.admin.redteam.cell_programs import describe
 from cellwall.admin.redteam.trial_host import TrialHost, system_calls
 from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
@@ -73,7 +73,7 @@ class _Values:
 async def run(host: TrialHost, attacks: Sequence[Attack]) -> list[AttackResult]:
     """Store a secret, lease it, and search for its value."""
     values = _Values(_new_value(), _new_value())
-    await anyio.to_thread.run_sync(_store, host, values.secret)
+    await in_thread(partial(_store, host, values.secret))
     results: dict[str, AttackResult] = {}
     searches = [attack for attack in attacks if "search" in attack.data]
     if searches:
@@ -171,7 +171,7 @@ async def _in_records(host: TrialHost, attack: Attack, values: _Values) -> Attac
         action = Action(principal=host.who, operation=RunCommand(("echo", value)))
         await host.app.runtime.perform(_leasing(host, action))
     words = ["audit", "search", "-n", str(_RECORDS), "--json"]
-    shown = await anyio.to_thread.run_sync(lambda: run_cellwall(words, env=host.environ))
+    shown = await in_thread(lambda: run_cellwall(words, env=host.environ))
     if shown is None:
         return judge(attack, control=NOT_TRIED, attempt=NOT_TRIED)
     control, attempt = (_contains(shown, value) for value in (values.open, values.secret))
@@ -196,7 +196,7 @@ async def _in_folder(host: TrialHost, attack: Attack, values: _Values) -> Attack
             os.unlink(path)
         return judge(attack, control=control, attempt=attempt)
 
-    return await anyio.to_thread.run_sync(look)
+    return await in_thread(look)
 
 
 def _found_below(folder: str, value: str) -> Observation:

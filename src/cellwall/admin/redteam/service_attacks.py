@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,9 +17,8 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
-import anyio.to_thread
-
 from cellwall.admin.account_admin import AccountAdmin
+from cellwall.admin.redteam.blocking import in_thread
 from cellwall.admin.redteam.trial_host import TrialHost
 from cellwall.core.errors import SandboxFailed
 from cellwall.redteam.attack import NOT_TRIED, Attack, AttackResult, Observation, judge
@@ -90,19 +90,26 @@ class _Client:
 
 async def run(host: TrialHost, attacks: Sequence[Attack]) -> list[AttackResult]:
     """Start a service, then try each request as an attacker and as the person who may."""
-    return await anyio.to_thread.run_sync(partial(_run, host, attacks))
+    stop = threading.Event()
+    return await in_thread(partial(_run, host, attacks, stop), stop=stop)
 
 
-def _run(host: TrialHost, attacks: Sequence[Attack]) -> list[AttackResult]:
+def _run(host: TrialHost, attacks: Sequence[Attack], stop: threading.Event) -> list[AttackResult]:
+    """Ends early once `stop` is set; the results do not matter then."""
     home = os.path.join(host.folder, "service")
     os.mkdir(home, 0o700)
     env = {**host.environ, "CELLWALL_HOME": home}
     accounts = AccountAdmin(home, host.app.settings, host.who)
-    tokens = {name: _new_token(accounts, name, role) for name, role in _ROLES.items()}
+    tokens = {
+        name: "" if stop.is_set() else _new_token(accounts, name, role)
+        for name, role in _ROLES.items()
+    }
     words = ["serve", "--json", "--port", "0", "--config", host.config]
     if os.geteuid() == 0:
         words.append("--dangerously-as-root")  # as the person who runs the attacks, on loopback
     with ExitStack() as stack:
+        if stop.is_set():
+            return []
         started = stack.enter_context(serving(words, env=env))
         if "address" not in started:
             raise SandboxFailed(
@@ -112,7 +119,7 @@ def _run(host: TrialHost, attacks: Sequence[Attack]) -> list[AttackResult]:
             )
         client = _Client(started["address"], tokens)
         _prepare(client)
-        return [_try(client, attack) for attack in attacks]
+        return [_try(client, attack) for attack in attacks if not stop.is_set()]
 
 
 def _new_token(accounts: AccountAdmin, name: str, role: str) -> str:

@@ -174,6 +174,9 @@ def _render(report: RedteamReport) -> Iterator[str]:
         for name, word in _WORDS.items()
     )
     yield f"{len(report.results)} attacks in {report.took_s:.0f} s: {counts}."
+    unproved = sum(result.verdict.value == "not-proved" for result in report.results)
+    if unproved:
+        yield f"{unproved} not proved: nothing is known about these here; --strict fails for them."
     if report.is_breached:
         yield "An attack got through. `cellwall redteam --explain ID` tells what it does."
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio
 from fastapi import APIRouter
 
@@ -38,7 +40,13 @@ async def run_checks(service: CurrentService, caller: CurrentCaller) -> HostRepo
 async def read_blast_radius(service: CurrentService, caller: CurrentCaller) -> BlastRadiusBody:
     """What code can read, write, execute, reach, spend and keep under the configuration."""
     found = await compute_blast_radius(service, caller)
-    return BlastRadiusBody.model_validate(plain(found.to_json()))
+    hide = service.paths.hide_in
+    shown = [
+        replace(each, bound=hide(each.bound), members=tuple(map(hide, each.members)))
+        for each in found.abilities
+    ]
+    radius = replace(found, abilities=tuple(shown))
+    return BlastRadiusBody.model_validate(plain(radius.to_json()))
 
 
 async def compute_blast_radius(service: Service, caller: Caller) -> BlastRadius:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, Final
 
+from cellwall.core.showing import one_line
 from cellwall.parsing.shell.words import UNKNOWN, Access, File, Word
 from cellwall.policy.code.python_sieve import Rules, look_at_python
 
@@ -62,7 +63,7 @@ class _Sieve:
     def look(self, text: str) -> SieveResult:
         for pattern in self.refuses:
             if found := pattern.search(text):
-                word = (found[0].strip() or found[0])[:40]
+                word = one_line(found[0].strip() or found[0], most=40)  # a person reads it
                 return SieveResult(f"the {self.shown} code has `{word}`")
         paths: list[str] = []
         for found in self.reads.finditer(text) if self.reads else ():

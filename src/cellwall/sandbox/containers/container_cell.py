@@ -32,7 +32,9 @@ from cellwall.sandbox.linux.programs import cell_program
 from cellwall.sandbox.linux.run_cgroup import read_text
 from cellwall.sandbox.linux.run_io import RunIO
 
+CONTAINER_PREFIX = "cellwall-"
 _JOIN_WITHIN_S = 20.0
+NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 _LIMIT_FILES = {
     1: (("memory", "memory.limit_in_bytes"), ("pids", "pids.max"), ("cpu", "cpu.cfs_quota_us")),
     2: (("memory", "memory.max"), ("pids", "pids.max"), ("cpu", "cpu.max")),
@@ -53,9 +55,20 @@ class Descriptors:
 class ContainerCell(PreparedCell):
     """One container, with our ends of its pipes and sockets."""
 
-    def __init__(self, shape: CellShape, name: str, engine: Engine, directory: str) -> None:
+    def __init__(
+        self,
+        shape: CellShape,
+        name: str,
+        engine: Engine,
+        directory: str,
+        *,
+        may_share: frozenset[str],
+        is_gvisor: bool,
+    ) -> None:
+        """`may_share`: the namespaces of the host that the configuration accepts."""
         super().__init__(shape, name)
         self._engine = engine
+        self._may_share, self._is_gvisor = may_share, is_gvisor
         self._container: str | None = None
         self._words: list[str] | None = None
         self._join_directory = os.path.join(directory, self._entry.id)
@@ -77,7 +90,7 @@ class ContainerCell(PreparedCell):
             self._begin_attending(theirs)
             theirs.close()
             # (3)
-            name = f"cellwall-{self._entry.id}"
+            name = f"{CONTAINER_PREFIX}{self._entry.id}"
             self._container = self._engine.create(name, request)
             self._engine.start(self._container)
             # (4)
@@ -86,9 +99,12 @@ class ContainerCell(PreparedCell):
             line, _address = listener.accept()
             with line:
                 # (5)
-                pid, _uid, _gid = struct.unpack(
+                pid, uid, _gid = struct.unpack(
                     "iII", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
                 )
+                # Of gVisor, the peer is its file server, not a process of the container.
+                if not self._is_gvisor:
+                    check_identity(pid, uid, self._may_share)
                 self.meter = self.group_of(pid)
                 # (6)
                 return self._send(line, ours, egress)
@@ -192,6 +208,27 @@ class ContainerCell(PreparedCell):
 
     def limit(self, limits: Limits, *, io_device: str | None) -> None:
         """The limits are part of the engine's request."""
+
+
+def check_identity(pid: int, uid: int, may_share: frozenset[str]) -> None:
+    """Refuse an init that is root of this host, or shares a namespace with us, as far as we may
+    look."""
+    if uid == 0:
+        raise _not_built("code would run as root of this host", "user")
+    for name in NAMESPACES:
+        try:
+            shared = os.readlink(f"/proc/{pid}/ns/{name}") == os.readlink(f"/proc/self/ns/{name}")
+        except OSError:  # another user's process; then the conformance suite is the proof
+            continue
+        if shared and name not in may_share:
+            raise _not_built(f"the engine gave the container no {name} namespace of its own", name)
+
+
+def _not_built(why: str, namespace: str) -> LayerMissing:
+    hint = "Use a host with cgroup v2, on which engines give a cgroup namespace to each container."
+    if namespace != "cgroup":
+        hint = "Check the engine's settings with `cellwall doctor`; see docs/guides/backends.md."
+    return LayerMissing(why, hint=hint, code="CW-LAYER-NAMESPACE")
 
 
 def engine_group(membership: str, mountinfo: str) -> run_cgroup.RunCgroup | None:

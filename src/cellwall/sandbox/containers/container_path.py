@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -18,12 +19,18 @@ from cellwall.core.skills import Skill
 from cellwall.core.types import Action, WorkspaceMode, WorkspaceMount, new_id
 from cellwall.sandbox import languages
 from cellwall.sandbox.containers import root_image
-from cellwall.sandbox.containers.container_cell import ContainerCell, kernel_version
+from cellwall.sandbox.containers.container_cell import (
+    CONTAINER_PREFIX,
+    ContainerCell,
+    kernel_version,
+)
 from cellwall.sandbox.containers.container_plan import container_plan
 from cellwall.sandbox.containers.container_request import (
+    LABEL,
     ContainerSpec,
     ReadOnlyBind,
     container_request,
+    seccomp_profile,
 )
 from cellwall.sandbox.containers.container_walls import (
     ContainerUser,
@@ -56,6 +63,7 @@ from cellwall.sandbox.run_ledger import RunLedger
 
 _HOME_INSIDE = "/workspace"
 PATH_NAME = "container"
+_OWN_DESCRIPTORS = 256  # those that init receives have numbers from 64 on
 _SENTRY_THREADS = 256  # gVisor's kernel and file server; more with the processors of the host
 
 
@@ -77,6 +85,7 @@ class ContainerHost:
         self._lock = threading.Lock()
         self._ready: ReadyEngine | None = None
         self._directory = f"{ledger.directory}.containers"
+        self._profile = f"{ledger.directory}.seccomp.json"
 
     def ready(self) -> ReadyEngine:
         """Ask the engine; load the image if it is not there. Blocks at first."""
@@ -92,8 +101,25 @@ class ContainerHost:
                 if not engine.has_image(image):
                     engine.load_image(image, archive)
                 os.makedirs(self._directory, mode=0o700, exist_ok=True)
+                if choice.is_podman:
+                    self._write_profile()
+                self._sweep(engine)
                 self._ready = ReadyEngine(engine, choice, image)
             return self._ready
+
+    def _sweep(self, engine: Engine) -> None:
+        """A supervisor that was killed between the two requests has left a container behind that
+        never ran; the engine removes all others at their end (ISO-8)."""
+        live = {f"{CONTAINER_PREFIX}{name}" for name in self.ledger.live()}
+        for name, container in engine.not_running(f"{LABEL}={self.ledger.tag}"):
+            if name not in live:
+                engine.remove(container)
+
+    def _write_profile(self) -> None:
+        fresh = f"{self._profile}.{os.getpid()}"
+        with open(fresh, "w", encoding="ascii") as file:
+            file.write(seccomp_profile())
+        os.replace(fresh, self._profile)
 
     def walls(self, *, open_files: int, uid_offset: int) -> tuple[cell_plan.Walls, ContainerUser]:
         """Blocks at first; a required layer that is missing is a refusal (ISO-4)."""
@@ -129,7 +155,9 @@ class ContainerHost:
             shm_bytes=walls.shm_bytes,
             file_bytes=_file_bytes(job, egress),
             kernel=kernel_version(platform.release()),
+            open_files=_open_files(job.limits.open_files),
             runtime=ready.choice.runtime,
+            profile_path=self._profile if ready.choice.is_podman else None,
             own_processes=_SENTRY_THREADS if walls.is_gvisor else run_cgroup.WARM_PROCESSES,
         )
         numbers = cell.start(container_request(spec), egress)
@@ -170,7 +198,15 @@ class ContainerHost:
         self, walls: cell_plan.Walls, name: str, *, wants_stdin: bool = False
     ) -> ContainerCell:
         shape = CellShape(self.ledger, walls.outer, None, wants_stdin)
-        return ContainerCell(shape, name, self.ready().engine, self._directory)
+        shares_user = self._settings.dangerously_without_user_namespace
+        return ContainerCell(
+            shape,
+            name,
+            self.ready().engine,
+            self._directory,
+            may_share=frozenset({"user"} if shares_user else ()),
+            is_gvisor=walls.is_gvisor,
+        )
 
     def tools(
         self,
@@ -191,7 +227,7 @@ class ContainerPath:
 
     async def run(self, request: RunRequest) -> RunResult:
         action, mount = request.action, request.mount
-        program, code = jobs.program_of(action)
+        program, code = jobs.program_of(action, only_deno=self._settings.only_deno)
         await anyio.to_thread.run_sync(self._host.ready)
         walls, user = self._host.walls(
             open_files=action.limits.open_files, uid_offset=request.slot.number
@@ -268,6 +304,12 @@ class ContainerCells:
             hint='Use sandbox.backend = "native".',
             code="CW-BACKEND-WORKSPACE",
         )
+
+
+def _open_files(limit: int) -> int:
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limit + _OWN_DESCRIPTORS
+    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
 
 
 def _file_bytes(job: cell_plan.Job, egress: EgressSockets | None) -> int:

@@ -17,6 +17,7 @@ LABEL = "cellwall"
 _TMP_INODES = 16_384
 _CODE_ROOM = 64 * 1024
 _PERIOD_US = 100_000
+_MAX_THREADS = 16_384  # of the uid on the host; the cgroup has the limit of the run
 
 # What init itself needs; it adds the filter of a native cell before any program starts.
 _FOR_INIT = frozenset(
@@ -69,7 +70,11 @@ class ContainerSpec:
     file_bytes: int
     """Code, skills and network files, which init writes into memory."""
     kernel: tuple[int, int]
+    open_files: int
+    """Above the limit of the code, for init's own descriptors."""
     runtime: str = ""
+    profile_path: str | None = None
+    """A file with the seccomp profile, for Podman; Docker takes the profile itself."""
     own_processes: int = run_cgroup.WARM_PROCESSES
     """Processes and threads in the container's cgroup beside those of the code."""
 
@@ -82,7 +87,7 @@ def container_request(spec: ContainerSpec) -> dict[str, Json]:
         "AutoRemove": True,
         "ReadonlyRootfs": True,
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges:true", f"seccomp={seccomp_profile()}"],
+        "SecurityOpt": _security_options(spec),
         "NetworkMode": "none",
         "IpcMode": "private",
         "CgroupnsMode": "private",
@@ -102,6 +107,11 @@ def container_request(spec: ContainerSpec) -> dict[str, Json]:
         "MaskedPaths": list(masked_paths()),
         "ReadonlyPaths": ["/proc/sys", *sorted(_READ_ONLY)],
         "Sysctls": {name: value for name, value, since in _SYSCTLS if spec.kernel >= since},
+        # Init lowers both. An engine's own default may be above what the host lets it set.
+        "Ulimits": [
+            {"Name": "nofile", "Soft": spec.open_files, "Hard": spec.open_files},
+            {"Name": "nproc", "Soft": _MAX_THREADS, "Hard": _MAX_THREADS},
+        ],
         "LogConfig": {"Type": "none"},
         "Init": False,
         "Privileged": False,
@@ -131,18 +141,31 @@ def container_request(spec: ContainerSpec) -> dict[str, Json]:
     }
 
 
+def _security_options(spec: ContainerSpec) -> list[Json]:
+    if spec.profile_path is None:
+        return ["no-new-privileges:true", f"seccomp={seccomp_profile()}"]
+    # Podman ignores `MaskedPaths`.
+    masks = ":".join(masked_paths())
+    return ["no-new-privileges:true", f"seccomp={spec.profile_path}", f"mask={masks}"]
+
+
 def _tmpfs(spec: ContainerSpec) -> Mapping[str, Json]:
     limits = spec.limits
     flags = "rw,nosuid,nodev,exec,mode=1777"
     tmp_bytes = min(spec.tmp_bytes, limits.disk_bytes)
     places: dict[str, Json] = {
-        "/tmp": f"{flags},size={tmp_bytes},nr_inodes={_TMP_INODES}",  # inside
+        "/tmp": f"{flags},size={tmp_bytes}{_inodes(spec, _TMP_INODES)}",
         **dict.fromkeys(FILLED_BY_INIT, f"{flags},size={_CODE_ROOM + spec.file_bytes}"),
     }
     if spec.workspace is None:
-        size = f"size={limits.disk_bytes},nr_inodes={limits.file_count}"
+        size = f"size={limits.disk_bytes}{_inodes(spec, limits.file_count)}"
         places["/workspace"] = f"{flags},{size}"
     return places
+
+
+def _inodes(spec: ContainerSpec, count: int) -> str:
+    """Podman has no such option; the memory limit then bounds the number of files."""
+    return f",nr_inodes={count}" if spec.profile_path is None else ""
 
 
 def _workspace(spec: ContainerSpec) -> list[Json]:

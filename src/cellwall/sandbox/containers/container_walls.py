@@ -38,6 +38,7 @@ class EngineChoice:
     runtime: str
     has_user_namespace: bool
     root_ids: tuple[int, int] | None
+    is_podman: bool = False
 
 
 def find_engine(settings: NativeSettings, environ: Mapping[str, str]) -> Engine:
@@ -86,7 +87,7 @@ def judge_engine(settings: NativeSettings, facts: EngineFacts, *, has_kvm: bool)
             "sandbox.dangerously_without_user_namespace = true.",
             code="CW-LAYER-USERNS",
         )
-    return EngineChoice(runtime, facts.has_user_namespace, facts.root_ids)
+    return EngineChoice(runtime, facts.has_user_namespace, facts.root_ids, facts.is_podman)
 
 
 def _runtime(backend: Backend, facts: EngineFacts, *, has_kvm: bool) -> str:

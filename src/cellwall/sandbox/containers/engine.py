@@ -10,6 +10,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
 from cellwall.core.types import Json
@@ -18,6 +19,7 @@ _VERSION = "v1.40"  # Docker 19.03 and later, Podman 3 and later
 _ANSWER_WITHIN_S = 30.0
 _MAX_ANSWER_BYTES = 4 * 1024 * 1024
 _MAX_MESSAGE = 300
+_PODMAN = "Podman"
 _NOT_FOUND, _CONFLICT = 404, 409
 _ENDED = (_NOT_FOUND, _CONFLICT)
 
@@ -33,6 +35,7 @@ class EngineFacts:
     runtimes: frozenset[str]
     has_limits: bool
     """The engine can enforce memory, process and processor limits."""
+    is_podman: bool = False
     root_ids: tuple[int, int] | None = None
     """The host's uid and gid of root in a container, where the engine names them."""
 
@@ -65,8 +68,10 @@ class Engine:
             raise self._no_engine(ValueError("the answer is no object"))
         options = [str(each) for each in info.get("SecurityOptions") or ()]
         is_rootless = any("name=rootless" in each for each in options)
+        name = _name_of(version)
         return EngineFacts(
-            version=f"{_name_of(version)} {str(version.get('Version', ''))[:40]}".strip(),
+            is_podman=name == _PODMAN,
+            version=f"{name} {str(version.get('Version', ''))[:40]}".strip(),
             has_user_namespace=is_rootless or any("name=userns" in each for each in options),
             is_rootless=is_rootless,
             runtimes=frozenset(map(str, info.get("Runtimes") or ())),
@@ -82,8 +87,7 @@ class Engine:
 
     def load_image(self, name: str, archive: bytes) -> None:
         """Make an image of one layer from a tar archive."""
-        repository, _, tag = name.partition(":")
-        path = f"/images/create?fromSrc=-&repo={repository}&tag={tag}"
+        path = f"/images/create?fromSrc=-&repo={name}"  # Podman 4 ignores a parameter `tag`
         status, body = self._request("POST", path, archive, kind="application/x-tar")
         if status != http.client.OK:
             raise _refusal(status, body)
@@ -94,6 +98,17 @@ class Engine:
         if not isinstance(made, dict) or not isinstance(made.get("Id"), str):
             raise SandboxFailed("the container engine gave no id", code="CW-ENGINE-ANSWER")
         return str(made["Id"])
+
+    def not_running(self, label: str) -> list[tuple[str, str]]:
+        """(name, id) of each container with this label that was not started, or was not removed."""
+        filters = {"label": [label], "status": ["created", "exited", "dead"]}
+        query = urlencode({"all": 1, "filters": json.dumps(filters)})
+        listed = self._ask("GET", f"/containers/json?{query}")
+        return [
+            (str(each["Names"][0]).lstrip("/"), str(each["Id"]))
+            for each in (listed if isinstance(listed, list) else ())
+            if each.get("Names")
+        ]
 
     def start(self, container: str) -> None:
         self._ask("POST", f"/containers/{container}/start")
@@ -154,7 +169,7 @@ class Engine:
 
 def _name_of(version: Mapping[str, Any]) -> str:
     names = [str(each.get("Name", "")) for each in version.get("Components") or () if each]
-    return "Podman" if any("Podman" in name for name in names) else "Docker"
+    return _PODMAN if any(_PODMAN in name for name in names) else "Docker"
 
 
 def _root_ids(directory: str) -> tuple[int, int] | None:

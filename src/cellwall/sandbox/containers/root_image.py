@@ -18,7 +18,8 @@ from cellwall.sandbox.linux import jobs, outer_wall
 
 CELL_INSIDE = "/.cellwall/cell"
 JOIN_INSIDE = "/.cellwall/join"
-_REPOSITORY = "cellwall-root"
+# Podman looks for a name without a host in registries.
+_REPOSITORY = "localhost/cellwall-root"
 FILLED_BY_INIT = ("/code", SKILLS_INSIDE, NETWORK_INSIDE)
 """Memory file systems that init fills before any program runs, and that Landlock then closes."""
 WRITABLE_BY_INIT = frozenset({"/tmp", "/workspace", *FILLED_BY_INIT})  # inside

@@ -28,6 +28,7 @@ from cellwall.sandbox.linux.plan import (
 _DESCRIPTOR_ROOM = 64
 _TMP_INODES = 16_384
 _SHM_INODES = 1024
+_CPU_FACTOR = 1.5
 _DATA_FACTOR = 2
 _LOCKED_BYTES = 8 * 1024 * 1024
 # POSIX timers included. The kernel counts them per uid, which cells of a template share, and per
@@ -370,7 +371,9 @@ def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
         resource.RLIMIT_CORE: _CORE_BYTES,
         resource.RLIMIT_NOFILE: limits.open_files + (0 if walls.is_gvisor else _DESCRIPTOR_ROOM),
         resource.RLIMIT_FSIZE: limits.file_size_bytes + 1,  # see has_file_of in cell/watch.c
-        resource.RLIMIT_CPU: int(limits.cpu_s) + 2,  # per process; the monitor checks the sum
+        # Per process, should the monitor be late; the monitor checks the sum. With room: the kernel
+        # counts by ticks here, more than was used on a busy host, and its SIGKILL names no limit.
+        resource.RLIMIT_CPU: int(limits.cpu_s * _CPU_FACTOR) + 2,
         resource.RLIMIT_MEMLOCK: _LOCKED_BYTES,
     }
     if not walls.is_gvisor:

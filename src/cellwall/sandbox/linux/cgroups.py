@@ -31,6 +31,8 @@ ACCEPT = (
 )
 """Sampled limits instead of enforced ones, see proc_usage.py."""
 
+_CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
+
 Way = Literal["v2-root", "v1-root", "systemd-user", "none"]
 
 
@@ -56,6 +58,7 @@ class CgroupFacts:
     user_systemd: bool
     is_writable: bool = True
     """Whether groups can be made: not in a container that mounts the host's groups read-only."""
+    in_container: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,11 @@ def choose(facts: CgroupFacts) -> Choice:
             f"cgroup v2 has no controller here for: {lacking}; an ordinary user gets none from v1",
             f"Boot with systemd.unified_cgroup_hierarchy=1, or run as root, or {ACCEPT}.",
         )
+    if facts.in_container:
+        return _no_cgroup(
+            "a container gives an ordinary user no cgroup of its own",
+            f"Limit the container itself (docker run --memory, --pids-limit), and {ACCEPT}.",
+        )
     return _no_cgroup(
         "an ordinary user gets a cgroup only from the user's own systemd, and none is running here",
         "Log in with a systemd session (`loginctl enable-linger $USER` keeps one), or run as root, "
@@ -163,7 +171,13 @@ def gather() -> CgroupFacts:
         is_writable=_is_writable(mounts, own),
         euid=os.geteuid(),
         user_systemd=os.path.exists(f"{runtime_directory()}/systemd/private"),
+        in_container=in_container(),
     )
+
+
+def in_container() -> bool:
+    """Whether Docker or Podman has started this process."""
+    return any(map(os.path.exists, _CONTAINER_MARKS))
 
 
 def _is_writable(mounts: tuple[CgroupMount, ...], own: Mapping[str, str]) -> bool:

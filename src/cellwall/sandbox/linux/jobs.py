@@ -38,8 +38,8 @@ class RunRequest:
         return self.workspace.mount
 
 
-def program_of(action: Action) -> tuple[languages.Program, bytes]:
-    """The program to start, and the code it runs."""
+def program_of(action: Action, *, only_deno: bool) -> tuple[languages.Program, bytes]:
+    """The program to start, and the code it runs; see `languages.program_for`."""
     match action.operation:
         case RunCommand(background=True):
             raise BadInput(
@@ -51,7 +51,8 @@ def program_of(action: Action) -> tuple[languages.Program, bytes]:
             return languages.Program(argv, ""), b""
         case RunCode() as operation:
             has_network = bool(action.allow_domains or action.registries)
-            return languages.program_for(operation, has_network=has_network), operation.code
+            program = languages.program_for(operation, has_network=has_network, only_deno=only_deno)
+            return program, operation.code
         case _:
             raise BadInput("only commands and code run in a sandbox")
 

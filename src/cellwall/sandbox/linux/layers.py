@@ -105,6 +105,8 @@ class NativeSettings:
     environment_of: EnvironmentOf = field(default=lambda _name: None)
     path: Path = "auto"
     """`warm` refuses if no template can be started; `auto` then uses the cold path."""
+    only_deno: bool = False
+    """JavaScript and TypeScript run with Deno's permissions, or not at all."""
     backend: Backend = "native"
     engine_socket: str | None = None
     """Of a container engine; None: the first that is found."""

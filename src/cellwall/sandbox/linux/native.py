@@ -58,7 +58,7 @@ class ColdPath:
     async def run(self, request: RunRequest) -> RunResult:
         action, mount = request.action, request.mount
         # (1) The program.
-        program, code = jobs.program_of(action)
+        program, code = jobs.program_of(action, only_deno=self._settings.only_deno)
         # (2) The layers; a required layer that is missing is a refusal (ISO-4).
         walls = walls_for(
             self._settings,
@@ -120,7 +120,7 @@ class WarmPath:
     async def run(self, request: RunRequest) -> RunResult | None:
         """None: this run fits no template, or the template has not started yet."""
         action = request.action
-        program, code = jobs.program_of(action)
+        program, code = jobs.program_of(action, only_deno=self._settings.only_deno)
         # (1), (2)
         template = await self._template(request, program)
         if template is None:

@@ -137,7 +137,7 @@ class LiveSessions:
                 )
                 return await CarriedProcess(cell, task).serve(operation.hold)
             case RunCode() as operation if canonical(operation.language) != "python":
-                program, code = jobs.program_of(action)
+                program, code = jobs.program_of(action, only_deno=self._settings.only_deno)
                 argv = jobs.command_for(program, code)
                 env = _environment(request, program)
                 task = cell.start(argv, env, cwd="/workspace", wants_stdin=True)

@@ -18,6 +18,8 @@ from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.types import Action, RunCommand, WorkspaceMode, WorkspaceRequest
 from cellwall.runtime import wiring
 from cellwall.sandbox.conformance import CheckResult, checks, run_conformance
+from cellwall.sandbox.containers.container_request import LABEL
+from cellwall.sandbox.containers.engine import Engine
 from conftest import need
 from unit.sandbox.containers.docker_daemon import docker_daemon
 
@@ -152,6 +154,22 @@ def test_directory_of_a_user_is_refused(remapped: str, tmp_path: Path) -> None:
         outcome = run(config, ("true",), workspace=WorkspaceRequest(mode, str(given)))
         assert outcome.error is not None
         assert outcome.error.code == "CW-BACKEND-WORKSPACE"
+
+
+@pytest.mark.requirement("ISO-8")
+def test_container_that_was_made_and_never_started_is_removed_by_the_next_start(
+    remapped: str, tmp_path: Path
+) -> None:
+    config, engine = configuration(tmp_path, remapped), Engine(remapped)
+    assert run(config, ("true",)).status is Status.OK
+    tag = wiring.open_app(config=config).ledger.tag
+    (image,) = engine._ask("GET", "/images/json")[0]["RepoTags"]
+    for name, label in (("cellwall-act_left", tag), ("cellwall-act_foreign", "another")):
+        engine.create(name, {"Image": image, "Cmd": ["x"], "Labels": {LABEL: label}})
+    assert run(config, ("true",)).status is Status.OK
+    (left,) = engine.not_running(LABEL)
+    assert left[0] == "cellwall-act_foreign"
+    engine.remove(left[1])
 
 
 @pytest.mark.requirement("ISO-8")

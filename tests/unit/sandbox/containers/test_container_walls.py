@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -128,6 +129,7 @@ SPEC = ContainerSpec(
     shm_bytes=1 << 20,
     file_bytes=10,
     kernel=(6, 1),
+    open_files=512,
 )
 
 
@@ -148,6 +150,18 @@ def test_request_holds_every_wall() -> None:
     assert request["User"] == "1000:1000"
     assert request["Env"] == []
     assert not {"CapAdd", "Devices", "PortBindings", "PidMode", "UsernsMode"} & host.keys()
+
+
+@pytest.mark.requirement("ISO-11")
+def test_podman_gets_the_same_walls_in_its_own_words() -> None:
+    host = container_request.container_request(replace(SPEC, profile_path="/p"))["HostConfig"]
+    seccomp, masks = host["SecurityOpt"][1:]
+    assert seccomp == "seccomp=/p"
+    assert masks.removeprefix("mask=").split(":") == host["MaskedPaths"]
+    assert "nr_inodes" not in str(host["Tmpfs"])
+    docker = container_request.container_request(SPEC)["HostConfig"]
+    changed = {name for name in host if host[name] != docker[name]}
+    assert changed == {"SecurityOpt", "Tmpfs"}
 
 
 def test_only_a_private_workspace_is_mounted_for_writing() -> None:
@@ -214,6 +228,18 @@ def test_limit_that_the_engine_did_not_apply_is_a_refusal(tmp_path, ignored) -> 
     with pytest.raises(LayerMissing, match=ignored) as refused:
         container_cell.engine_group(membership, mounts)
     assert refused.value.code == "CW-LAYER-CGROUP"
+
+
+@pytest.mark.requirement("ISO-1", "ISO-4")
+def test_container_that_shares_a_namespace_with_us_or_is_root_is_a_refusal() -> None:
+    own, names = os.getpid(), frozenset(container_cell.NAMESPACES)
+    container_cell.check_identity(own, 301_000, names)
+    with pytest.raises(LayerMissing, match="root of this host"):
+        container_cell.check_identity(own, 0, names)
+    for name in names:
+        with pytest.raises(LayerMissing, match=name) as refused:
+            container_cell.check_identity(own, 301_000, names - {name})
+        assert refused.value.code == "CW-LAYER-NAMESPACE"
 
 
 def test_process_in_no_known_hierarchy_has_no_group() -> None:

@@ -109,7 +109,7 @@ def test_limits_become_rlimits_and_sizes_of_file_systems() -> None:
     assert has(words, "rlimit", str(resource.RLIMIT_NOFILE), "164")
     assert has(words, "rlimit", str(resource.RLIMIT_FSIZE), "8193")
     assert has(words, "rlimit", str(resource.RLIMIT_CORE), "1")
-    assert has(words, "rlimit", str(resource.RLIMIT_CPU), "5")
+    assert has(words, "rlimit", str(resource.RLIMIT_CPU), "6")
     assert has(words, "tmpfs", "/workspace", "size=65536,nr_inodes=50,mode=0755")
     assert has(words, "tmpfs", "/tmp", f"size=65536,nr_inodes={cell_plan._TMP_INODES},mode=1777")
     assert has(words, "open-files", "100")

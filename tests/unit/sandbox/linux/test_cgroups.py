@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,9 @@ def test_each_kind_of_host_has_its_way(host: CgroupFacts, choice: Choice) -> Non
         pytest.param(facts(V1[0], V1[2]), "controller for: pids", id="root-v1-without-pids"),
         pytest.param(facts(euid=1000), "an ordinary user", id="user-no-cgroup"),
         pytest.param(facts(*V1, euid=1000), "an ordinary user", id="user-v1"),
+        pytest.param(
+            replace(facts(*V1, euid=1000), in_container=True), "a container gives", id="user-docker"
+        ),
         pytest.param(
             facts(V2, euid=1000, unified=ALL), "an ordinary user", id="user-v2-without-systemd"
         ),
