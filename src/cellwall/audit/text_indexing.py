@@ -312,7 +312,7 @@ def _remove_orphans(directory: str, segments: Sequence[Segment], keys: SessionKe
 
 
 def _remove_drafts(directory: str, keys: SessionKeysPort) -> None:
-    """Remove temporary files of killed processes. With the lock: they are nobody's."""
+    """Remove temporary files of killed processes. With the lock: no process writes one now."""
     for path in _drafts(directory):
         with suppress(OSError):
             remove_chunk(path, keys)
