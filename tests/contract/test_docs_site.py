@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -116,27 +118,39 @@ def test_the_site_is_built_and_a_browser_loads_nothing_from_elsewhere(tmp_path):
     from playwright.sync_api import sync_playwright  # noqa: PLC0415  # slow to import
 
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    loaded: list[tuple[str, int]] = []
     with (
-        http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        serving(handler) as address,
+        serving(handler) as elsewhere,
         sync_playwright() as playwright,
     ):
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}/"
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
         page = browser.new_page()
-        loaded: list[tuple[str, int]] = []
         page.on("response", lambda answer: loaded.append((answer.url, answer.status)))
         page.on("requestfailed", lambda request: loaded.append((request.url, 0)))
         for name in ("index", "how-it-works", "overview"):
             page.goto(f"{address}{name}.html", wait_until="networkidle")
         page.fill("input[name=query]", "witness")
         page.wait_for_selector(".md-search-result__item")
-        # The policy of the pages, whatever a script does.
-        blocked = page.evaluate("() => fetch('http://192.0.2.1/').then(() => 1, () => 0)")
+        loaded_by_pages = loaded.copy()
+        # Whatever a script would do is refused by the policy of the pages; a file has none.
+        load = f"() => fetch('{elsewhere}', {{mode: 'no-cors'}}).then(() => true, () => false)"
+        from_page = page.evaluate(load)
+        page.goto(f"{address}files/deploy/nginx/cellwall.conf.txt")
+        from_file = page.evaluate(load)
         browser.close()
-        server.shutdown()
-    assert blocked == 0
-    assert [found for found in loaded if not found[0].startswith(address)] == []
-    assert [found for found in loaded if found[1] >= 400] == []
+    assert (from_page, from_file) == (False, True)
+    assert [found for found in loaded_by_pages if not found[0].startswith(address)] == []
+    assert [found for found in loaded_by_pages if found[1] >= 400] == []
+
+
+@contextmanager
+def serving(handler: Callable[..., http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()

@@ -69,7 +69,10 @@ def service(
     for name, changes in others.items():
         (programs / f"{name}.py").write_text(script(changes)[-1])
     config = Path(world.config()).read_text()
-    config += f'[policy]\nfiles = ["{home / "policy.toml"}"]\n[approvals]\ntimeout_s = 1\n'
+    # Servers with a secret and a domain: each call would ask a person (POL-9).
+    without = "dangerously_without_rule_of_two = true"
+    config += f'[policy]\nfiles = ["{home / "policy.toml"}"]\n{without}\n'
+    config += "[approvals]\ntimeout_s = 1\n"
     config += f'[vault]\nkey = "file"\nkey_file = "{home}/vault.key"\n'
     config += '[mcp]\ngateway = "offer"\nmax_servers_per_user = 4\n'
     given = {"directory": str(programs), "mode": "ro"}

@@ -23,7 +23,7 @@ from cellwall.audit.files import io_failure
 from cellwall.audit.following import follow
 from cellwall.audit.merkle import BadProof, unproven_checkpoint
 from cellwall.audit.proofs import Proof, verifier_source
-from cellwall.audit.sealed_bodies import is_locked
+from cellwall.audit.sealed_bodies import is_locked, opened_line
 from cellwall.audit.search import FoundRecord, Query
 from cellwall.audit.segments import BadSegment, open_plain
 from cellwall.audit.signers import parse_keys
@@ -54,6 +54,7 @@ __all__ = [
     "everything",
     "export_records",
     "following",
+    "has_text",
     "latest",
     "newest",
     "newest_with_progress",
@@ -119,6 +120,11 @@ def newest_with_progress(
     matches. A caller that has waited long enough knows how far it got."""
     for seq, found in search.search_steps(_directory(home), query, keys=keys):
         yield seq, None if found is None else found.record
+
+
+def has_text(record: dict[str, Any], text: str) -> bool:
+    """Whether a search for the text finds the record in this form."""
+    return Query(text=text).matches_text(opened_line(record))
 
 
 def following(

@@ -12,7 +12,6 @@ from cellwall.audit.text_indexing import (
     IndexingStopped,
     remove_damaged,
     remove_erased,
-    remove_stale_drafts,
     update_text_index,
 )
 from cellwall.core.errors import CellwallError
@@ -76,7 +75,6 @@ class TextIndexer:
     def _repair(self) -> None:
         self._keys.close()
         self._keys = self._open_keys()  # the vault may open by now
-        remove_stale_drafts(self._directory)
         remove_erased(self._directory, self._keys)
         remove_damaged(self._directory, self._keys)
 

@@ -114,7 +114,7 @@ class AuditLog:
         self._keys = keys
         self._redact: Redact | None = None
         self._observe: Observe | None = None
-        self.notary = Notary(self._directory, settings, self.write)
+        self.notary = Notary(self._directory, settings, self.write, keys)
         self._writer = Writer(self._directory, settings, self.notary.signed_size)
         self._reset()
         _LOGS.add(self)

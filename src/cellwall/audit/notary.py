@@ -45,6 +45,7 @@ from cellwall.audit.witness import ORIGIN, CheckpointWitness, SignedMemory
 from cellwall.core.errors import AuditFailed, CellwallError
 from cellwall.core.notes import BadNote, PublicKey
 from cellwall.core.outcomes import Event
+from cellwall.core.ports import SessionKeysPort
 from cellwall.core.types import Json, Principal
 
 _TAIL_BYTES = 64 * 1024
@@ -58,9 +59,15 @@ class Notary:
     """The signer of one log in one process."""
 
     def __init__(
-        self, directory: str, settings: LogSettings, write: Callable[[Event], str]
+        self,
+        directory: str,
+        settings: LogSettings,
+        write: Callable[[Event], str],
+        session_keys: SessionKeysPort | None = None,
     ) -> None:
+        """`session_keys`: those under which the text index is sealed."""
         self._directory, self._settings = directory, settings
+        self.session_keys = session_keys
         self.signers = Signers(directory, settings.signing_key, write)
         self._witness = CheckpointWitness(settings, write)
         self._memory = SignedMemory(directory)

@@ -38,6 +38,7 @@ from cellwall.audit.segments import (
     segment_name,
 )
 from cellwall.core.outcomes import Event, EventKind
+from cellwall.core.ports import SessionKeysPort
 from cellwall.core.types import Json, Principal
 
 _BLOCK_BYTES = 1024 * 1024
@@ -49,6 +50,8 @@ Write = Callable[[Event], str]
 
 class StatementSigner(Protocol):
     """The notary, as far as this module needs it."""
+
+    session_keys: SessionKeysPort | None
 
     def sign_statement(self, lines: Callable[[str], Sequence[str]]) -> str: ...
 
@@ -182,10 +185,11 @@ def _delete_old(
         }
         # Recorded before the deletion: a record of a deletion that a crash prevented is harmless.
         write(Event(EventKind.RETENTION, "", "cellwall", "audit", body))
+        # Before the records: a crash in between leaves no chunk without its segment.
+        remove_segment_chunks(directory, segment.first, notary.session_keys)
         os.unlink(segment_name(segment.first, PACKED), dir_fd=folder)
         with suppress(FileNotFoundError):
             os.unlink(segment_name(segment.first, INDEX), dir_fd=folder)
-        remove_segment_chunks(directory, segment.first)
         gone.append(segment.first)
     return gone
 

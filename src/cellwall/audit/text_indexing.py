@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -41,7 +40,6 @@ from cellwall.core.ports import SessionKeysPort
 _LOCK = "building.lock"
 _MIN_GROWTH_BYTES = 512 * 1024
 """Fewer records at the end of the log are scanned faster than a chunk is written."""
-_STALE_DRAFT_S = 3600.0
 _REST_EVERY_RECORDS = 16
 
 
@@ -70,7 +68,10 @@ def update_text_index(
     with map_errors(), _alone(directory) as folder:
         if folder is None:
             return IndexedText(0, 0)
-        for segment in reversed([each for each in list_segments(directory) if each.has_records]):
+        _remove_drafts(directory, keys)
+        segments = [each for each in list_segments(directory) if each.has_records]
+        _remove_orphans(directory, segments, keys)
+        for segment in reversed(segments):
             headers = _headers(directory, segment.first, keys)
             if _is_whole(segment, headers):
                 total, done = total + headers[-1].end, done + headers[-1].end
@@ -203,7 +204,10 @@ class _SegmentBuilder:
     def _write(self, draft: ChunkDraft) -> int:
         data, header = draft.encode(self._keys)
         name = chunk_name(header.segment, header.first)
-        files.replace_file(name, data, self._folder, durable=False)
+        try:
+            files.replace_file(name, data, self._folder, durable=False)
+        except FileNotFoundError:  # `remove_erased` has removed the draft
+            raise BadChunk("a session was erased meanwhile") from None
         if any(self._keys.is_destroyed(each) for each in header.opened_with):
             remove_chunk(self._path(header.segment, header.first), self._keys)
             raise BadChunk("a session was erased meanwhile")
@@ -232,7 +236,8 @@ def _text_of(keys: SessionKeysPort, line: bytes) -> tuple[bytes, str | None]:
 
 
 def remove_chunk(path: str, keys: SessionKeysPort) -> None:
-    """Destroy the key of a chunk and remove its file: after that, no copy of it can be read."""
+    """Destroy the key of a chunk or draft and remove its file: after that, no copy of it can be
+    read."""
     with suppress(FileNotFoundError):
         with suppress(BadChunk, BadSegment, VaultError), open_plain(path) as file:
             keys.destroy_key(read_header(file).key)
@@ -242,6 +247,12 @@ def remove_chunk(path: str, keys: SessionKeysPort) -> None:
 def remove_erased(directory: str, keys: SessionKeysPort) -> int:
     """Remove chunks of records whose keys were destroyed since, and files that are no chunks;
     returns how many. Needs no vault."""
+    # A draft may belong to a running process, which would refuse its chunk for the same reason. A
+    # file without a whole header is only begun.
+    for path in _drafts(directory):
+        with suppress(OSError, BadChunk, BadSegment):
+            if _is_erased(keys, path):
+                remove_chunk(path, keys)
     return _remove_where(directory, keys, partial(_is_erased, keys))
 
 
@@ -280,19 +291,37 @@ def _remove_where(directory: str, keys: SessionKeysPort, is_stale: Callable[[str
     return removed
 
 
-def remove_segment_chunks(directory: str, segment: int) -> None:
-    """Remove the chunks of a segment that retention deletes. Like its records they are sealed, and
-    only unlinked."""
+def remove_segment_chunks(directory: str, segment: int, keys: SessionKeysPort | None) -> None:
+    """Remove the chunks of a segment that retention deletes. Their keys go as well: the key of a
+    session may be destroyed later, and nothing would then name the chunks that it is in."""
     for first in list_chunks(directory).get(segment, []):
+        path = os.path.join(text_folder(directory), chunk_name(segment, first))
         with suppress(OSError):
-            os.unlink(os.path.join(text_folder(directory), chunk_name(segment, first)))
-
-
-def remove_stale_drafts(directory: str) -> None:
-    """Remove temporary files of killed processes."""
-    folder = text_folder(directory)
-    with suppress(OSError):
-        for name in os.listdir(folder):
-            path = os.path.join(folder, name)
-            if name.startswith(".") and os.stat(path).st_mtime < time.time() - _STALE_DRAFT_S:
+            if keys is None:  # a log without encryption has no index
                 os.unlink(path)
+            else:
+                remove_chunk(path, keys)
+
+
+def _remove_orphans(directory: str, segments: Sequence[Segment], keys: SessionKeysPort) -> None:
+    """Remove chunks that were being built while retention deleted their segment. With the lock: no
+    other process has made a chunk of a newer segment meanwhile."""
+    known = {each.first for each in segments}
+    for segment in list_chunks(directory).keys() - known:
+        remove_segment_chunks(directory, segment, keys)
+
+
+def _remove_drafts(directory: str, keys: SessionKeysPort) -> None:
+    """Remove temporary files of killed processes. With the lock: no process writes one now."""
+    for path in _drafts(directory):
+        with suppress(OSError):
+            remove_chunk(path, keys)
+
+
+def _drafts(directory: str) -> list[str]:
+    """Chunks that were not renamed yet; `files.replace_file` names them."""
+    folder = text_folder(directory)
+    try:
+        return [os.path.join(folder, name) for name in os.listdir(folder) if name[0] == "."]
+    except (FileNotFoundError, NotADirectoryError):
+        return []

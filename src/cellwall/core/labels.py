@@ -149,6 +149,9 @@ class LabelsPort(Protocol):
 
     def begin(self, action: Action) -> ActionLabelsPort: ...
 
+    def label_session(self, action: Action) -> None:
+        """The session has the labels of an action that a person has configured, before it runs."""
+
     def of_session(self, session_id: str) -> LabelSet:
         """Also of a session of another process, as far as it is recorded."""
 
@@ -175,6 +178,9 @@ class _NoLabels:
 
     def of_session(self, session_id: str) -> LabelSet:  # noqa: ARG002  # as the port has it
         return LabelSet()
+
+    def label_session(self, action: Action) -> None:
+        pass
 
     def resume(self, session_id: str, resumed_id: str) -> None:
         pass

@@ -32,6 +32,7 @@ from mcp_types import (
     ErrorData,
     Implementation,
     JSONRPCError,
+    JSONRPCRequest,
     ListToolsRequest,
     ListToolsResult,
     PaginatedRequestParams,
@@ -63,6 +64,9 @@ _BURST_MESSAGES, _MESSAGES_PER_S = 1000, 200
 _BURST_BYTES, _BYTES_PER_S = 64 * 1024 * 1024, 16 * 1024 * 1024
 _MAX_PAGES = 32
 _WRITE_WITHIN_S = 30.0
+_MAX_UNREAD = 16
+"""Messages that a server leaves unread before its requests are answered without their content."""
+_UNREAD_METHOD = "unread"
 _MAX_QUESTIONS = 8
 _MAX_FORM_BYTES, _MAX_FORM_FIELDS, _MAX_FORM_TEXT = 16 * 1024, 16, 500
 _FIELD_TYPES = frozenset({"string", "number", "integer", "boolean", "array"})
@@ -108,7 +112,7 @@ class ServerConnection:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(outgoing.run)
-                incoming = MessageReader(self._messages(pipe))
+                incoming = MessageReader(self._messages(pipe, outgoing))
                 async with self._open_session(incoming, outgoing) as session:
                     self._session = session
                     try:
@@ -225,7 +229,7 @@ class ServerConnection:
 
     # --- what the server sends
 
-    async def _messages(self, pipe: ServerPipe) -> Messages:
+    async def _messages(self, pipe: ServerPipe, outgoing: MessageWriter) -> Messages:
         """Until the server ends, closes its output or breaks a bound."""
         lines, meter = Lines(MAX_LINE_BYTES), _Meter()
         try:
@@ -240,7 +244,9 @@ class ServerConnection:
                         await anyio.lowlevel.checkpoint()
                     message = _message_of(line)
                     if message is not None and not self._calls.take(message):
-                        yield message
+                        # Attack: each request stays in memory until its answer can be written.
+                        is_unread = outgoing.waiting_count >= _MAX_UNREAD
+                        yield _without_content(message) if is_unread else message
         except OSError:
             pass  # the pipe has ended
         finally:
@@ -336,6 +342,14 @@ def _message_of(line: bytes | JSONRPCError) -> SessionMessage | None:
     if isinstance(found, JSONRPCError):
         return None if found.id is None else SessionMessage(found)
     return found
+
+
+def _without_content(message: SessionMessage) -> SessionMessage:
+    """A request that the session refuses at once; any other message is not kept, and stays."""
+    if not isinstance(message.message, JSONRPCRequest):
+        return message
+    request_id = message.message.id
+    return SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=request_id, method=_UNREAD_METHOD))
 
 
 class _Meter:

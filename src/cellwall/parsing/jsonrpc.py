@@ -25,6 +25,7 @@ from mcp_types import (
 )
 
 _KEPT_BYTES = 512
+_MAX_PARTS = 1024
 MAX_VALUES = 10_000
 """In one message of a client. A value takes two bytes as text and over a hundred once parsed."""
 # The id can be found without parsing where it is the first or last key of the message.
@@ -56,6 +57,8 @@ class Lines:
     def _add(self, piece: bytes) -> None:
         self._parts.append(piece)
         self._size += len(piece)
+        if len(self._parts) > _MAX_PARTS:  # attack: pieces of two bytes, each an object of its own
+            self._parts = [b"".join(self._parts)]
         if self._head or self._size > self._max_bytes:
             whole = b"".join(self._parts)
             self._head = self._head or whole[:_KEPT_BYTES]

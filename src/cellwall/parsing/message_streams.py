@@ -114,6 +114,11 @@ class MessageWriter:
         if not line.is_written:
             raise anyio.BrokenResourceError
 
+    @property
+    def waiting_count(self) -> int:
+        """How many messages the peer has not read yet."""
+        return len(self._waiting)
+
     async def run(self) -> None:
         """Write what had to wait, until the stream is closed or the transport fails."""
         try:

@@ -75,6 +75,11 @@ class SessionLabels:
     def begin(self, action: Action) -> ActionLabels:
         return ActionLabels(self, action)
 
+    def label_session(self, action: Action) -> None:
+        labels = self.begin(action)
+        labels.judge(action)
+        labels.commit()
+
     def of_session(self, session_id: str) -> LabelSet:
         with self.lock:
             scope = self._sessions.get(session_id)

@@ -185,6 +185,9 @@ class ToolServers:
                 finally:
                     self._is_making = False
                 live = self._live[server] = LiveServer(settings, session, session_id)
+                # Before it starts: its first call is judged by what it can reach (POL-9).
+                start = self._start_action(settings, session_id, _hold_nothing)
+                self._app.runtime.labels.label_session(start)
             return live
 
     async def _current(self, live: LiveServer) -> ServerConnection:
@@ -397,3 +400,7 @@ def _workspace(settings: ServerSettings) -> WorkspaceRequest:
 @functools.cache
 def _relay() -> str:
     return resources.files("cellwall.mcp_servers").joinpath("relay.py").read_text("utf-8")
+
+
+async def _hold_nothing(_: ServerPipe) -> None:
+    """For an action of which only the settings count."""

@@ -235,7 +235,7 @@ def test_a_damaged_archive_and_bad_requests_get_a_clear_error(service, owner):
     assert owner.post("/v1/sessions", json=small).status_code in {400, 409}
     assert error_of(end(owner, session, keep=True, erase=True)) == (400, "CW-BAD-INPUT")
     assert error_of(end(owner, session, keep=True)) == (404, "CW-NOT-FOUND")  # it has ended
-    for bad in ("", "../audit", "sbx_" + "0" * 26, "x" * 61):
+    for bad in ("", "../audit", "sbx_" + "0" * 26, "x" * 61, "sbx_\0"):
         assert owner.post("/v1/sessions", json={"resume": bad}).status_code in {400, 404}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,6 +13,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from cellwall.admin.audit_queries import Query, newest
 from cellwall.admin.database import storage_settings
 from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
 from cellwall.core.types import Principal
@@ -104,6 +106,28 @@ def test_pages_of_records(service: RunningService) -> None:
         params = {"limit": 5, "before": newest["next"]}
         older = owner.get("/v1/audit", params=params).json()["records"]
         assert older[0]["seq"] == newest["records"][-1]["seq"] - 1
+
+
+@pytest.mark.requirement("RBAC-3", "ERR-1")
+def test_a_search_tells_nothing_that_the_records_it_finds_do_not_show(
+    service: RunningService, user: httpx.Client
+) -> None:
+    session = new_session(user)
+    user.post(f"/v1/sessions/{session}/commands", json={"command": "echo needle-77"})
+    query, keys = Query(session_id=session), service.app.keys
+    whole = str(list(newest(query, home=str(service.home), keys=keys)))
+    path = re.search(r"/[^'\" ]+/service[.]toml", whole)
+    assert path is not None  # the control: a record of the user has a path of the host
+
+    def count(text: str) -> int:
+        return len(
+            user.get("/v1/audit", params={"text": text, "session": session}).json()["records"]
+        )
+
+    assert count("needle-77") > 0
+    assert count("service.toml") > 0
+    for end in (len(path[0]) // 2, len(path[0])):
+        assert count(path[0][:end]) == 0, path[0][:end]
 
 
 @pytest.mark.requirement("SEC-2", "RBAC-3", "SRV-1")

@@ -30,7 +30,6 @@ from cellwall.audit.text_indexing import (
     IndexingStopped,
     remove_damaged,
     remove_erased,
-    remove_stale_drafts,
     update_text_index,
 )
 from cellwall.core.errors import VaultError
@@ -337,6 +336,91 @@ def test_chunks_go_with_the_segment_that_retention_deletes(home, keys, monkeypat
     assert not set(gone) & set(list_chunks(directory))
 
 
+def copies_of(home: Path, pattern: str = "*.text") -> dict[Path, bytes]:
+    """Of chunks as a backup has them."""
+    return {
+        path: path.read_bytes() for path in Path(text_folder(str(home / "audit"))).glob(pattern)
+    }
+
+
+def units_with(copies: dict[Path, bytes], keys: SessionKeys, wanted: bytes, place: Path) -> int:
+    """What the owner of the vault learns from copies of chunks."""
+    count = 0
+    for content in copies.values():
+        place.write_bytes(content)
+        try:
+            with closing(open_chunk(str(place), keys)) as chunk:
+                count += len(chunk.candidates(query_places(wanted)))
+        except BadChunk:
+            pass
+    return count
+
+
+@pytest.mark.requirement("FS-5")
+def test_copies_of_chunks_of_a_deleted_segment_do_not_open(home, keys, monkeypatch, tmp_path):
+    make_log(home, keys, 30)
+    index(home, keys)
+    directory, copies = str(home / "audit"), copies_of(home)
+    assert units_with(copies, keys, b"alpha 0", tmp_path / "copy") == 1  # the control
+    monkeypatch.setattr("cellwall.audit.retention._DAY_S", 0.0)
+    with AuditLog.open(directory, keys=keys, settings=NEVER) as log:
+        log.notary.sign_now(timeout_s=10.0)
+        old = LogSettings(keep_days=1, checkpoint_events=10**9, checkpoint_s=10**6)
+        assert 1 in maintain_segments(directory, old, log.write, log.notary)
+    keys.destroy("sbx_0")  # after its records were deleted: no chunk names the session now
+    assert units_with(copies, keys, b"alpha 0", tmp_path / "copy") == 0
+
+
+def test_a_chunk_that_was_built_while_its_segment_was_deleted_goes(home, keys, monkeypatch):
+    make_log(home, keys, 30)
+    index(home, keys)
+    directory, copies = str(home / "audit"), copies_of(home)
+    monkeypatch.setattr("cellwall.audit.retention._DAY_S", 0.0)
+    with AuditLog.open(directory, keys=keys, settings=NEVER) as log:
+        log.notary.sign_now(timeout_s=10.0)
+        old = LogSettings(keep_days=1, checkpoint_events=10**9, checkpoint_s=10**6)
+        gone = maintain_segments(directory, old, log.write, log.notary)
+    for path, content in copies.items():
+        if not path.exists():
+            path.write_bytes(content)
+    assert set(gone) <= set(list_chunks(directory))  # the control
+    index(home, keys)
+    assert not set(gone) & set(list_chunks(directory))
+    assert set(list_chunks(directory))
+
+
+@pytest.mark.requirement("FS-5")
+def test_nothing_of_an_erased_session_is_in_the_draft_of_a_killed_process(home, keys, tmp_path):
+    make_log(home, keys, 10, is_packed=False)
+    subprocess.run([sys.executable, "-c", KILLED, str(home), "-1"], check=False)
+    drafts = copies_of(home, ".*")
+    assert units_with(drafts, keys, b"alpha 0", tmp_path / "copy") > 0  # the control
+    keys.destroy("sbx_0")
+    remove_erased(str(home / "audit"), keys)
+    assert copies_of(home, ".*") == {}
+    assert units_with(drafts, keys, b"alpha 0", tmp_path / "copy") == 0
+
+
+def test_an_erasure_that_removes_a_draft_does_not_end_the_indexing(home, keys, monkeypatch):
+    make_log(home, keys, 10, is_packed=False)
+    real, drafts = os.rename, []
+
+    def erase_first(draft: str, *given: object, **how: object) -> None:
+        if drafts:
+            return real(draft, *given, **how)  # type: ignore[arg-type]  # passed through
+        drafts.append(draft)
+        keys.destroy("sbx_1")
+        remove_erased(str(home / "audit"), keys)
+        return real(draft, *given, **how)  # type: ignore[arg-type]  # passed through
+
+    monkeypatch.setattr(os, "rename", erase_first)
+    assert update_text_index(str(home / "audit"), keys, is_complete=True).indexed_bytes == 0
+    assert drafts
+    assert copies_of(home, "*text*") == {}
+    index(home, keys)
+    assert found(home, keys, "alpha") == scanned(home, keys, "alpha")
+
+
 # --- damage
 
 
@@ -460,15 +544,13 @@ text_indexing.update_text_index(home + "/audit", SessionKeys(home), rest=rest, i
 """
 
 
-def test_a_kill_while_indexing_loses_no_record_and_the_next_goes_on(home, keys, monkeypatch):
+def test_a_kill_while_indexing_loses_no_record_and_the_next_goes_on(home, keys):
     make_log(home, keys, 40)
     for at in (-2, 1, 14):
         killed = subprocess.run([sys.executable, "-c", KILLED, str(home), str(at)], check=False)
         assert killed.returncode == -signal.SIGKILL
         for text in ("alpha", "absent text", "d/e/f"):
             assert found(home, keys, text) == scanned(home, keys, text)
-    monkeypatch.setattr(text_indexing, "_STALE_DRAFT_S", -1.0)
-    remove_stale_drafts(str(home / "audit"))
     index(home, keys)
     assert looked_at(home, keys, "absent text") == 0
     left = {path.name for path in Path(text_folder(str(home / "audit"))).iterdir()}

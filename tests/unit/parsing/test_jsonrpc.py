@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from cellwall.parsing.jsonrpc import parse_message
+from cellwall.parsing.jsonrpc import Lines, parse_message
 
 # Each key with values of the right and of other kinds; None: without the key.
 KEYS = {
@@ -40,3 +41,19 @@ def test_a_message_with_any_keys_is_of_the_kind_that_the_sdk_finds() -> None:
         else:  # an error, where the SDK reads nothing, or an id that it would ignore
             assert wanted is None or '"id"' in text, text
     assert kinds == {"JSONRPCRequest", "JSONRPCNotification", "JSONRPCResponse", "JSONRPCError"}
+
+
+@pytest.mark.requirement("SRV-7")
+def test_a_line_in_tiny_pieces_takes_little_more_memory_than_its_bytes() -> None:
+    sizes: list[int] = []
+    for piece in (b"ab", b"ab" * 20_000):
+        lines = Lines(1024 * 1024)
+        tracemalloc.start()
+        try:
+            for _ in range(40_000 // len(piece)):
+                lines.feed(bytes(bytearray(piece)))
+            sizes.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+        assert lines.feed(b"\n") == [b"ab" * 20_000]
+    assert sizes[0] < 3 * sizes[1]

@@ -81,6 +81,14 @@ async def read_audit(
     )
     paths = service.paths
 
+    def show(each: dict[str, Any]) -> dict[str, Any] | None:
+        # A user of this machine may have the name of an account.
+        if not sees_all and each["interface"] not in REMOTE_INTERFACES:
+            return None
+        shown = paths.hide(each)
+        # Attack: searches for longer and longer beginnings of what is hidden would spell it out.
+        return shown if text is None or audit_queries.has_text(shown, text) else None
+
     def read() -> AuditPage:
         found: list[dict[str, Any]] = []
         following: int | None = None
@@ -88,16 +96,16 @@ async def read_audit(
         app = service.app
         seen = audit_queries.newest_with_progress(query, home=app.store.home, keys=app.keys)
         for count, (seq, each) in enumerate(seen):
-            # A user of this machine may have the name of an account.
-            if each is not None and (sees_all or each["interface"] in REMOTE_INTERFACES):
+            shown = None if each is None else show(each)
+            if shown is not None:
                 if len(found) == limit:
                     following = found[-1]["seq"]
                     break
-                found.append(each)
+                found.append(shown)
             if count >= _MAX_SEEN or time.monotonic() > deadline:
                 following = seq
                 break
-        return AuditPage(records=[paths.hide(each) for each in found], next=following)
+        return AuditPage(records=found, next=following)
 
     if not sees_all and principal not in {None, name}:
         return AuditPage(records=[], next=None)  # as for a name that has no records

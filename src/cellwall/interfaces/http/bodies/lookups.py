@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from cellwall.interfaces.http.bodies.base import RequestBody, Seconds, examples
+from cellwall.interfaces.http.bodies.base import NO_NUL, RequestBody, Seconds, examples
 
 AnswerName = Literal["once", "session", "rule", "deny"]
 
@@ -203,7 +203,7 @@ class VerifyRequest(PackagesRequest):
 class InstallRequest(PackagesRequest):
     """Packages for a sandbox."""
 
-    session: str = Field(max_length=60, examples=["sbx_0123456789abcdefghjkmnpqrs"])
+    session: str = Field(max_length=60, pattern=NO_NUL, examples=["sbx_0123456789abcdefghjkmnpqrs"])
     timeout: float | None = Field(None, gt=0, description="seconds; can only lower the limit")
     model_config = examples(
         {"session": "sbx_0123456789abcdefghjkmnpqrs", "packages": ["requests==2.32.3"]}

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from cellwall.interfaces.http.bodies.base import RequestBody, Seconds, examples
+from cellwall.interfaces.http.bodies.base import NO_NUL, RequestBody, Seconds, examples
 from cellwall.interfaces.http.sandboxes import MAX_KEEP_ALIVE_S
 
 Names = Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=200)]
@@ -36,7 +36,10 @@ class NewSession(RequestBody):
         900, gt=0, le=MAX_KEEP_ALIVE_S, description="seconds without a request until the end"
     )
     resume: str | None = Field(
-        None, max_length=60, description="an ended session of the caller whose files were kept"
+        None,
+        max_length=60,
+        pattern=NO_NUL,
+        description="an ended session of the caller whose files were kept",
     )
     model_config = examples({"timeout": 30, "memory": "512m"}, {})
 
