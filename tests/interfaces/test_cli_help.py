@@ -19,7 +19,17 @@ COMMANDS = [
     *("run", "shell", "code", "fetch", "proxy", "scan", "redact", "changes", "diff", "apply"),
     *("discard", "quarantine", "create", "exec", "cp", "ps", "top", "logs", "kill", "stop"),
     *("incident", "erase"),
-    *("supervisor", "approvals", "doctor", "policy", "audit", "alerts", "template", "packages"),
+    *(
+        "supervisor",
+        "approvals",
+        "doctor",
+        "redteam",
+        "policy",
+        "audit",
+        "alerts",
+        "template",
+        "packages",
+    ),
     *(
         "skills",
         "vault",
