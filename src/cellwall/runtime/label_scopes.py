@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from cellwall.core.errors import WorkspaceError
 from cellwall.core.labels import (
     MAX_SOURCES,
     MORE_SOURCES,
@@ -18,6 +19,19 @@ from cellwall.runtime.action_labels import BroughtLabels
 from cellwall.runtime.label_files import Stamp, Stored
 
 _PRIVATE = WorkspaceRequest()
+
+
+def real_directory(path: str) -> str:
+    """The directory to which labels belong, whatever links lead there. Raises `WorkspaceError` for
+    a path that is none, or that somebody changes now."""
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):
+        raise WorkspaceError(
+            "the directory of the workspace cannot be found for sure",
+            hint="Name a directory that exists and that nobody renames meanwhile.",
+            code="CW-WORKSPACE-REFUSED",
+        ) from None
 
 
 class LabelScope:
@@ -46,7 +60,7 @@ class LabelScope:
         """None: a single run, which ends with its action."""
         self.workspace = workspace
         place = None if workspace.mode is WorkspaceMode.PRIVATE else workspace.directory
-        self.place = None if place is None else os.path.realpath(place)
+        self.place = None if place is None else real_directory(place)
         """The directory of the host."""
         self.pending: dict[int, tuple[LabelSource, ...]] = {}
         self.stamp: Stamp | None = None

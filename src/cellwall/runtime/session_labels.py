@@ -33,7 +33,7 @@ from cellwall.runtime.label_files import (
     stamp_of,
     write_labels,
 )
-from cellwall.runtime.label_scopes import LabelScope, context_of, run_context
+from cellwall.runtime.label_scopes import LabelScope, context_of, real_directory, run_context
 from cellwall.sandbox.workspace.store import StoredWorkspace
 
 _MODES: Mapping[str, FlowMode] = {"ask": "ask", "deny": "deny", "show": "show"}
@@ -277,7 +277,7 @@ class ActionLabels:
         place = None if own is None else own.place
         read = place
         if isinstance(action.operation, UseTool):
-            read = os.path.realpath(action.operation.cwd)
+            read = real_directory(action.operation.cwd)
         server = _NO_LABELS
         if isinstance(action.operation, CallServerTool) and action.session_id is not None:
             server = owner.session_scope(action.session_id).held
@@ -311,7 +311,7 @@ class ActionLabels:
         """Before the action writes: a run may end with the power of the host."""
         operation, own, folder = self._action.operation, self._own, self._owner.folder
         if isinstance(operation, UseTool) and operation.tool in _WRITERS:
-            folder.taint(os.path.realpath(operation.cwd), held.of(Label.UNTRUSTED))
+            folder.taint(real_directory(operation.cwd), held.of(Label.UNTRUSTED))
         elif own is not None and own.workspace.mode is WorkspaceMode.READ_WRITE and own.place:
             state = held, folder.stamp
             if own.tainted != state:  # also after a person has cleared the label meanwhile

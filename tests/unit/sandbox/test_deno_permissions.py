@@ -61,6 +61,7 @@ def run(code: str, language: str, folder: Path) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
 
 
+@pytest.mark.long  # Deno is installed with --long
 @pytest.mark.requirement("ISO-11")
 @pytest.mark.slow
 @pytest.mark.parametrize("language", ["javascript", "typescript"])

@@ -15,6 +15,8 @@ def open_descriptors():
     """By asking the kernel for each number, not by a list that could be incomplete."""
     found = {}
     for number in range(4096):
+        if number == NOWHERE:  # of this program itself
+            continue
         try:
             found[number] = KINDS.get(stat.S_IFMT(os.fstat(number).st_mode), "nameless")
         except OSError:
