@@ -23,13 +23,13 @@ _PRIVATE = WorkspaceRequest()
 
 def real_directory(path: str) -> str:
     """The directory to which labels belong, whatever links lead there. Raises `WorkspaceError` for
-    a path that is none, or that somebody changes now."""
+    a path that is none, or that another process changes now."""
     try:
         return os.path.realpath(path)
     except (OSError, ValueError):
         raise WorkspaceError(
             "the directory of the workspace cannot be found for sure",
-            hint="Name a directory that exists and that nobody renames meanwhile.",
+            hint="Name a directory that exists and that no process renames meanwhile.",
             code="CW-WORKSPACE-REFUSED",
         ) from None
 
