@@ -82,6 +82,7 @@ async def kept_requests(*, reads: bool) -> int:
         connection.is_stale = False
         while not connection.is_stale:
             await anyio.lowlevel.checkpoint()
+        gc.collect()  # of an earlier connection
         found = (each for each in gc.get_objects() if type(each) is dict)
         kept = sum(each.get("canary") == [[]] for each in found)
 
