@@ -18,6 +18,7 @@ from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require
 from cellwall.runtime.label_files import LabelFolder
+from cellwall.runtime.label_scopes import real_directory
 from cellwall.runtime.recording import AdminChange
 from cellwall.runtime.session_labels import flow_mode, recorded_labels
 
@@ -44,7 +45,7 @@ class LabelReview:
         """A person has read the files: what sessions left in this directory counts as trusted."""
         refuse_agents("trust in the files of a directory")
         require(self._settings, who, Permission.POLICY_WRITE)
-        place = os.path.realpath(directory)
+        place = real_directory(directory)
         content = self._folder.content_in(place)
         if not content:
             raise BadInput(
@@ -64,7 +65,7 @@ class LabelReview:
         rules = LabelRules(policy.dangerously_trusted_domains, egress.allow_domains)
         operation = UseTool(call.tool, call.input, call.cwd, is_inside=is_inside)
         action = Action(principal=Principal("", "hook"), operation=operation)
-        content = self._folder.content_in(os.path.realpath(call.cwd))
+        content = self._folder.content_in(real_directory(call.cwd))
         brought = rules.labels_of(action, directory=None, server=LabelSet()).joined(content)
         held = LabelSet() if session_id is None else self.session(session_id)
         needed = unconsented(held, brought.sources, admitted=(), named=())

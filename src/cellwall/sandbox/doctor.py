@@ -161,7 +161,7 @@ def _outer_wall(facts: HostFacts) -> list[HostCheck]:
         _layer(
             f"backend {facts.backend}",
             is_there=not engine.problem,
-            found=f"{engine.version}: {engine.problem}" if engine.problem else engine.version,
+            found=": ".join(filter(None, [engine.version, engine.problem])),
             why="the engine's containers are the outer wall: namespaces, root, cgroup",
             hint=engine.hint,
         )

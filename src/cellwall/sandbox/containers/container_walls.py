@@ -43,6 +43,8 @@ class EngineChoice:
 
 def find_engine(settings: NativeSettings, environ: Mapping[str, str]) -> Engine:
     """The engine of the configured socket, or of the first that is there."""
+    if settings.backend == "kvm":  # no engine would help
+        _check_kvm(has_kvm=has_kvm())
     if settings.engine_socket:
         return Engine(settings.engine_socket)
     own = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
@@ -103,15 +105,7 @@ def _runtime(backend: Backend, facts: EngineFacts, *, has_kvm: bool) -> str:
             )
         return found[0]
     if backend == "kvm":
-        if not has_kvm:
-            raise LayerMissing(
-                f"this host has no {_KVM_DEVICE} that this user may open: no virtual machine "
-                "can be started",
-                hint="Use a host with hardware virtualisation (in a cloud: nested virtualisation "
-                "or bare metal), load kvm_intel or kvm_amd, and add the user to the group kvm; "
-                "or choose another sandbox.backend.",
-                code="CW-LAYER-KVM",
-            )
+        _check_kvm(has_kvm=has_kvm)
         found = [name for name in _KVM if name in facts.runtimes]
         if not found:
             raise LayerMissing(
@@ -122,6 +116,19 @@ def _runtime(backend: Backend, facts: EngineFacts, *, has_kvm: bool) -> str:
             )
         return found[0]
     return ""
+
+
+def _check_kvm(*, has_kvm: bool) -> None:
+    """Raise `LayerMissing` on a host that starts no virtual machine, whatever its engine."""
+    if not has_kvm:
+        raise LayerMissing(
+            f"this host has no {_KVM_DEVICE} that this user may open: no virtual machine "
+            "can be started",
+            hint="Use a host with hardware virtualisation (in a cloud: nested virtualisation "
+            "or bare metal), load kvm_intel or kvm_amd, and add the user to the group kvm; "
+            "or choose another sandbox.backend.",
+            code="CW-LAYER-KVM",
+        )
 
 
 def has_kvm() -> bool:

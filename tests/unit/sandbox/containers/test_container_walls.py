@@ -11,6 +11,7 @@ import pytest
 from cellwall.core.errors import LayerMissing
 from cellwall.core.limits import Limits
 from cellwall.sandbox.containers import container_cell, container_request, root_image
+from cellwall.sandbox.containers import container_walls as walls
 from cellwall.sandbox.containers.container_request import ContainerSpec, ReadOnlyBind
 from cellwall.sandbox.containers.container_walls import (
     EngineChoice,
@@ -244,3 +245,14 @@ def test_container_that_shares_a_namespace_with_us_or_is_root_is_a_refusal() -> 
 
 def test_process_in_no_known_hierarchy_has_no_group() -> None:
     assert container_cell.engine_group("0::/x\n", "") is None
+
+
+@pytest.mark.requirement("ISO-11")
+def test_a_host_without_kvm_is_told_before_an_engine_is_looked_for(monkeypatch) -> None:
+    settings = replace(SETTINGS, backend="kvm", engine_socket="/nowhere")
+    monkeypatch.setattr(walls, "_KVM_DEVICE", "/nowhere")
+    with pytest.raises(LayerMissing, match="no virtual machine") as refused:
+        find_engine(settings, {})
+    assert refused.value.code == "CW-LAYER-KVM"
+    monkeypatch.setattr(walls, "_KVM_DEVICE", "/dev/null")
+    assert find_engine(settings, {})  # the control
