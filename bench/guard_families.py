@@ -29,11 +29,6 @@ class Text:
     is_attack: bool
     text: str
 
-    @property
-    def source(self) -> str:
-        """Families of one origin share wordings, so they are left out together."""
-        return self.family.split("_")[0] if self.is_attack else self.family
-
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -110,11 +105,12 @@ def _origin(family: str) -> str:
     return family if head == "direct" else head if rest else family
 
 
-def operating_point(
-    texts: Sequence[Text], scores: Sequence[float], rate: float
-) -> OperatingPoint:
+def operating_point(texts: Sequence[Text], scores: Sequence[float], rate: float) -> OperatingPoint:
     """Recall and false alarms at the lowest threshold with at most this mean rate."""
-    attacks, clean = _grouped(texts, scores, is_attack=True), _grouped(texts, scores, is_attack=False)
+    attacks, clean = (
+        _grouped(texts, scores, is_attack=True),
+        _grouped(texts, scores, is_attack=False),
+    )
     threshold = _threshold(clean.values(), rate)
     unseen = []
     for kind, own in clean.items():
@@ -145,10 +141,8 @@ def _grouped(
 
 def _threshold(groups: Iterable[Sequence[float]], rate: float) -> float:
     """The lowest score with at most this mean share above it."""
-    weighed = sorted(
-        ((score, 1 / len(group)) for group in (every := list(groups)) for score in group),
-        reverse=True,
-    )
+    every = list(groups)
+    weighed = sorted(((score, 1 / len(group)) for group in every for score in group), reverse=True)
     allowed, used = rate * len(every), 0.0
     for number, (score, weight) in enumerate(weighed):
         used += weight
@@ -163,15 +157,14 @@ def _share(scores: Sequence[float], threshold: float) -> Share:
 
 
 def _mean(values: Iterable[float]) -> float:
-    return statistics.fmean(every) if (every := list(values)) else 0.0
+    every = list(values)
+    return statistics.fmean(every) if every else 0.0
 
 
 def render(point: OperatingPoint) -> str:
     """A table with intervals."""
-    lines = [
-        f"mean recall {point.recall:.1%}, false alarms {point.false_alarms:.2%}, "
-        f"worst kind {point.worst:.1%}, unseen kinds {point.unseen_false_alarms:.2%}",
-    ]
+    head = f"mean recall {point.recall:.1%}, false alarms {point.false_alarms:.2%}"
+    lines = [f"{head}, worst {point.worst:.1%}, unseen kinds {point.unseen_false_alarms:.2%}"]
     for title, shares in (("family", point.families), ("kind", point.kinds)):
         lines.append(f"{title:36} {'flagged':>9} {'rate':>7}  95 % interval")
         for name, share in shares.items():

@@ -86,9 +86,7 @@ class TextWriter:
         text = re.sub(r"[ ]{2,}", " ", text).replace(" .", ".").strip()
         text = re.sub(r"\b(\w+ing|\w+)\. \.", r"\1.", text)
         if self.chance.random() < 0.85:
-            text = re.sub(
-                r"(^|[.!?:\n] )([a-z])", lambda found: found[1] + found[2].upper(), text
-            )
+            text = re.sub(r"(^|[.!?:\n] )([a-z])", lambda found: found[1] + found[2].upper(), text)
         return text
 
     def _spoil(self, text: str) -> str:

@@ -49,8 +49,8 @@ _NO_ATTACK = frozenset({"secret", "credential", "network", "workspace", "package
 """Categories of findings that tell nothing of the intent of a text."""
 _SUSPICIOUS = SEVERITIES.index("medium")
 _WEAK_COUNTS = frozenset({"instruction"})
-"""Categories of which a low finding labels the session too: a doubt of the classifier is no reason to
-remove a passage, but the text is not trusted (GRD-3)."""
+"""Categories of which a low finding labels the session too: a doubt of the classifier is no reason
+to remove a passage, but the text is not trusted (GRD-3)."""
 _MAX_PACKAGES = 8
 _CELLS = (RunCommand, RunCode, RunServer, ServeClient)
 _CELL_NAMES = frozenset(each.__name__ for each in _CELLS)

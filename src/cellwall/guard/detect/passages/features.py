@@ -5,6 +5,7 @@ languages; what it points at (addresses, code, quotes); its form; and pairs of t
 how many passages it has, how many of them are orders, and whether it is about attacks.
 """
 
+# ruff: noqa: RUF001  # stops, quotes and words of other scripts are what is looked for
 from __future__ import annotations
 
 import re
@@ -25,7 +26,9 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*|[a-z]+(?:_[a-z]+)+")
 _TARGETS = {
     "to mail": re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}\.\w|@example|redacted@", re.IGNORECASE),
     "to address": re.compile(r"https?:|www\.|\b\w[\w-]{1,40}\.(?:com|net|org|io|dev|ru|xyz)\b"),
-    "to account": re.compile(r"\b[A-Z]{2}\d{2}[A-Z0-9]{8,}|\b\d{9,}\b|\b0x[0-9a-f]{6,}|\bbc1\w{5,}"),
+    "to account": re.compile(
+        r"\b[A-Z]{2}\d{2}[A-Z0-9]{8,}|\b\d{9,}\b|\b0x[0-9a-f]{6,}|\bbc1\w{5,}"
+    ),
     "to path": re.compile(r"(?:^|[\s'\"`(])(?:~|\.{1,2})?/[\w.-]+|\.env\b|\.ssh\b"),
     "to code": re.compile(r"`[^`]{2,}|\$\(|\b(?:curl|wget|rm -|sudo|bash|pip|npm|git) \S"),
     "to tool": re.compile(r"\b[a-z]{2,20}(?:_[a-z]{2,20}){1,4}\b"),
@@ -47,19 +50,95 @@ _FORMS = {
 _COUNTED_FORMS = ("code", "ends colon")
 _VERBS = ("override", "halt", "send", "run", "say", "leak", "do", "destroy", "money", "role")
 _SKIPPED = frozenset(
-    "please kindly now also then next first finally just and but so immediately always todo note "
-    "important attention bitte by the way can could you would ps p.s".split()
+    (
+        "please",
+        "kindly",
+        "now",
+        "also",
+        "then",
+        "next",
+        "first",
+        "finally",
+        "just",
+        "and",
+        "but",
+        "so",
+        "immediately",
+        "always",
+        "todo",
+        "note",
+        "important",
+        "attention",
+        "bitte",
+        "by",
+        "the",
+        "way",
+        "can",
+        "could",
+        "you",
+        "would",
+        "ps",
+        "p.s",
+    )
 )
-_UNPAIRED = frozenset({"negation", "example", "howto", "letter", "question", "story", "list", "code"})
-_GATE = frozenset({
-    "override", "send", "money", "destroy", "leak", "role", "quiet", "announce", "marker", "machine",
-    "answer_only", "secret", "order", "order inside", "instr", "halt", "urgent", "system",
-})
+_UNPAIRED = frozenset(
+    {"negation", "example", "howto", "letter", "question", "story", "list", "code"}
+)
+_GATE = frozenset(
+    {
+        "override",
+        "send",
+        "money",
+        "destroy",
+        "leak",
+        "role",
+        "quiet",
+        "announce",
+        "marker",
+        "machine",
+        "answer_only",
+        "secret",
+        "order",
+        "order inside",
+        "instr",
+        "halt",
+        "urgent",
+        "system",
+    }
+)
 
 
 _MIN_CUE_CHARACTERS = 6
 _STRONG_WORDS = frozenset({"override", "quiet"})
-_STRONG_PHRASES = frozenset({"override", "machine", "quiet", "announce", "role", "answer_only"})
+_STRONG_PHRASES = frozenset({"override", "machine", "quiet", "announce", "role"})
+_COMMON_PHRASES = frozenset(
+    (
+        "as follows",
+        "instead of",
+        "before you",
+        "do the following",
+        "nouvelle",
+        "nuova",
+        "yeni",
+        "新的",
+        "新しい",
+        "새로운",
+        "evil",
+        "artık",
+        "role of",
+        "act as",
+        "bist du",
+        "as my",
+        "so far",
+        "set aside",
+        "in the background",
+        "keep this",
+        "your new",
+        "from now on",
+        "new rule",
+    )
+)
+"""Of the strong ones, those that ordinary texts have often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +181,14 @@ def split_passages(text: str) -> Iterator[tuple[int, int]]:
 
 
 def present_phrases(text: str) -> tuple[tuple[str, str], ...]:
-    """The phrases of the lexicon that stand anywhere in a text: few, so each passage is searched for
-    few."""
+    """The phrases of the lexicon that stand anywhere in a text, so that each passage is searched
+    for few."""
     low = text.lower()
     return tuple(each for each in _lexicon().phrases if each[0] in low)
 
 
-def read_passage(
-    text: str, start: int, end: int, phrases: Sequence[tuple[str, str]]
-) -> Passage:
+def read_passage(text: str, start: int, end: int, phrases: Sequence[tuple[str, str]]) -> Passage:
+    """The words, targets and form of one passage."""
     plain = text[start:end]
     low = plain.lower()
     lexicon = _lexicon()
@@ -127,9 +205,7 @@ def read_passage(
         traits.add("order")
         traits.update(f"opens {name}" for name in opens)
     elif any(
-        name in _VERBS
-        for word in _OPENING.findall(low)
-        for name in lexicon.classes.get(word, ())
+        name in _VERBS for word in _OPENING.findall(low) for name in lexicon.classes.get(word, ())
     ):
         traits.add("order inside")
     if _GATE.isdisjoint(traits):  # it only counts for others, by these
@@ -151,14 +227,20 @@ def _script(letters: Sequence[str]) -> str:
     for letter in letters:
         code = ord(letter)
         name = (
-            "latin" if code < 0x250 else "cyrillic" if 0x400 <= code < 0x530
-            else "cjk" if 0x3040 <= code < 0x9FFF or 0xAC00 <= code < 0xD7B0 else "other"
+            "latin"
+            if code < 0x250
+            else "cyrillic"
+            if 0x400 <= code < 0x530
+            else "cjk"
+            if 0x3040 <= code < 0x9FFF or 0xAC00 <= code < 0xD7B0
+            else "other"
         )
         counts[name] = counts.get(name, 0) + 1
     return max(counts, key=lambda name: counts[name], default="latin")
 
 
 def passes_gate(passage: Passage) -> bool:
+    """Whether a passage has anything that an instruction to a model has."""
     return not _GATE.isdisjoint(passage.traits)
 
 
@@ -172,6 +254,7 @@ class Surroundings:
 
 
 def read_surroundings(passages: Sequence[Passage]) -> Surroundings:
+    """What the passages of a text have in common."""
     count = len(passages)
     orders = sum("order" in each.traits for each in passages)
     talks = sum(bool({"attack_talk", "about"} & each.traits) for each in passages)
@@ -179,10 +262,20 @@ def read_surroundings(passages: Sequence[Passage]) -> Surroundings:
     code = sum("code" in each.traits for each in passages)
     letters = sum("letter" in each.traits for each in passages)
     traits = {
-        "text of one" if count <= 1 else "text of few" if count <= 4 else "text of some" if count <= 15
+        "text of one"
+        if count <= 1
+        else "text of few"
+        if count <= 4
+        else "text of some"
+        if count <= 15
         else "text of many",
-        "no other order" if orders <= 1 else "few orders" if orders <= 0.15 * count
-        else "some orders" if orders <= 0.4 * count else "all orders",
+        "no other order"
+        if orders <= 1
+        else "few orders"
+        if orders <= 0.15 * count
+        else "some orders"
+        if orders <= 0.4 * count
+        else "all orders",
     }
     if talks >= 3 and talks > 0.06 * count:
         traits.add("text about attacks")
@@ -199,7 +292,24 @@ def read_surroundings(passages: Sequence[Passage]) -> Surroundings:
     return Surroundings(frozenset(traits), main, count)
 
 
-_CARRIED = ("ai", "machine", "override", "about", "attack_talk", "example", "quiet", "send", "marker", "announce", "system", "order", "howto", "you", "ends colon", "role")
+_CARRIED = (
+    "ai",
+    "machine",
+    "override",
+    "about",
+    "attack_talk",
+    "example",
+    "quiet",
+    "send",
+    "marker",
+    "announce",
+    "system",
+    "order",
+    "howto",
+    "you",
+    "ends colon",
+    "role",
+)
 
 
 def describe(passages: Sequence[Passage], number: int, text: Surroundings) -> Iterator[str]:
@@ -219,7 +329,9 @@ def describe(passages: Sequence[Passage], number: int, text: Surroundings) -> It
         if 0 <= other < text.count:
             beside.update(name for name in _CARRIED if name in passages[other].traits)
     yield from (f"beside {name}" for name in beside)
-    paired = sorted(name for name in traits if name not in _UNPAIRED and not name.startswith("opens"))
+    paired = sorted(
+        name for name in traits if name not in _UNPAIRED and not name.startswith("opens")
+    )
     yield from (f"{left} & {right}" for left, right in combinations(paired, 2))
     yield from (f"{name} in {where}" for name in paired for where in text.traits)
     yield from (f"{name} by {other}" for name in paired for other in beside)
@@ -241,9 +353,14 @@ def cues() -> tuple[str, ...]:
         for word, names in lexicon.classes.items()
         if len(word) >= _MIN_CUE_CHARACTERS and not _STRONG_WORDS.isdisjoint(names)
     )
-    phrases = (phrase for phrase, name in lexicon.phrases if name in _STRONG_PHRASES)
+    phrases = (
+        phrase
+        for phrase, name in lexicon.phrases
+        if name in _STRONG_PHRASES and phrase not in _COMMON_PHRASES
+    )
     return tuple(dict.fromkeys((*words, *phrases)))
 
 
 def candidates(passages: Iterable[Passage]) -> list[int]:
+    """Numbers of the passages that pass the gate."""
     return [number for number, each in enumerate(passages) if passes_gate(each)]

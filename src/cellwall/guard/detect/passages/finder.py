@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
@@ -25,13 +25,20 @@ from cellwall.guard.detect.passages.features import (
 from cellwall.guard.normalise.characters import lowered
 from cellwall.guard.report import Hit
 from cellwall.parsing.budget import checkpoint
+from cellwall.parsing.matching import WordIndex
 
 WEIGHTS_SHA256 = "ff943cb16a8da7fbfea45614b9b34dbb41b3e4ccae14f1fe677625b8bb4ad284"
 """Of weights.json; `bench/guard_train.py --write` prints it."""
 _MAX_HITS = 16
 _MIN_CHARACTERS = 24
 _SHORT_CHARACTERS = 4_000
-_AROUND_CHARACTERS = 600
+_AROUND_CHARACTERS = 400
+_CLOSE_BYTES = 100
+_MAX_CUES = 20_000
+_SPEAKS_TO_MODEL = frozenset(
+    {"override", "machine", "role", "leak", "instr", "quiet", "ai", "marker", "you"}
+)
+"""Without any of these, a text of one passage is a command or a remark, and at most doubtful."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class PassageModel:
 
 @cache
 def model() -> PassageModel:
+    """The shipped model."""
     return parse_model(
         (resources.files("cellwall.guard.detect.passages") / "weights.json").read_bytes()
     )
@@ -78,8 +86,8 @@ class PassageFinding:
     is_for_reader: bool = False
     """Whether the text as a whole instructs its reader, as a system prompt or a manual for agents
     does."""
-    is_suspected: bool = False
-    """Whether any passage is at least weakly suspected."""
+    is_likely: bool = False
+    """Whether any passage is likely to instruct a model."""
 
 
 def find(text: str) -> PassageFinding:
@@ -96,10 +104,14 @@ def find(text: str) -> PassageFinding:
         for number in candidates(passages):
             score = known.score(describe(passages, number, surroundings))
             if score >= known.weak:
-                hits.append((score, _hit(passages[number], score, known, start)))
+                hit = _hit(passages[number], score, known, start)
+                if len(passages) == 1 and _SPEAKS_TO_MODEL.isdisjoint(passages[0].traits):
+                    hit = replace(hit, severity="low")
+                hits.append((score, hit))
     hits.sort(key=lambda each: -each[0])
     strongest = sorted((hit for _, hit in hits[:_MAX_HITS]), key=lambda hit: hit.start)
-    return PassageFinding(tuple(strongest), is_for_reader, bool(hits))
+    is_likely = any(score >= known.likely for score, _ in hits)
+    return PassageFinding(tuple(strongest), is_for_reader, is_likely)
 
 
 def suspect_parts(text: str) -> list[tuple[int, int]]:
@@ -107,21 +119,34 @@ def suspect_parts(text: str) -> list[tuple[int, int]]:
     that instructions to a model have. A classifier over everything would take most of a scan."""
     if len(text) <= _SHORT_CHARACTERS:
         return [(0, len(text))]
-    low = lowered(text)
-    places: list[int] = []
-    for cue in cues():
-        at = low.find(cue)
-        while at >= 0:
-            places.append(at)
-            at = low.find(cue, at + _AROUND_CHARACTERS)
+    places = _places(text)
     parts: list[tuple[int, int]] = []
-    for at in sorted(places):
+    for at in places:
         start, end = max(0, at - _AROUND_CHARACTERS), min(len(text), at + _AROUND_CHARACTERS)
         if parts and start <= parts[-1][1] and end - parts[-1][0] <= _SHORT_CHARACTERS:
             parts[-1] = parts[-1][0], end
         else:
             parts.append((max(start, parts[-1][1]) if parts else start, end))
     return parts
+
+
+def _places(text: str) -> list[int]:
+    """Where the cues stand, in characters; of those that stand close together, the first."""
+    data = lowered(text).encode("utf-8", "surrogatepass")
+    found: list[int] = []
+    seen, characters = 0, 0
+    for _, end in _cue_index().places(data, _MAX_CUES):
+        if found and end - seen < _CLOSE_BYTES:
+            continue
+        characters += len(data[seen:end].decode("utf-8", "ignore"))
+        seen = end
+        found.append(characters)
+    return found
+
+
+@cache
+def _cue_index() -> WordIndex:
+    return WordIndex([cue.encode() for cue in cues()])
 
 
 def _hit(passage: Passage, score: float, known: PassageModel, offset: int) -> Hit:

@@ -1,9 +1,9 @@
 """Rules and classifier vote (GRD-2, GRD-8).
 
 A text that instructs its reader as a whole (a system prompt, a manual for agents) has the words of
-an attack without being one. There, a finding of medium severity stands only if
-the classifier suspects the text as well; otherwise it goes down to low: it is still reported, and the
-text is still untrusted. Findings of high severity stand anywhere.
+an attack without being one. There, a finding of medium severity stands only if the classifier
+suspects a passage as well; otherwise it goes down to low, and is still reported. Findings of high
+severity stand anywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _JUDGED = frozenset({"injection", "jailbreak", "role-marker", "system-prompt", "
 
 def vote(rules: Iterable[Hit], classifier: PassageFinding) -> Iterator[Hit]:
     """The hits of the rules as the classifier lets them stand, and its own."""
-    is_doubted = classifier.is_for_reader and not classifier.is_suspected
+    is_doubted = classifier.is_for_reader and not classifier.is_likely
     for hit in rules:
         if is_doubted and hit.severity == "medium" and hit.category in _JUDGED:
             yield replace(hit, severity="low", score=hit.score / 2)
