@@ -1,8 +1,9 @@
 """Recall on families of attacks that a detector was not trained on, at fixed rates of false alarms.
 
 A family is a source of attacks, never a random part of one; a kind is a source of ordinary texts.
-Both are left out of training before they are scored. The headline is the mean over families. Pure:
-rows and scores come in, figures go out; `guard_train` trains and draws.
+Both are left out of training before they are scored. The headline is the mean over families.
+`guard_train` trains, leaves out and draws; `./dev bench families --data FOLDER` measures the guard
+as it is shipped, whose classifier has seen these families.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import injected
+
 from cellwall.core.errors import BadInput
+from cellwall.guard.report import Treatment
+from cellwall.guard.scanning import Scanner
 
 RATES = (0.005, 0.01, 0.02, 0.05)
 SCORE_OF_NONE = -math.inf
@@ -174,3 +179,27 @@ def render(point: OperatingPoint) -> str:
                 f"{low:.1%} to {high:.1%}"
             )
     return "\n".join(lines)
+
+
+def measure(_rounds: int, *, quiet: bool) -> dict[str, object]:
+    """The guard as shipped: what it neutralises, asks about or blocks."""
+    folder = injected.data_folder()
+    if folder is None:
+        raise BadInput("the development data is not here", hint="Give --data FOLDER.")
+    texts, scanner = load(folder), Scanner()
+    scores = [
+        float(scanner.scan(text.text).verdict.rank >= Treatment.NEUTRALISE.rank) for text in texts
+    ]
+    shares = [
+        {name: _share(own, 0.5) for name, own in _grouped(texts, scores, is_attack=label).items()}
+        for label in (True, False)
+    ]
+    recall, alarms = (_mean(share.rate for share in each.values()) for each in shares)
+    figures: dict[str, object] = {"mean_recall": round(recall, 4), "mean_alarms": round(alarms, 4)}
+    if not quiet:
+        print("families that the shipped classifier has seen: no estimate for unseen ones")
+    for each in shares:
+        for name, share in each.items():
+            low, high = share.interval
+            figures[name] = f"{share.rate:.1%} ({low:.1%} to {high:.1%} of {share.total})"
+    return figures

@@ -16,6 +16,7 @@ import egress
 import flow
 import gateway
 import guard
+import guard_families
 import http_service
 import incident
 import packages
@@ -28,6 +29,7 @@ BENCHES = {
     "cells": cells.measure,
     "dashboard": dashboard.measure,
     "egress": egress.measure,
+    "families": guard_families.measure,
     "flow": flow.measure,
     "gateway": gateway.measure,
     "guard": guard.measure,
@@ -43,7 +45,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("name", choices=sorted(BENCHES))
     parser.add_argument("--json", action="store_true", help="one object of named figures")
-    parser.add_argument("--data", help="guard, packages: folder with the development data")
+    parser.add_argument(
+        "--data", help="families, guard, packages: folder with the development data"
+    )
     parser.add_argument("--rounds", type=int, default=60, help="interleaved rounds")
     parser.add_argument("--sessions", type=int, default=20, help="http: live sandboxes under load")
     parser.add_argument("--concurrent", type=int, default=8, help="http: runs at once")

@@ -49,7 +49,7 @@ def test_the_interval_is_wilsons() -> None:
 
 
 def test_missing_data_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="sets.jsonl"):
+    with pytest.raises(BadInput, match="sets"):
         load(tmp_path)
 
 

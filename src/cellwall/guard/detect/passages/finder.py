@@ -35,6 +35,10 @@ _SHORT_CHARACTERS = 4_000
 _AROUND_CHARACTERS = 400
 _CLOSE_BYTES = 100
 _MAX_CUES = 20_000
+_ASKS = frozenset(
+    ("order", "order inside", "you", "me", "modal", "please", "ends question", "role", "marker")
+)
+"""Without any of these, a text of one passage is a list of words."""
 _SPEAKS_TO_MODEL = frozenset(
     {"override", "machine", "role", "leak", "instr", "quiet", "ai", "marker", "you"}
 )
@@ -105,8 +109,11 @@ def find(text: str) -> PassageFinding:
             score = known.score(describe(passages, number, surroundings))
             if score >= known.weak:
                 hit = _hit(passages[number], score, known, start)
-                if len(passages) == 1 and _SPEAKS_TO_MODEL.isdisjoint(passages[0].traits):
-                    hit = replace(hit, severity="low")
+                if len(passages) == 1:
+                    if _ASKS.isdisjoint(passages[0].traits):
+                        continue
+                    if _SPEAKS_TO_MODEL.isdisjoint(passages[0].traits):
+                        hit = replace(hit, severity="low")
                 hits.append((score, hit))
     hits.sort(key=lambda each: -each[0])
     strongest = sorted((hit for _, hit in hits[:_MAX_HITS]), key=lambda hit: hit.start)
