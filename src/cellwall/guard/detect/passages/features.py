@@ -219,7 +219,9 @@ def read_passage(text: str, start: int, end: int, phrases: Sequence[tuple[str, s
         traits.add("capitals")
     traits.add("short" if len(words) < 5 else "medium" if len(words) < 25 else "long")
     script = "latin" if plain.isascii() or not letters else _script(letters)
-    return Passage(start, end, frozenset(traits), script)
+    inner = plain.strip()
+    begin = start + plain.index(inner) if inner else start
+    return Passage(begin, begin + len(inner) if inner else end, frozenset(traits), script)
 
 
 def _script(letters: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from cellwall.core.outcomes import SEVERITIES
 from cellwall.guard.detect.passages.finder import PassageFinding
 from cellwall.guard.report import Hit
 
@@ -20,9 +21,19 @@ _JUDGED = frozenset({"injection", "jailbreak", "role-marker", "system-prompt", "
 def vote(rules: Iterable[Hit], classifier: PassageFinding) -> Iterator[Hit]:
     """The hits of the rules as the classifier lets them stand, and its own."""
     is_doubted = classifier.is_for_reader and not classifier.is_likely
+    standing: list[Hit] = []
     for hit in rules:
         if is_doubted and hit.severity == "medium" and hit.category in _JUDGED:
-            yield replace(hit, severity="low", score=hit.score / 2)
+            standing.append(replace(hit, severity="low", score=hit.score / 2))
         else:
-            yield hit
-    yield from classifier.hits
+            standing.append(hit)
+    yield from standing
+    for hit in classifier.hits:
+        # Where a rule already acts, the agreement is reported and nothing is removed twice.
+        is_covered = any(
+            rule.start < hit.end
+            and hit.start < rule.end
+            and SEVERITIES.index(rule.severity) >= SEVERITIES.index(hit.severity)
+            for rule in standing
+        )
+        yield replace(hit, severity="low") if is_covered else hit
