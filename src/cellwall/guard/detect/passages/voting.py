@@ -29,11 +29,12 @@ def vote(rules: Iterable[Hit], classifier: PassageFinding) -> Iterator[Hit]:
             standing.append(hit)
     yield from standing
     for hit in classifier.hits:
-        # Where a rule already acts, the agreement is reported and nothing is removed twice.
+        # Where a rule already acts as strictly, its finding says more than the classifier's.
         is_covered = any(
             rule.start < hit.end
             and hit.start < rule.end
             and SEVERITIES.index(rule.severity) >= SEVERITIES.index(hit.severity)
             for rule in standing
         )
-        yield replace(hit, severity="low") if is_covered else hit
+        if not is_covered:
+            yield hit
