@@ -27,7 +27,8 @@ from cellwall.core.errors import CellwallError, Denied, WorkspaceError
 from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.packages import InstallPackages, requested_name
-from cellwall.core.ports import InstallCells, WorkspacePort
+from cellwall.core.ports import InstallCells
+from cellwall.core.sandbox_ports import WorkspacePort
 from cellwall.core.types import Action, Json, RunCommand, WorkspaceMode, WorkspaceRequest
 from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.runtime.outcomes import PACKAGES_RULE

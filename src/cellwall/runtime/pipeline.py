@@ -29,7 +29,6 @@ from cellwall.core.ports import (
     BrokerPort,
     ConnectionsPort,
     EgressPort,
-    GovernorPort,
     GuardPort,
     InstallerPort,
     PackagesPort,
@@ -37,15 +36,14 @@ from cellwall.core.ports import (
     QuotaPort,
     Reservation,
     RolesPort,
-    SandboxPort,
     SkillsPort,
     StopPort,
     TemplatesPort,
     ToolServersPort,
     ToolsPort,
     VaultPort,
-    WorkspacePort,
 )
+from cellwall.core.sandbox_ports import GovernorPort, SandboxPort, WorkspacePort
 from cellwall.core.skills import Skill
 from cellwall.core.telemetry import OFF, ActionWatch, Step, TelemetryPort
 from cellwall.core.tool_servers import RunServer

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from cellwall.core.errors import CellwallError, LayerMissing, WorkspaceError
-from cellwall.core.ports import Slot
+from cellwall.core.sandbox_ports import Slot
 from cellwall.core.types import (
     Action,
     Principal,

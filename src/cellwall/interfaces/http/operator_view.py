@@ -17,7 +17,7 @@ import anyio
 
 from cellwall.core.account_ports import UsersPort
 from cellwall.core.outcomes import Event, EventKind
-from cellwall.core.ports import LiveUsage
+from cellwall.core.sandbox_ports import LiveUsage
 from cellwall.core.types import Json
 from cellwall.runtime.wiring import App, principal
 

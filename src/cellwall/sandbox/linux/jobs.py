@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from cellwall.core.errors import BadInput
 from cellwall.core.network import CellNetwork
 from cellwall.core.packages import PACKAGES_IN_WORKSPACE
-from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
+from cellwall.core.sandbox_ports import Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
 from cellwall.core.types import Action, Json, OutputSink, RunCode, RunCommand, WorkspaceMount
 from cellwall.sandbox import languages

@@ -22,7 +22,7 @@ import anyio
 from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import Finding, RunResult
-from cellwall.core.ports import LiveUsage, Slot, ToolCaller, WorkspaceLease
+from cellwall.core.sandbox_ports import LiveUsage, Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
 from cellwall.core.types import Action, OutputSink, RunCode, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox import languages

@@ -14,7 +14,7 @@ import anyio
 from cellwall.core.errors import BadInput, SkillRefused
 from cellwall.core.languages import canonical
 from cellwall.core.outcomes import RunResult
-from cellwall.core.ports import LiveUsage, WorkspaceLease
+from cellwall.core.sandbox_ports import LiveUsage, WorkspaceLease
 from cellwall.core.tool_servers import RunServer
 from cellwall.core.types import Action, Json, ProcessOperation, RunCode, RunCommand
 from cellwall.sandbox import languages
