@@ -23,7 +23,7 @@ from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.packages import parse_install
 from cellwall.core.ports import ApproverPort
 from cellwall.core.types import Action, Principal, RunCommand, WorkspaceRequest, new_id
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
 from cellwall.sandbox.files.tar_transfer import unpack
 

@@ -39,11 +39,11 @@ from cellwall.packages.registry.judged_index import JudgedIndex
 from cellwall.packages.registry.pypi import BadIndex
 from cellwall.packages.registry.upstream import HttpUpstream
 from cellwall.packages.sbom import render_lock_sbom
+from cellwall.runtime.app import App
 from cellwall.runtime.package_judging import open_judge
 from cellwall.runtime.package_record import REFUSED, SERVED
 from cellwall.runtime.registries import RegistrySite, registry_sites
 from cellwall.runtime.vault import AskPassphrase
-from cellwall.runtime.wiring import App
 from cellwall.secrets import failures as vault_failures
 from cellwall.secrets.session_keys import SessionKeys
 

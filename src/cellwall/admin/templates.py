@@ -26,10 +26,11 @@ from cellwall.core.packages import Package, parse_request
 from cellwall.core.ports import ApproverPort
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.packages.locks.installable import installable_pylock, packages_of, pins_of
+from cellwall.runtime.app import App
 from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange
-from cellwall.runtime.wiring import App, open_app
+from cellwall.runtime.wiring import open_app
 from cellwall.sandbox.templates import definitions, environments, uv_program
 from cellwall.sandbox.templates.definitions import PYTHON, SHIPPED, Definition
 from cellwall.sandbox.templates.environments import Environment, TargetPython

@@ -14,6 +14,7 @@ import anyio.to_thread
 from cellwall.core.outcomes import Outcome
 from cellwall.core.ports import ApproverPort
 from cellwall.core.types import Action, Principal, ServeClient
+from cellwall.runtime.app import App
 from cellwall.runtime.proxy_clients import (
     ClientAccess,
     ClientToken,
@@ -21,7 +22,6 @@ from cellwall.runtime.proxy_clients import (
     client_access,
     client_folders,
 )
-from cellwall.runtime.wiring import App
 
 _LOOPBACK = "127.0.0.1"
 

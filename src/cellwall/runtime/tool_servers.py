@@ -36,7 +36,7 @@ from cellwall.runtime.server_catalog import ServerSettings
 
 if TYPE_CHECKING:
     from cellwall.mcp_servers.connection import ServerConnection
-    from cellwall.runtime.wiring import App
+    from cellwall.runtime.app import App
 
 _MAX_STARTS, _STARTS_WITHIN_S = 5, 60.0
 _SHOWN_ERROR_BYTES = 2000

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cellwall.core.outcomes import Outcome
+    from cellwall.runtime.app import App
     from cellwall.runtime.guarding import Guard, Report
-    from cellwall.runtime.wiring import App
 
 
 _BLOCK_BYTES = 1 << 20

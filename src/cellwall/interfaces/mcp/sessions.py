@@ -31,7 +31,7 @@ from cellwall.core.types import (
 )
 from cellwall.interfaces.mcp.tools import Operation
 from cellwall.interfaces.sdk.hosts import LiveActions
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 
 MAX_SANDBOXES = 8
 _MIN_S = 0.01

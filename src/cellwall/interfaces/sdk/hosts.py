@@ -43,6 +43,7 @@ from cellwall.interfaces.sdk.tools import ToolBroker
 from cellwall.interfaces.supervisor.client import raise_for_error
 from cellwall.interfaces.supervisor.codec import Operation, decode_outcome, encode_operation
 from cellwall.runtime import wiring
+from cellwall.runtime.app import App
 from cellwall.runtime.home import start_supervisor, state_home
 from cellwall.runtime.session_labels import recorded_labels
 
@@ -109,7 +110,7 @@ class LocalHost:
 
     def __init__(
         self,
-        app: wiring.App,
+        app: App,
         pattern: Action,
         stack: ExitStack,
         tools: ToolBroker | None,
@@ -128,7 +129,7 @@ class LocalHost:
     @classmethod
     async def create(
         cls,
-        app: wiring.App,
+        app: App,
         spec: SandboxSpec,
         tools: ToolBroker | None = None,
         approver: ApproverPort | None = None,
