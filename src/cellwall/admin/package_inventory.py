@@ -18,7 +18,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import check_id
 from cellwall.core.verdict import Verdict
-from cellwall.packages.evidence import PackageVerdict, Reason, Step
+from cellwall.packages.evidence import EvidenceStep, PackageVerdict, Reason
 from cellwall.packages.inventory import (
     InstalledPackage,
     installed_lock,
@@ -181,7 +181,7 @@ def _audit(
         return audit_package(package, judged, advisories, rules, index=index)
     judged = judge.judge_pin(kind, name, version)
     if index is not None:
-        unread = Reason(Step.REGISTRY, Verdict.DENY, "unreadable", index)
+        unread = Reason(EvidenceStep.REGISTRY, Verdict.DENY, "unreadable", index)
         judged = replace(judged, reasons=(*judged.reasons, unread))
     return audit_package(package, judged, advisories, rules)
 

@@ -32,7 +32,7 @@ _REACH_BYTES = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class IdentityNumber:
     """One kind of identity number, as `forms.toml` defines it."""
 
     kind: str
@@ -63,7 +63,7 @@ def find_named(data: bytes, budget: CheckBudget) -> Iterator[PiiHit]:
 
 
 def _first(
-    identity: Identity, data: bytes, place: KeywordPlace, budget: CheckBudget
+    identity: IdentityNumber, data: bytes, place: KeywordPlace, budget: CheckBudget
 ) -> PiiHit | None:
     window = _near_pattern(identity.near).spans(data, place.end, place.end + _REACH_BYTES)
     for start, end in window:
@@ -72,7 +72,9 @@ def _first(
     return None
 
 
-def _is_one(identity: Identity, data: bytes, start: int, end: int, budget: CheckBudget) -> bool:
+def _is_one(
+    identity: IdentityNumber, data: bytes, start: int, end: int, budget: CheckBudget
+) -> bool:
     if not stands_alone(data, start, end):
         return False
     if not identity.check or budget.is_spent:
@@ -83,10 +85,10 @@ def _is_one(identity: Identity, data: bytes, start: int, end: int, budget: Check
 
 
 @cache
-def identities() -> tuple[Identity, ...]:
+def identities() -> tuple[IdentityNumber, ...]:
     """All kinds in `forms.toml`."""
     return tuple(
-        Identity(
+        IdentityNumber(
             kind=row["kind"],
             check=row.get("check", ""),
             alone=row.get("alone", ""),
@@ -98,7 +100,7 @@ def identities() -> tuple[Identity, ...]:
 
 
 @cache
-def _alone_identities() -> tuple[Identity, ...]:
+def _alone_identities() -> tuple[IdentityNumber, ...]:
     return tuple(each for each in identities() if each.alone)
 
 
@@ -113,8 +115,8 @@ def _near_pattern(form: str) -> Pattern:
 
 
 @cache
-def _by_word() -> dict[str, tuple[Identity, ...]]:
-    found: dict[str, tuple[Identity, ...]] = {}
+def _by_word() -> dict[str, tuple[IdentityNumber, ...]]:
+    found: dict[str, tuple[IdentityNumber, ...]] = {}
     for identity in identities():
         for word in identity.words:
             found[word] = (*found.get(word, ()), identity)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from cellwall.admin.skills import MAX_BYTES, MAX_FILES
-from cellwall.admin.skills import Skills as Store
+from cellwall.admin.skills import SkillAdmin as Store
 from cellwall.core.errors import CellwallError, SkillRefused
 from cellwall.core.limits import MIB
 from cellwall.interfaces.sdk.files import AsyncFiles

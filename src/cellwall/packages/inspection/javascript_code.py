@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from cellwall.packages.inspection.behaviours import Behaviour, Observation, When
+from cellwall.packages.inspection.behaviours import Behaviour, ObservedBehaviour, When
 from cellwall.packages.inspection.signs import (
     hidden_in,
     is_start_file,
@@ -44,13 +44,13 @@ def _pattern(behaviour: Behaviour) -> re.Pattern[str]:
     return re.compile(expand(_TABLES["rules"][behaviour.name]))
 
 
-def observe_javascript(data: bytes, *, is_install: bool = False) -> list[Observation]:
+def observe_javascript(data: bytes, *, is_install: bool = False) -> list[ObservedBehaviour]:
     """The behaviours of a source."""
     moment = When.INSTALL if is_install else When.IMPORT
     found = list(_observe_bytes(data))
     if len(data) <= MAX_SOURCE_BYTES and (found or is_install or has_words(data)):
         found += _observe_tokens(data.decode("utf-8-sig", "replace"))
-    return [Observation(behaviour, line, moment) for behaviour, line in dict.fromkeys(found)]
+    return [ObservedBehaviour(behaviour, line, moment) for behaviour, line in dict.fromkeys(found)]
 
 
 def has_words(data: bytes) -> bool:

@@ -21,7 +21,7 @@ from cellwall.sandbox.linux.layers import PACKAGES_INSIDE, PYTHON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
+class CellRunRequest:
     """The arguments of `Sandbox.run`, and the time at which it was called."""
 
     action: Action
