@@ -78,7 +78,7 @@ class Extracted:
 
 
 @dataclass(slots=True)
-class _Group:
+class _PieceGroup:
     parts: list[str] = field(default_factory=list)
     runs: list[SourceRun] = field(default_factory=list)
     length: int = 0
@@ -99,7 +99,7 @@ class Gathering:
 
     def __init__(self, limits: ExtractionLimits = ExtractionLimits()) -> None:  # noqa: B008  # frozen
         self._limits = limits
-        self._groups: dict[tuple[str, bool], _Group] = {}
+        self._groups: dict[tuple[str, bool], _PieceGroup] = {}
         self._hits: list[Hit] = []
         self._left = limits.max_characters
         self._runs_left = limits.max_runs
@@ -172,13 +172,13 @@ class Gathering:
         )
         return Extracted(pieces, tuple(self._hits), self.is_complete)
 
-    def _group(self, where: str, *, is_hidden: bool) -> _Group:
+    def _group(self, where: str, *, is_hidden: bool) -> _PieceGroup:
         key = (where, is_hidden)
         group = self._groups.get(key)
         if group is None:
             if len(self._groups) >= self._limits.max_pieces:
                 key = (_BEYOND, is_hidden)
-            group = self._groups.setdefault(key, _Group())
+            group = self._groups.setdefault(key, _PieceGroup())
         return group
 
 

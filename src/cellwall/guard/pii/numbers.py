@@ -187,7 +187,7 @@ _TRUNK_DIGITS = range(9, 13)
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _DigitGroup:
     """Digits without a gap."""
 
     start: int
@@ -213,7 +213,7 @@ class Phones:
     def starting_at(
         self,
         data: bytes,
-        groups: Sequence[_Group],
+        groups: Sequence[_DigitGroup],
         at: int,
         budget: CheckBudget,
         *,
@@ -230,7 +230,7 @@ class Phones:
         return None
 
     def _candidates(
-        self, data: bytes, groups: Sequence[_Group], at: int, start: int, *, is_fresh: bool
+        self, data: bytes, groups: Sequence[_DigitGroup], at: int, start: int, *, is_fresh: bool
     ) -> Iterator[tuple[int, Sequence[str]]]:
         """The last group of each candidate, longest first, and its possible regions."""
         first = groups[at]
@@ -285,7 +285,7 @@ def _start_with_prefix(data: bytes, start: int) -> int:
     return start
 
 
-def _ends(groups: Sequence[_Group], at: int, *, least: int) -> list[int]:
+def _ends(groups: Sequence[_DigitGroup], at: int, *, least: int) -> list[int]:
     """Last groups of sequences whose groups have at least `least` digits, longest first."""
     total = 0
     found: list[int] = []
@@ -337,7 +337,7 @@ def find_numbers(data: bytes, budget: CheckBudget, regions: Sequence[str]) -> It
     """Cards and telephone numbers."""
     phones = Phones(regions)
     for start, end in _STRETCH.spans(data):
-        groups = [_Group(*match.span()) for match in _GROUP.finditer(data, start, end)]
+        groups = [_DigitGroup(*match.span()) for match in _GROUP.finditer(data, start, end)]
         at = fresh = 0  # start of the stretch, or the group after the previous hit
         while at < len(groups):
             if budget.is_spent:
@@ -355,7 +355,7 @@ def find_numbers(data: bytes, budget: CheckBudget, regions: Sequence[str]) -> It
             fresh = at
 
 
-def _card(data: bytes, groups: Sequence[_Group], at: int) -> PiiHit | None:
+def _card(data: bytes, groups: Sequence[_DigitGroup], at: int) -> PiiHit | None:
     first = groups[at]
     if first.length != 4:
         return _checked_card(data, first.start, first.end) if first.length > 12 else None

@@ -83,7 +83,7 @@ def _observe_tokens(code: str) -> Iterator[tuple[Behaviour, int]]:
     tokenizer = Tokenizer(code)
     tokenizer.run()
     form = CanonicalForm(code, tokenizer.tokens)
-    lines = _Lines(code)
+    lines = _LineNumbers(code)
     for start, _ in form.hidden_names:
         yield Behaviour.BUILT_NAME, lines.at(start)
     seen = set()
@@ -107,7 +107,7 @@ def _observe_tokens(code: str) -> Iterator[tuple[Behaviour, int]]:
             yield behaviour, lines.at(start)
 
 
-class _Lines:
+class _LineNumbers:
     """Line numbers of places, which mostly come in order."""
 
     def __init__(self, code: str) -> None:
