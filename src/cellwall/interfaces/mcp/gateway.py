@@ -19,9 +19,9 @@ from cellwall.core.tool_servers import CallServerTool, check_server_name
 from cellwall.core.types import Action, Json, Permission, Principal, new_id
 from cellwall.interfaces.mcp.results import result_of
 from cellwall.interfaces.mcp.tools import SHORT_OUTPUT_SCHEMA
+from cellwall.runtime.app import App
 from cellwall.runtime.offered_tools import OfferedTool
 from cellwall.runtime.tool_servers import ToolServers
-from cellwall.runtime.wiring import App
 
 if TYPE_CHECKING:
     from cellwall.core.ports import ApproverPort
