@@ -36,6 +36,7 @@ from cellwall.runtime.server_catalog import (
     ServerSettings,
     check_header,
     describe,
+    labels_together,
 )
 from cellwall.runtime.tool_servers import ToolServers
 from cellwall.runtime.wiring import App
@@ -48,6 +49,7 @@ __all__ = [
     "ToolServerAdmin",
     "check_settings",
     "describe",
+    "labels_together",
     "waiting_in",
 ]
 
@@ -186,11 +188,19 @@ class ToolServerAdmin:
         only: Sequence[str] = (),
         despite_findings: bool = False,
         offered_as: str = "",
+        together: bool = False,
         who: Principal,
     ) -> frozenset[str]:
-        """(3) Accept the server and the tools that wait; returns their names."""
+        """(3) Accept the server and the tools that wait; returns their names. `together`: the
+        person consents to all labels of the server, for exactly this set; else nobody does."""
         refuse_agents("the tools of an MCP server")
         require(self._app.settings, who, Permission.CONFIG_WRITE)
+        if together and not labels_together(review.entry.settings):
+            raise BadInput(
+                f"the MCP server {review.entry.name} lacks private data or egress",
+                hint="Its calls do not ask by themselves: leave out --together.",
+                code="CW-USAGE",
+            )
         doubtful = self.check_acceptable(
             review, only=only, despite_findings=despite_findings, offered_as=offered_as
         )
@@ -199,7 +209,7 @@ class ToolServerAdmin:
         known: dict[str, Json] = {"server": review.entry.name, "sha256": review.seen.sha256}
         with self._recorded("accept", review.entry.name, who, known) as outcome:
             outcome |= {"tools": sorted(names), "despite_findings": sorted(doubtful)}
-            outcome["offered_as"] = offered_as
+            outcome |= {"offered_as": offered_as, "together": together}
             self._decide(
                 review,
                 names,
@@ -211,6 +221,7 @@ class ToolServerAdmin:
                         names,
                         despite_findings=doubtful,
                         offered_as=dict.fromkeys(names, offered_as) if offered_as else {},
+                        together=together,
                     ),
                 ),
             )
