@@ -78,9 +78,7 @@ class LabelReview:
         rules = LabelRules(policy.dangerously_trusted_domains, egress.allow_domains)
         operation = UseTool(call.tool, call.input, call.cwd, is_inside=is_inside)
         action = Action(principal=Principal("", "hook"), operation=operation)
-        content = [
-            each for place in places_of(operation).read for each in self._folder.content_in(place)
-        ]
+        content = self._folder.content_in_all(places_of(operation).read)
         brought = rules.labels_of(action, directory=None, server=LabelSet()).joined(content)
         held = LabelSet() if session_id is None else self.session(session_id)
         needed = unconsented(held, brought.sources, admitted=(), named=())

@@ -4,19 +4,21 @@
   labels/DIGEST.json            of a conversation of an agent, by the digest of its name
   labels/directories.json       untrusted content in directories of the host
 
-Each file is replaced as a whole. Several processes write the files below `labels`, under one lock.
-A file that cannot be read counts as all three labels. A directory is known by its path and by its
-inode: one that was renamed, or is mounted elsewhere, keeps its label.
+Labels only grow: a line is appended to the file of a session or a conversation, and the last line
+about a source counts. Several processes write the files below `labels`, under one lock. A file that
+cannot be read, or whose last line is torn, counts as all three labels. A directory is known by its
+path and by its inode: one that was renamed, or is mounted elsewhere, keeps its label.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -47,7 +49,8 @@ def read_labels(path: str) -> Stored:
     """The labels of a file; none without a file."""
     try:
         with open(path, "rb") as file:
-            listed = json.loads(file.read(_MAX_BYTES))["sources"]
+            lines = file.read(_MAX_BYTES).splitlines()
+        listed = [each for line in lines or [b""] for each in json.loads(line)["sources"]]
         sources = [(_source(each), each.get("admitted") is True) for each in listed]
         return {source.key: (source, is_admitted) for source, is_admitted in sources}
     except FileNotFoundError:
@@ -58,10 +61,27 @@ def read_labels(path: str) -> Stored:
 
 def write_labels(path: str, stored: Stored) -> None:
     """Replace the file; raises `SandboxFailed`, which refuses the action."""
+    _replace(path, _listed(stored))
+
+
+def append_labels(path: str, changed: Stored) -> None:
+    """Add to the file in one write, which another process sees whole or not at all; raises
+    `SandboxFailed`."""
+    line = json.dumps(_listed(changed)).encode("ascii") + b"\n"
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        with closing_fd(os.open(path, flags, 0o600)) as descriptor:
+            if os.write(descriptor, line) != len(line):
+                raise OSError(errno.ENOSPC, "a part was written")
+    except OSError as error:
+        raise _unwritable(error) from error
+
+
+def _listed(stored: Stored) -> dict[str, Json]:
     fields: list[Json] = [
         {**_fields(source), "admitted": is_admitted} for source, is_admitted in stored.values()
     ]
-    _replace(path, {"sources": fields})
+    return {"sources": fields}
 
 
 Stamp = tuple[int, int, int]
@@ -103,11 +123,11 @@ class LabelFolder:
         digest = hashlib.sha256(context.encode("utf-8", "surrogatepass")).hexdigest()
         return os.path.join(self._folder, f"{digest[:32]}.json")
 
-    def write_context(self, path: str, stored: Stored) -> None:
-        """Under the lock of `locked`, with all that is in the file already."""
+    def append_to_context(self, path: str, changed: Stored) -> None:
+        """Under the lock of `locked`."""
         if not os.path.lexists(path):
             self._forget_old()
-        write_labels(path, stored)
+        append_labels(path, changed)
 
     def remove(self, path: str) -> None:
         with suppress(OSError):
@@ -147,6 +167,12 @@ class LabelFolder:
                 self._content.clear()
             content = self._content[key] = tuple(found)
         return content
+
+    def content_in_all(self, directories: Sequence[str]) -> tuple[LabelSource, ...]:
+        """Of one directory, as nearly always, the same object as long as nothing has changed."""
+        if len(directories) == 1:
+            return self.content_in(directories[0])
+        return tuple(each for place in directories for each in self.content_in(place))
 
     def taint(self, directory: str, sources: Iterable[LabelSource]) -> None:
         """Sessions that read this directory from now on read this content as well."""
@@ -283,7 +309,7 @@ def _fields(source: LabelSource) -> dict[str, Json]:
 
 def _replace(path: str, fields: dict[str, Json]) -> None:
     draft = f"{path}.{os.getpid()}.draft"
-    data = memoryview(json.dumps(fields).encode("ascii"))
+    data = memoryview(json.dumps(fields).encode("ascii") + b"\n")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         with closing_fd(os.open(draft, flags, 0o600)) as descriptor:

@@ -72,8 +72,9 @@ class LabelScope:
         """What the directory was last labelled with."""
         self.keys: set[LabelKey] = set()
         self.admitted: set[LabelKey] = set()
-        self.unsaved = False
-        """Memory has a label that the file lacks: writing it has failed."""
+        self.unsaved: set[LabelKey] = set()
+        """What memory has and the file lacks; more than this action has brought, if writing it has
+        failed before."""
         self.carried: set[LabelKey] = set()
         """What a conversation has read elsewhere and may have brought here."""
         self.carried_from: LabelSet | None = None
@@ -84,8 +85,8 @@ class LabelScope:
         self.update(stored or {})
 
     @property
-    def stored(self) -> Stored:
-        return self._stored
+    def to_save(self) -> Stored:
+        return {key: self._stored[key] for key in self.unsaved}
 
     def update(self, stored: Stored) -> None:
         """Take over what a file has."""
@@ -141,7 +142,7 @@ class LabelScope:
             if before is None or (is_admitted and not before[1]):
                 self._put(kept.key, before[0] if before else kept, is_admitted=is_admitted)
                 changed.add(kept.key)
-        self.unsaved = self.unsaved or bool(changed)
+        self.unsaved |= changed
         return changed
 
     def carry(self, conversation: LabelSet) -> None:
@@ -168,7 +169,7 @@ class LabelScope:
         """The three have met without a person's consent: sending anything needs one from now on."""
         for key in [key for key in self.admitted if key[0] is Label.EGRESS]:
             self._put(key, self._stored[key][0], is_admitted=False)
-            self.unsaved = True
+            self.unsaved.add(key)
 
 
 def context_of(action: Action) -> str:

@@ -13,6 +13,7 @@ from cellwall.runtime.label_files import (
     LABELS_FILE,
     LabelFolder,
     Stored,
+    append_labels,
     read_labels,
     stamp_of,
     write_labels,
@@ -124,14 +125,15 @@ class LabelStore:
         with self.folder.locked():
             yield self.refresh(scope)
             if scope.unsaved:
-                self.folder.write_context(scope.path, scope.stored)
-                scope.stamp, scope.unsaved = stamp_of(scope.path), False
+                self.folder.append_to_context(scope.path, scope.to_save)
+                scope.stamp = stamp_of(scope.path)
+                scope.unsaved.clear()
 
     def save(self, scope: LabelScope | None) -> None:
         """The labels of a session, which no other process changes."""
         if scope is not None and scope.path is not None and scope.unsaved:
-            write_labels(scope.path, scope.stored)
-            scope.unsaved = False
+            append_labels(scope.path, scope.to_save)
+            scope.unsaved.clear()
 
 
 def recorded_labels(home: str, session_id: str) -> LabelSet:

@@ -196,7 +196,7 @@ class ActionLabels:
         brought = owner.rules.labels_of(action, directory=place, server=of_server)
         if is_named:
             brought = BroughtLabels(brought.sources, brought.keys)
-        content = tuple(each for read in reads for each in owner.folder.content_in(read))
+        content = owner.folder.content_in_all(reads)
         if content:
             brought = brought.joined(content) if own is None else own.joined(brought, content)
         shared, other = self._shared, own or server

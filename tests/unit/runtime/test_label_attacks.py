@@ -198,7 +198,7 @@ def test_a_label_that_could_not_be_written_refuses_the_next_action_as_well(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr(os, "rename", refuse)
+        full.setattr(os, "write", refuse)
         for _ in range(2):
             begun, decision = labels.judge(replace(action, id=new_id("act")))
             assert decision is None
