@@ -195,14 +195,12 @@ class ToolServerAdmin:
         person consents to all labels of the server, for exactly this set; else nobody does."""
         refuse_agents("the tools of an MCP server")
         require(self._app.settings, who, Permission.CONFIG_WRITE)
-        if together and not labels_together(review.entry.settings):
-            raise BadInput(
-                f"the MCP server {review.entry.name} lacks private data or egress",
-                hint="Its calls do not ask by themselves: leave out --together.",
-                code="CW-USAGE",
-            )
         doubtful = self.check_acceptable(
-            review, only=only, despite_findings=despite_findings, offered_as=offered_as
+            review,
+            only=only,
+            despite_findings=despite_findings,
+            offered_as=offered_as,
+            together=together,
         )
         chosen = _chosen(review, only)
         names = frozenset(each.change.name for each in chosen)
@@ -234,8 +232,15 @@ class ToolServerAdmin:
         only: Sequence[str] = (),
         despite_findings: bool = False,
         offered_as: str = "",
+        together: bool = False,
     ) -> frozenset[str]:
         """Raise for what cannot be accepted; returns the names of definitions with findings."""
+        if together and not labels_together(review.entry.settings):
+            raise BadInput(
+                f"the MCP server {review.entry.name} lacks private data or egress",
+                hint="Its calls do not ask by themselves: leave out --together.",
+                code="CW-USAGE",
+            )
         if offered_as and (len(only) != 1 or not is_tool_name(offered_as)):
             raise BadInput(
                 "another name is for one tool, in letters, digits, _ and -",

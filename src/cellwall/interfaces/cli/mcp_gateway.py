@@ -306,11 +306,12 @@ def review(
             done = admin.reject(found, only=tools, who=who)
         else:
             chosen: Any = {"only": tools, "despite_findings": despite, "offered_as": offered_as}
+            chosen["together"] = together
             admin.check_acceptable(found, **chosen)
             if not _is_confirmed(found, tools, offered_as, together=together):
                 say("nothing is accepted")
                 return _WAITS
-            done = admin.accept(found, **chosen, together=together, who=who)
+            done = admin.accept(found, **chosen, who=who)
     finally:
         app.close()
     verb = "accepted" if accept else "rejected"
