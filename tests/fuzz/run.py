@@ -47,11 +47,18 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no target {min(unknown)}; see --list")
     first = options.targets[0]
+    if len(options.targets) > 1 and (options.replay or CAMPAIGNS.keys() & set(options.targets)):
+        parser.error("--replay, guard, policy, zsh and dash take one target at a time")
     if options.replay:
+        if first not in engine.described():
+            parser.error(f"{first} has no single inputs; name a target of one parser")
         return engine.replay(first, options.replay)
+    names = list(engine.described()) if ALL in options.targets else options.targets
+    if not options.minutes * 60 >= engine.MIN_SECONDS * len(names):  # not a number: refused too
+        least = engine.MIN_SECONDS * len(names) / 60
+        parser.error(f"--minutes is too short for {len(names)} targets: at least {least:.2f}")
     if first in CAMPAIGNS:
         return CAMPAIGNS[first](options.seed, options.minutes * 60)
-    names = list(engine.described()) if ALL in options.targets else options.targets
     return engine.fuzz(
         names,
         seconds=options.minutes * 60,

@@ -206,6 +206,7 @@ class ContainerHost:
             self._directory,
             may_share=frozenset({"user"} if shares_user else ()),
             is_gvisor=walls.is_gvisor,
+            needs_own_kernel=self._settings.backend in ("gvisor", "kvm"),
         )
 
     def tools(
