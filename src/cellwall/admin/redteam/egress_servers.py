@@ -157,7 +157,8 @@ class EgressServers:
                 return
             head += piece
         host = _HOST.search(head)
-        text = f"{name} host={host[1].decode('latin-1') if host else ''} sni={self._server_name if tls is not None else None}"
+        server_name = self._server_name if tls is not None else None
+        text = f"{name} host={host[1].decode('latin-1') if host else ''} sni={server_name}"
         status, more = "200 OK", ""
         if (to := _REDIRECT.match(head)) is not None:
             status, more = "302 Found", f"Location: http://{to[1].decode('ascii', 'replace')}/\r\n"

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from cellwall.admin.account_admin import AccountAdmin
 from cellwall.admin.redteam.blocking import in_thread
 from cellwall.admin.redteam.trial_host import TrialHost
+from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
 from cellwall.core.errors import SandboxFailed
 from cellwall.redteam.attack import NOT_TRIED, Attack, AttackResult, Observation, judge
 from cellwall.redteam.outside import serving
@@ -30,8 +31,15 @@ _WITHIN_S = 60.0
 _MAX_BODY_BYTES = 1 << 20
 _TOKEN_LIVES_S = 3600.0
 _REVOKED = "revoked"
-_ROLES = {"owner": "owner", "user": "user", "guest": "guest", _REVOKED: "user"}
-"""The people of the service; the token of `revoked` is revoked once it has worked."""
+_ROLES = {
+    "owner": "owner",
+    "colleague": "owner",
+    "user": "user",
+    "guest": "guest",
+    _REVOKED: "user",
+}
+"""The people of the service. The colleague has the role of the owner, and none of the owner's
+things; the token of `revoked` is revoked once it has worked."""
 _BROWSERS = ("browser", "other-browser")
 """Owners who sign in with a password and keep their token in a cookie."""
 _CSRF = "X-CSRF-Token"
@@ -125,6 +133,8 @@ def _run(host: TrialHost, attacks: Sequence[Attack], stop: threading.Event) -> l
         name: "" if stop.is_set() else _new_token(accounts, name, role)
         for name, role in _ROLES.items()
     }
+    vault = VaultAdmin(home, host.app.settings, audit=host.app.audit)
+    vault.init(choice=VaultKeyChoice(), principal=host.who)
     passwords = {name: secrets.token_urlsafe(24) for name in _BROWSERS}
     for name, password in passwords.items():
         if not stop.is_set():
@@ -249,33 +259,36 @@ def _body(data: Mapping[str, Any]) -> bytes | None:
 
 
 def _credentials(client: _Client, how: str, path: str) -> tuple[str, dict[str, str]]:
-    """The path and the headers with which the attacker asks."""
+    """The path and the headers with which somebody asks."""
+    if how.startswith("cookie"):
+        own, other = (client.browsers[name] for name in _BROWSERS)
+        csrf = {"cookie-with-csrf": own.csrf, "cookie-with-foreign-csrf": other.csrf}
+        return path, {"Cookie": own.cookies, **({_CSRF: csrf[how]} if how in csrf else {})}
+    if how == "in-query":
+        valid = client.tokens["owner"]
+        return f"{path}?access_token={valid}&token={valid}", {}
+    return path, _headers(client, how)
+
+
+def _headers(client: _Client, how: str) -> dict[str, str]:
     valid = client.tokens["owner"]
     match how:
         case "":
-            return path, {}
+            return {}
         case "changed":
             last = "a" if valid[-1:] != "a" else "b"
-            return path, _bearer(valid[:-1] + last)
+            return _bearer(valid[:-1] + last)
         case "cut":
-            return path, _bearer(valid[: len(valid) // 2])
+            return _bearer(valid[: len(valid) // 2])
         case "swapped-case":
-            return path, _bearer(valid.swapcase())
+            return _bearer(valid.swapcase())
         case "with-tail":
-            return path, _bearer(f"{valid}%00x")
-        case "in-query":
-            return f"{path}?access_token={valid}&token={valid}", {}
+            return _bearer(f"{valid}%00x")
         case "basic":
             pair = base64.b64encode(f"owner:{valid}".encode()).decode()
-            return path, {"Authorization": f"Basic {pair}"}
-        case "cookie":
-            return path, {"Cookie": client.browsers[_BROWSERS[0]].cookies}
-        case "cookie-with-csrf" | "cookie-with-foreign-csrf":
-            own, other = (client.browsers[name] for name in _BROWSERS)
-            csrf = (own if how == "cookie-with-csrf" else other).csrf
-            return path, {"Cookie": own.cookies, _CSRF: csrf}
+            return {"Authorization": f"Basic {pair}"}
         case _:
-            return path, _bearer(client.tokens.get(how, how))
+            return _bearer(client.tokens.get(how, how))
 
 
 def _bearer(token: str) -> dict[str, str]:

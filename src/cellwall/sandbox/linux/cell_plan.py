@@ -20,8 +20,8 @@ from cellwall.sandbox.linux.plan import (
     Plan,
     landlock_ruleset,
     network_steps,
-    user_steps,
     plan_egress,
+    user_steps,
 )
 
 # Above the limit, so that a program can open one descriptor too many and the filter reports its

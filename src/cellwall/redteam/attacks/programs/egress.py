@@ -26,7 +26,12 @@ def without_walls(host, port, spoken=None):
 
 
 def expect(wanted, *results):
-    """Through if one of the answers is what the attack wants; else the words of all."""
+    """Through if one of the answers is what the attack wants; else the words of all.
+
+    An egress that refuses everything proves nothing: what is allowed must be reached.
+    """
+    if not IS_CONTROL and connect(GOOD, PORT)[0] != "through":
+        raise ValueError("the allowed host is not reached")
     for kind, words in results:
         if kind == "through" and wanted in words:
             return words
@@ -42,8 +47,8 @@ def by_all(host, port, ways=(connect, absolute, socks)):
 for _way in ("connect", "absolute", "socks", "transparent"):
 
     @attack(f"name-by-{_way}")
-    def _(way=WAYS[_way]):
-        return expect("host=trap.example", *by_all(TRAP, PORT, (way,)))
+    def _(name=_way):
+        return expect("host=trap.example", *by_all(TRAP, PORT, (WAYS[name],)))
 
 
 for _name, _way in {"connect": connect, "socks": socks_by_address, "direct": direct}.items():
@@ -76,7 +81,8 @@ for _name, _text in {
 for _name in ("loopback", "zero", "mapped", "both"):
 
     @attack(f"allowed-name-that-leads-to-{_name}")
-    def _(host=f"{_name}.example".encode()):
+    def _(name=_name):
+        host = f"{name}.example".encode()
         return expect("trap", *by_all(host, PORT, (connect, absolute, socks, transparent)))
 
 
@@ -125,6 +131,8 @@ def _():
             line.connect(("127.0.0.1", GIVEN["dns"]))
             line.send(question(LEAK))
             return f"an answer of {len(line.recv(4096))} bytes"
+    if look_up(GOOD)[0] is None:
+        raise ValueError("an allowed name is not answered")
     address, refused = look_up(LEAK)
     if refused is not None:
         raise Stopped(refused)
