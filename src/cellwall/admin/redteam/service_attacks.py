@@ -50,7 +50,7 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _HttpRequest:
     """One HTTP request."""
 
     method: str
@@ -69,7 +69,7 @@ class _Answer:
     cookies: tuple[str, ...] = ()
 
 
-class _Client:
+class _ServiceClient:
     """Speaks to the service, as different people."""
 
     def __init__(self, address: str, tokens: Mapping[str, str]) -> None:
@@ -80,7 +80,7 @@ class _Client:
         """Words of a path -> ids: of things that belong to the owner."""
         self.browsers: dict[str, _Browser] = {}
 
-    def send(self, request: _Request) -> _Answer:
+    def send(self, request: _HttpRequest) -> _Answer:
         connection = HTTPConnection(self._host, self._port, timeout=_WITHIN_S)
         try:
             has_host = "Host" in request.headers
@@ -105,7 +105,7 @@ class _Client:
 
     def as_owner(self, method: str, path: str, body: object = None) -> _Answer:
         data = None if body is None else json.dumps(body).encode()
-        return self.send(_Request(method, path, _bearer(self.tokens["owner"]), data))
+        return self.send(_HttpRequest(method, path, _bearer(self.tokens["owner"]), data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _run(host: TrialHost, attacks: Sequence[Attack], stop: threading.Event) -> l
                 hint="Run `cellwall doctor --service` to see why.",
                 code="CW-REDTEAM-SERVICE",
             )
-        client = _Client(started["address"], tokens)
+        client = _ServiceClient(started["address"], tokens)
         _prepare(client)
         for name, password in passwords.items():
             if (browser := _sign_in(client, name, password)) is not None:
@@ -166,7 +166,7 @@ def _new_token(accounts: AccountAdmin, name: str, role: str) -> str:
     return token
 
 
-def _prepare(client: _Client) -> None:
+def _prepare(client: _ServiceClient) -> None:
     """Things of the owner that others must not reach, and a token that worked and is revoked."""
     made = client.as_owner("POST", "/v1/sessions", {})
     client.ids["SESSION"] = _field(made, "id")
@@ -177,20 +177,20 @@ def _prepare(client: _Client) -> None:
     account = {"url": "https://calendar.example/o/", "username": "o", "secret": "CALENDAR"}
     client.as_owner("PUT", "/v1/connections/office", account)
     headers = _bearer(client.tokens[_REVOKED])
-    listed = client.send(_Request("GET", "/v1/tokens", headers))
-    ended = client.send(_Request("DELETE", f"/v1/tokens/{_own_token_id(listed)}", headers))
+    listed = client.send(_HttpRequest("GET", "/v1/tokens", headers))
+    ended = client.send(_HttpRequest("DELETE", f"/v1/tokens/{_own_token_id(listed)}", headers))
     if ended.status // 100 != 2:
         client.tokens.pop(_REVOKED)  # nothing was revoked, so nothing can be shown about that
 
 
-def _sign_in(client: _Client, name: str, password: str) -> _Browser | None:
+def _sign_in(client: _ServiceClient, name: str, password: str) -> _Browser | None:
     """A browser of this person; None if the service does not let the person in."""
     body = json.dumps({"name": name, "password": password, "cookie": True}).encode()
-    signed_in = client.send(_Request("POST", "/v1/auth/token", {}, body))
+    signed_in = client.send(_HttpRequest("POST", "/v1/auth/token", {}, body))
     cookies = "; ".join(signed_in.cookies)
-    page = client.send(_Request("GET", "/ui/people", {"Cookie": cookies}))
+    page = client.send(_HttpRequest("GET", "/ui/people", {"Cookie": cookies}))
     cookies = "; ".join((*signed_in.cookies, *page.cookies))
-    known = client.send(_Request("GET", "/v1/auth/session", {"Cookie": cookies}))
+    known = client.send(_HttpRequest("GET", "/v1/auth/session", {"Cookie": cookies}))
     form = _FORM_TOKEN.search(page.body)
     if not signed_in.cookies or form is None:
         return None
@@ -213,7 +213,7 @@ def _field(answer: _Answer, name: str) -> str:
         return ""
 
 
-def _try(client: _Client, attack: Attack) -> AttackResult:
+def _try(client: _ServiceClient, attack: Attack) -> AttackResult:
     data = attack.data
     is_signed_in = client.browsers.keys() == set(_BROWSERS)
     if (data["token"] == _REVOKED and _REVOKED not in client.tokens) or (
@@ -226,26 +226,26 @@ def _try(client: _Client, attack: Attack) -> AttackResult:
     return judge(attack, control=control, attempt=attempt)
 
 
-def _hostile(client: _Client, data: Mapping[str, Any]) -> _Request:
+def _hostile(client: _ServiceClient, data: Mapping[str, Any]) -> _HttpRequest:
     path, headers = _credentials(client, data["token"], _filled(client, data["path"]))
     headers |= data.get("headers", {})
     if "form" in data:
-        return _Request(data["method"], path, headers, data["form"].encode(), _FORM)
-    return _Request(data["method"], path, headers, _body(data))
+        return _HttpRequest(data["method"], path, headers, data["form"].encode(), _FORM)
+    return _HttpRequest(data["method"], path, headers, _body(data))
 
 
-def _benign(client: _Client, data: Mapping[str, Any]) -> _Request:
+def _benign(client: _ServiceClient, data: Mapping[str, Any]) -> _HttpRequest:
     path = _filled(client, data.get("benign_path", data["path"]))
     method = data.get("benign_method", data["method"])
     path, headers = _credentials(client, data.get("benign_token", "owner"), path)
     if "form" in data:
         form = f"{data['form']}&form_token={client.browsers[_BROWSERS[0]].form}"
-        return _Request(method, path, headers, form.encode(), _FORM)
+        return _HttpRequest(method, path, headers, form.encode(), _FORM)
     body = None if method == "GET" else _body({"body": data.get("benign_body", data.get("body"))})
-    return _Request(method, path, headers, body)
+    return _HttpRequest(method, path, headers, body)
 
 
-def _filled(client: _Client, text: str) -> str:
+def _filled(client: _ServiceClient, text: str) -> str:
     for word, value in client.ids.items():
         text = text.replace(word, value)
     return text
@@ -258,7 +258,7 @@ def _body(data: Mapping[str, Any]) -> bytes | None:
     return None if body is None else json.dumps(body).encode()
 
 
-def _credentials(client: _Client, how: str, path: str) -> tuple[str, dict[str, str]]:
+def _credentials(client: _ServiceClient, how: str, path: str) -> tuple[str, dict[str, str]]:
     """The path and the headers with which somebody asks."""
     if how.startswith("cookie"):
         own, other = (client.browsers[name] for name in _BROWSERS)
@@ -270,7 +270,7 @@ def _credentials(client: _Client, how: str, path: str) -> tuple[str, dict[str, s
     return path, _headers(client, how)
 
 
-def _headers(client: _Client, how: str) -> dict[str, str]:
+def _headers(client: _ServiceClient, how: str) -> dict[str, str]:
     valid = client.tokens["owner"]
     match how:
         case "":
