@@ -259,7 +259,7 @@ def _body(data: Mapping[str, Any]) -> bytes | None:
 
 
 def _credentials(client: _ServiceClient, how: str, path: str) -> tuple[str, dict[str, str]]:
-    """The path and the headers with which somebody asks."""
+    """The path and the headers of a request with these credentials."""
     if how.startswith("cookie"):
         own, other = (client.browsers[name] for name in _BROWSERS)
         csrf = {"cookie-with-csrf": own.csrf, "cookie-with-foreign-csrf": other.csrf}

@@ -1,4 +1,4 @@
-"""Reaching what the allowlist of a cell does not name (NET-2, NET-3), by every way out of the cell.
+"""Reaching what the allowlist of a cell does not name (NET-2, NET-3), by every protocol of egress.
 
 The cell may reach good.example on two or three ports. trap.example leads to the same address, so
 that only its name is against it; 127.0.0.1 has a server on the same port, so that only its address
@@ -124,7 +124,7 @@ def _():
 
 @attack("question-for-a-forbidden-name")
 def _():
-    """A question alone carries data to whoever serves the name."""
+    """A question alone carries data to the name's server."""
     if IS_CONTROL:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
             line.settimeout(PATIENCE_S)
