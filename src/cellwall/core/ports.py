@@ -299,6 +299,18 @@ class PackagesPort(Protocol):
         """Forget the answers of a session that has ended."""
 
 
+class DestinationsPort(Protocol):
+    """Questions about destinations that no rule names (NET-9)."""
+
+    def open(
+        self, action: Action, perform: Callable[[Action], Awaitable[Outcome]]
+    ) -> AbstractAsyncContextManager[None]:
+        """Questions can be asked meanwhile; `perform` carries out an action for each of them."""
+
+    def end_session(self, session_id: str) -> None:
+        """Forget the questions of a session that has ended."""
+
+
 class ConnectionsPort(Protocol):
     """Connected accounts, each for its owner alone (RBAC-3)."""
 

@@ -28,6 +28,7 @@ from cellwall.core.ports import (
     AuditPort,
     BrokerPort,
     ConnectionsPort,
+    DestinationsPort,
     EgressPort,
     GovernorPort,
     GuardPort,
@@ -49,14 +50,23 @@ from cellwall.core.ports import (
 from cellwall.core.skills import Skill
 from cellwall.core.telemetry import OFF, ActionWatch, Step, TelemetryPort
 from cellwall.core.tool_servers import RunServer
-from cellwall.core.types import Action, CallTool, OutputSink, Role, SetDomains, ToolResult, UseTool
+from cellwall.core.types import (
+    Action,
+    CallTool,
+    OutputSink,
+    ReachHost,
+    Role,
+    SetDomains,
+    ToolResult,
+    UseTool,
+)
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.bounds import ActionBounds, check_skill_size
 from cellwall.runtime.cell_io import CleanedOutput, Listener, call_tool, screen_input, tool_caller
 from cellwall.runtime.cell_runs import CellRunner
 from cellwall.runtime.connections import resolve_account
 from cellwall.runtime.consents import Consents
-from cellwall.runtime.egress import with_configuration
+from cellwall.runtime.egress import ConfiguredReach, with_configuration
 from cellwall.runtime.endings import Endings
 from cellwall.runtime.event_bodies import intent_body, outcome_body, tool_result_body
 from cellwall.runtime.host_operations import HostOperations
@@ -87,10 +97,8 @@ class Runtime:
     vault: VaultPort
     egress: EgressPort
     installer: InstallerPort
-    domains: tuple[str, ...] = ()
-    """Domains that every sandbox may reach if the role of its user permits the network."""
-    registries: tuple[str, ...] = ()
-    """Package registries, on the same condition."""
+    destinations: DestinationsPort
+    reach: ConfiguredReach = ConfiguredReach()
     quota: QuotaPort = field(default_factory=Unmetered)
     """Rates and budgets of accounts; users of this machine have none."""
     packages: PackagesPort | None = None
@@ -254,7 +262,7 @@ class Runtime:
                     installer=self.installer,
                     servers=servers,
                     labels=labels,
-                    effective=with_configuration(action, role, self.domains, self.registries),
+                    effective=with_configuration(action, role, self.reach),
                 )
             else:
                 decision = lacking
@@ -271,7 +279,7 @@ class Runtime:
                 return await self._endings.deny(
                     action, watch, decision, findings, by_role=lacking is not None
                 )
-            action = with_configuration(action, role, self.domains, self.registries)
+            action = with_configuration(action, role, self.reach)
             # (6) Skills are verified now, so the log names what the cell will hold (SKL-1). The
             # intent is durable before the effect, or there is no effect (AUD-1).
             watch.step(Step.INTENT)
@@ -287,9 +295,12 @@ class Runtime:
         listener = None if sink is None else Listener(sink)
         clean = None if listener is None else CleanedOutput(self.guard, listener)
         try:
-            outcome = await self._carry_out(
-                action, watch, decision, audit_id, held, clean, tools, servers, ask, skills
-            )
+            # Each unknown destination of its code is an action of its own (NET-9).
+            asking = partial(self.perform, ask=ask)
+            async with self.destinations.open(action, asking):
+                outcome = await self._carry_out(
+                    action, watch, decision, audit_id, held, clean, tools, servers, ask, skills
+                )
         except CellwallError as error:
             cause = self.stop.cause_of(error)
             return self._endings.refuse(action, watch, decision, findings, audit_id, cause)
@@ -334,6 +345,10 @@ class Runtime:
             watch.step(Step.RUN)
             value = await call_tool(tools, action.operation)
             return replace(allowed_outcome(action, decision, (), audit_id), value=value)
+        if isinstance(action.operation, ReachHost):
+            # (8) The proxy waits for this outcome, and then connects.
+            watch.step(Step.RUN)
+            return allowed_outcome(action, decision, (), audit_id)
         if isinstance(action.operation, SetDomains):
             # (8) Judged like a new run with these domains; applies to new connections.
             watch.step(Step.RUN)
