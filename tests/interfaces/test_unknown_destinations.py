@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -74,6 +73,7 @@ class Asked:
 def test_a_connection_of_every_kind_waits_for_one_answer_about_its_destination(world, config):
     plain, sealed = world.web("plain.example"), world.web("sealed.example", tls=True)
     opened = world.web("opened.example", tls=True)
+    world.asked.clear()
     looked_up: list[bool] = []
     person = Asked()
 
@@ -187,22 +187,20 @@ def test_rules_labels_and_roles_come_before_a_persons_yes(world, config, tmp_pat
     options: dict[str, Any] = {"workspace": f"{private}:ro", "on_question": person}
     done = cellwall.run_code(code, config=config, **options)
     assert (done.value, person.places) == (REACHED, [site.rule])
-    shown = person.questions[0].shown
-    assert "would meet" in shown
-    assert str(private) in shown
+    assert "would meet" in person.questions[0].shown
+    assert str(private) in person.questions[0].reason
 
     text = Path(config).read_text()
     for section in ('[policy]\nrule_of_two = "deny"\n', '[roles]\ndefault = "user"\n'):
-        Path(config).write_text(text + section)
+        stricter = tmp_path / f"{section[1:5]}.toml"
+        stricter.write_text(text + section)
         silent = Asked()
-        refused = cellwall.run_code(code, config=config, **options | {"on_question": silent})
+        refused = cellwall.run_code(code, config=str(stricter), **options | {"on_question": silent})
+        assert refused.status is Status.OK, refused.outcome.error
         assert (refused.value == REACHED, silent.places) == (False, [])
-    Path(config).write_text(text)
 
     rules = tmp_path / "policy.toml"
-    rules.write_text(
-        '[permissions]\nallow = ["Code"]\ndeny = ["WebFetch(domain:ruled.example)"]\n'
-    )
+    rules.write_text('[permissions]\nallow = ["Code"]\ndeny = ["WebFetch(domain:ruled.example)"]\n')
     silent = Asked()
     denied = cellwall.run_code(code, config=config, policy=str(rules), on_question=silent)
     assert (denied.value, silent.places) == (REFUSED, [])
@@ -226,8 +224,6 @@ def test_a_person_at_another_terminal_answers_and_an_agents_shell_does_not(world
     ) as process:
         try:
             name = waiting_id(process)
-            listed = json.loads(typed("approvals", "list", "--json").stdout)["questions"]
-            assert [each["text"] for each in listed] == [site.rule]
             alone = typed("approvals", "allow", name)  # without a terminal: an agent's shell
             assert alone.returncode != 0, error_code(alone)
             assert site.seen == []
@@ -249,7 +245,7 @@ with ThreadPoolExecutor(100) as threads:
 (set(found), 1 + 1)"""
     done = cellwall.run_code(code, config=config, on_question=person)
     assert done.status is Status.OK
-    assert "403" in str(done.value)
+    assert done.text == "({403}, 2)"
     assert 0 < len(person.places) <= 20
     with ThreadPoolExecutor(2) as threads:  # the proxy serves the next run as before
         assert threads.submit(cellwall.run_code, "2", config=config).result(30).value == 2

@@ -62,8 +62,8 @@ class EgressService:
         upstream_tls: ssl.SSLContext | None = None,
     ) -> None:
         """`services` by the names that actions use. `consent` asks a person about destinations
-        that no rule names, where an action has that. `upstream_tls` trusts servers that the system's
-        authorities do not know; the service makes it as strict as the default context."""
+        that no rule names, for the actions that ask. `upstream_tls` trusts servers that the
+        system's authorities do not know; the service makes it as strict as the default context."""
         self._settings = settings
         self._record = record
         self._known = known

@@ -92,9 +92,9 @@ class DestinationQuestions:
             raise _refused(host, port, "no action is under way for which a person could be asked")
         if session.waiting_count >= MAX_CONNECTIONS:
             raise _refused(host, port, "too many connections wait for a person's answer")
+        question = asker.question(ReachHost(host, port, method, parent=context.action_id))
         session.waiting_count += 1
         try:
-            question = asker.question(ReachHost(host, port, method, parent=context.action_id))
             # Shielded: another connection may wait for the same answer.
             waiting = asyncio.shield(asyncio.wrap_future(question))
             is_allowed = await asyncio.wait_for(waiting, self._wait_s)

@@ -296,8 +296,7 @@ class Runtime:
         clean = None if listener is None else CleanedOutput(self.guard, listener)
         try:
             # Each unknown destination of its code is an action of its own (NET-9).
-            asking = partial(self.perform, ask=ask)
-            async with self.destinations.open(action, asking):
+            async with self.destinations.open(action, partial(self.perform, ask=ask)):
                 outcome = await self._carry_out(
                     action, watch, decision, audit_id, held, clean, tools, servers, ask, skills
                 )

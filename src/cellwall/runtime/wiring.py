@@ -309,9 +309,7 @@ def open_app(
     canaries = CanaryList(home)
     checks = content_checks(settings, canaries)
     destinations = DestinationQuestions(settings.approvals.timeout_s)
-    egress = ConfiguredEgress(
-        settings, audit, leaser, home, packages, record, destinations, checks
-    )
+    egress = ConfiguredEgress(settings, audit, leaser, home, packages, record, destinations, checks)
     sandbox = NativeSandbox(native, layers, ledger, pool, containers)
     workspaces = Workspaces(store, workspace_settings_of(settings, protection), sandbox.views)
     domains = domains_of(settings)

@@ -194,9 +194,7 @@ class Session:
         self._chosen_names = ChosenNames()
         self._asked: AskedDestinations | None = None
         if consent is not None:
-            self._asked = AskedDestinations(
-                consent, self.audit, check_address=shared.addresses_of
-            )
+            self._asked = AskedDestinations(consent, self.audit, check_address=shared.addresses_of)
         self._look_ups = asyncio.Semaphore(_MAX_SESSION_LOOKUPS)
         self._http1_only_until_s: dict[tuple[str, int], float] = {}
         self.h2_count = 0
