@@ -40,7 +40,7 @@ from cellwall.egress.limits import EgressSettings
 from cellwall.egress.loop import END_TIMEOUT_S, EgressLoop
 from cellwall.egress.proxy.audit_events import RecordEvent
 from cellwall.egress.proxy.cell_network import ProxyNetwork
-from cellwall.egress.proxy.session import Session
+from cellwall.egress.proxy.session import EgressSession
 
 if TYPE_CHECKING:
     from cellwall.egress.proxy.gateway import Gateway
@@ -160,7 +160,7 @@ class EgressService:
 
             authority = Authority()
         egress_loop = self._running_loop()
-        session = Session(
+        session = EgressSession(
             egress_loop.shared,
             _context(action),
             allowlist,

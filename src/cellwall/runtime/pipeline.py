@@ -14,41 +14,18 @@ tells the action's `ActionWatch` that it begins, which ends the step before (OBS
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import anyio
 
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError
-from cellwall.core.labels import NO_LABELS, ActionLabelsPort, LabelsPort
+from cellwall.core.labels import ActionLabelsPort
 from cellwall.core.outcomes import ErrorInfo, EventKind, Finding, Outcome, RunResult, Status
 from cellwall.core.packages import InstallPackages
-from cellwall.core.ports import (
-    ApproverPort,
-    AuditPort,
-    BrokerPort,
-    ConnectionsPort,
-    DestinationsPort,
-    EgressPort,
-    GovernorPort,
-    GuardPort,
-    InstallerPort,
-    PackagesPort,
-    PolicyPort,
-    QuotaPort,
-    Reservation,
-    RolesPort,
-    SandboxPort,
-    SkillsPort,
-    StopPort,
-    TemplatesPort,
-    ToolServersPort,
-    ToolsPort,
-    VaultPort,
-    WorkspacePort,
-)
+from cellwall.core.ports import ApproverPort, Reservation, ToolServersPort, ToolsPort
 from cellwall.core.skills import Skill
-from cellwall.core.telemetry import OFF, ActionWatch, Step, TelemetryPort
+from cellwall.core.telemetry import ActionWatch, Step
 from cellwall.core.tool_servers import RunServer
 from cellwall.core.types import (
     Action,
@@ -61,73 +38,24 @@ from cellwall.core.types import (
     UseTool,
 )
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.runtime.bounds import ActionBounds, check_skill_size
+from cellwall.runtime.bounds import check_skill_size
 from cellwall.runtime.cell_io import CleanedOutput, Listener, call_tool, screen_input, tool_caller
 from cellwall.runtime.cell_runs import CellRunner
 from cellwall.runtime.connections import resolve_account
-from cellwall.runtime.consents import Consents
-from cellwall.runtime.egress import ConfiguredReach, with_configuration
-from cellwall.runtime.endings import Endings
+from cellwall.runtime.egress import with_configuration
 from cellwall.runtime.event_bodies import intent_body, outcome_body, tool_result_body
-from cellwall.runtime.host_operations import HostOperations
 from cellwall.runtime.judges import judge
 from cellwall.runtime.judging import effective_role, missing_permissions, with_role
-from cellwall.runtime.metering import Unmetered, UsageMeter
 from cellwall.runtime.outcomes import allowed_outcome, failed_outcome, host_failure, run_outcome
-from cellwall.runtime.recording import Recorder
+from cellwall.runtime.parts import RuntimeParts
 
 _NOT_JUDGED = Decision(Verdict.DENY, reason="refused before the policy judged the action")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime:
-    """The parts, wired together."""
+class Runtime(RuntimeParts):
+    """Carries actions through the steps."""
 
-    stop: StopPort
-    bounds: ActionBounds
-    roles: RolesPort
-    policy: PolicyPort
-    approvals: BrokerPort
-    guard: GuardPort
-    audit: AuditPort
-    governor: GovernorPort
-    sandbox: SandboxPort
-    workspaces: WorkspacePort
-    skills: SkillsPort
-    vault: VaultPort
-    egress: EgressPort
-    installer: InstallerPort
-    destinations: DestinationsPort
-    reach: ConfiguredReach = ConfiguredReach()
-    quota: QuotaPort = field(default_factory=Unmetered)
-    """Rates and budgets of accounts; users of this machine have none."""
-    packages: PackagesPort | None = None
-    templates: TemplatesPort | None = None
-    telemetry: TelemetryPort = OFF
-    connections: ConnectionsPort | None = None
-    labels: LabelsPort = NO_LABELS
-    recorder: Recorder = field(init=False)
-    meter: UsageMeter = field(init=False)
-    _endings: Endings = field(init=False)
-    _people: Consents = field(init=False)
-    _host: HostOperations = field(init=False)
-
-    def __post_init__(self) -> None:
-        recorder = Recorder(self.audit)
-        object.__setattr__(self, "recorder", recorder)
-        object.__setattr__(self, "meter", UsageMeter(self.sandbox, recorder))
-        object.__setattr__(self, "_endings", Endings(recorder, self.guard))
-        people = Consents(self.guard, self.approvals, recorder, self.installer)
-        object.__setattr__(self, "_people", people)
-        host = HostOperations(
-            workspaces=self.workspaces,
-            sandbox=self.sandbox,
-            egress=self.egress,
-            vault=self.vault,
-            guard=self.guard,
-            connections=self.connections,
-        )
-        object.__setattr__(self, "_host", host)
+    __slots__ = ()
 
     async def perform(
         self,

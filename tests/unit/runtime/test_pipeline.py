@@ -27,7 +27,7 @@ from cellwall.core.files import FileOperation
 from cellwall.core.limits import LimitName
 from cellwall.core.network import EgressUsage, Page, SecretUse
 from cellwall.core.outcomes import ErrorInfo, Event, EventKind, Finding, RunResult, Status
-from cellwall.core.ports import Slot
+from cellwall.core.sandbox_ports import Slot
 from cellwall.core.skills import Skill
 from cellwall.core.types import (
     Action,

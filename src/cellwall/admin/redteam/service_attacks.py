@@ -36,7 +36,7 @@ _NOTE = b"a note of the owner"
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _HttpRequest:
     """One HTTP request."""
 
     method: str
@@ -53,7 +53,7 @@ class _Answer:
     body: bytes = b""
 
 
-class _Client:
+class _ServiceClient:
     """Speaks to the service, as different people."""
 
     def __init__(self, address: str, tokens: Mapping[str, str]) -> None:
@@ -62,7 +62,7 @@ class _Client:
         self.tokens = dict(tokens)
         self.session = ""
 
-    def send(self, request: _Request) -> _Answer:
+    def send(self, request: _HttpRequest) -> _Answer:
         connection = HTTPConnection(self._host, self._port, timeout=_WITHIN_S)
         try:
             has_host = "Host" in request.headers
@@ -85,7 +85,7 @@ class _Client:
 
     def as_owner(self, method: str, path: str, body: object = None) -> _Answer:
         data = None if body is None else json.dumps(body).encode()
-        return self.send(_Request(method, path, _bearer(self.tokens["owner"]), data))
+        return self.send(_HttpRequest(method, path, _bearer(self.tokens["owner"]), data))
 
 
 async def run(host: TrialHost, attacks: Sequence[Attack]) -> list[AttackResult]:
@@ -117,7 +117,7 @@ def _run(host: TrialHost, attacks: Sequence[Attack], stop: threading.Event) -> l
                 hint="Run `cellwall doctor --service` to see why.",
                 code="CW-REDTEAM-SERVICE",
             )
-        client = _Client(started["address"], tokens)
+        client = _ServiceClient(started["address"], tokens)
         _prepare(client)
         return [_try(client, attack) for attack in attacks if not stop.is_set()]
 
@@ -128,14 +128,14 @@ def _new_token(accounts: AccountAdmin, name: str, role: str) -> str:
     return token
 
 
-def _prepare(client: _Client) -> None:
+def _prepare(client: _ServiceClient) -> None:
     """A sandbox of the owner with a file, and a token that worked and is revoked."""
     made = client.as_owner("POST", "/v1/sessions", {})
     client.session = _field(made, "id")
     client.as_owner("PUT", f"/v1/sessions/{client.session}/files/note.txt", _NOTE.decode())
     headers = _bearer(client.tokens[_REVOKED])
-    listed = client.send(_Request("GET", "/v1/tokens", headers))
-    ended = client.send(_Request("DELETE", f"/v1/tokens/{_own_token_id(listed)}", headers))
+    listed = client.send(_HttpRequest("GET", "/v1/tokens", headers))
+    ended = client.send(_HttpRequest("DELETE", f"/v1/tokens/{_own_token_id(listed)}", headers))
     if ended.status // 100 != 2:
         client.tokens.pop(_REVOKED)  # nothing was revoked, so nothing can be shown about that
 
@@ -156,7 +156,7 @@ def _field(answer: _Answer, name: str) -> str:
         return ""
 
 
-def _try(client: _Client, attack: Attack) -> AttackResult:
+def _try(client: _ServiceClient, attack: Attack) -> AttackResult:
     data = attack.data
     if data["token"] == _REVOKED and _REVOKED not in client.tokens:
         return judge(attack, control=NOT_TRIED, attempt=NOT_TRIED)
@@ -166,17 +166,17 @@ def _try(client: _Client, attack: Attack) -> AttackResult:
     return judge(attack, control=control, attempt=attempt)
 
 
-def _hostile(client: _Client, data: Mapping[str, Any]) -> _Request:
+def _hostile(client: _ServiceClient, data: Mapping[str, Any]) -> _HttpRequest:
     path = data["path"].replace(_SESSION, client.session)
     path, headers = _credentials(client, data["token"], path)
-    return _Request(data["method"], path, {**headers, **data.get("headers", {})}, _body(data))
+    return _HttpRequest(data["method"], path, {**headers, **data.get("headers", {})}, _body(data))
 
 
-def _benign(client: _Client, data: Mapping[str, Any]) -> _Request:
+def _benign(client: _ServiceClient, data: Mapping[str, Any]) -> _HttpRequest:
     path = data.get("benign_path", data["path"]).replace(_SESSION, client.session)
     method = data.get("benign_method", data["method"])
     body = None if method == "GET" else _body({"body": data.get("benign_body", data.get("body"))})
-    return _Request(method, path, _bearer(client.tokens["owner"]), body)
+    return _HttpRequest(method, path, _bearer(client.tokens["owner"]), body)
 
 
 def _body(data: Mapping[str, Any]) -> bytes | None:
@@ -186,7 +186,7 @@ def _body(data: Mapping[str, Any]) -> bytes | None:
     return None if body is None else json.dumps(body).encode()
 
 
-def _credentials(client: _Client, how: str, path: str) -> tuple[str, dict[str, str]]:
+def _credentials(client: _ServiceClient, how: str, path: str) -> tuple[str, dict[str, str]]:
     """The path and the headers with which the attacker asks."""
     valid = client.tokens["owner"]
     match how:

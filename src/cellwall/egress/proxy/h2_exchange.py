@@ -40,7 +40,7 @@ from cellwall.egress.proxy.request_filter import (
     RequestFilter,
     RequestUpload,
 )
-from cellwall.egress.proxy.session import Destination, Session
+from cellwall.egress.proxy.session import Destination, EgressSession
 from cellwall.egress.proxy.streams import PeerClosed
 
 ResponseHeadFields = tuple[int, Fields, bool]
@@ -55,7 +55,7 @@ class Http2Exchange:
 
     def __init__(
         self,
-        session: Session,
+        session: EgressSession,
         connection: ClientConnection,
         *,
         client: Http2Connection,
@@ -268,7 +268,11 @@ class _RequestStream:
     """The body of one request as it arrives, and the idle deadline of its two sides."""
 
     def __init__(
-        self, session: Session, peer: Http2Connection, inbox: StreamInbox, target: tuple[str, int]
+        self,
+        session: EgressSession,
+        peer: Http2Connection,
+        inbox: StreamInbox,
+        target: tuple[str, int],
     ) -> None:
         self.inbox = inbox
         self.target = target

@@ -36,7 +36,7 @@ from cellwall.egress.proxy.connections import DownstreamConnection, UpstreamConn
 from cellwall.egress.proxy.host_service_exchange import HostServiceExchange
 from cellwall.egress.proxy.relay import InspectBytes
 from cellwall.egress.proxy.request_filter import RequestFilter, RequestUpload
-from cellwall.egress.proxy.session import Destination, ResolvedDestination, Session
+from cellwall.egress.proxy.session import Destination, EgressSession, ResolvedDestination
 from cellwall.egress.proxy.streams import ByteStream, PeerClosed
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
@@ -49,7 +49,7 @@ class Http1Exchange:
 
     def __init__(
         self,
-        session: Session,
+        session: EgressSession,
         connection: ClientConnection,
         *,
         fixed: ResolvedDestination | None,

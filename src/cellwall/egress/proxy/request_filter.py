@@ -20,7 +20,7 @@ from cellwall.egress.protocols.http1_framing import Fields, Headers, bad_request
 from cellwall.egress.protocols.http_heads import HttpRequest, TargetForm
 from cellwall.egress.proxy.audit_events import LeakReporter
 from cellwall.egress.proxy.client_connection import ClientConnection
-from cellwall.egress.proxy.session import Destination, Session
+from cellwall.egress.proxy.session import Destination, EgressSession
 
 _TLS_PORT = 443
 _NO_BODY = frozenset({204, 304})
@@ -42,7 +42,7 @@ class FilteredResponse:
 class RequestFilter:
     """Steps 2 to 5 and 7 for the requests of one client connection."""
 
-    _session: Session
+    _session: EgressSession
     _connection: ClientConnection
     _fixed: Destination | None
     """The only destination; None: each request names its own (a forward proxy)."""
@@ -248,7 +248,7 @@ class RequestUpload:
     def __init__(
         self,
         client: BodySource,
-        session: Session,
+        session: EgressSession,
         request: HttpRequest,
         leak_reporter: LeakReporter,
     ) -> None:

@@ -158,7 +158,7 @@ def _served(host: str, port: int, service: HostService) -> Destination:
     return Destination(host=host, port=port, rules=(rule,), intercepts_tls=True, service=service)
 
 
-class Session:
+class EgressSession:
     """The session of one cell, from its start to its end."""
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cellwall.runtime.policy_places import PROJECT_FILES, is_there, project_files, user_policy
 
 if TYPE_CHECKING:
-    from cellwall.runtime.wiring import App
+    from cellwall.runtime.app import App
 
 
 def default_policy(

@@ -30,8 +30,8 @@ from cellwall.core.types import (
     new_id,
 )
 from cellwall.interfaces.mcp.tools import Operation
-from cellwall.interfaces.sdk.hosts import LiveActions
-from cellwall.runtime.wiring import App
+from cellwall.interfaces.sdk.live_actions import LiveActions
+from cellwall.runtime.app import App
 
 MAX_SANDBOXES = 8
 _MIN_S = 0.01

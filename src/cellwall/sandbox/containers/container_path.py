@@ -44,7 +44,7 @@ from cellwall.sandbox.containers.container_walls import (
 from cellwall.sandbox.containers.engine import Engine
 from cellwall.sandbox.linux import cell_plan, jobs, outer_wall, run_cgroup
 from cellwall.sandbox.linux.channels import EgressSockets
-from cellwall.sandbox.linux.jobs import RunRequest
+from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.layers import (
     HostLayers,
     NativeSettings,
@@ -225,7 +225,7 @@ class ContainerPath:
     def __init__(self, settings: NativeSettings, host: ContainerHost) -> None:
         self._settings, self._host = settings, host
 
-    async def run(self, request: RunRequest) -> RunResult:
+    async def run(self, request: CellRunRequest) -> RunResult:
         action, mount = request.action, request.mount
         program, code = jobs.program_of(action, only_deno=self._settings.only_deno)
         await anyio.to_thread.run_sync(self._host.ready)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.core.protected_names import Treatment
+from cellwall.core.protected_names import NameTreatment
 from cellwall.sandbox.files.root import Root, WalkStep, parents_of
 from cellwall.sandbox.protection.protected_paths import KnownLinks, ProtectedPath
 
@@ -34,7 +34,7 @@ def other_names(
     found: dict[tuple[int, int], list[ProtectedPath]] = {}
 
     def enter(step: WalkStep) -> bool:
-        return treatments.get(step.path) is not Treatment.HIDE
+        return treatments.get(step.path) is not NameTreatment.HIDE
 
     steps = tree.walk(max_entries=max_entries, descend=enter, on_locked=lambda _path: None)
     for step in steps:
@@ -46,7 +46,9 @@ def other_names(
             continue
         item = ProtectedPath(step.path, links.shared[inode], False, False, step.directory_id)
         names = found.setdefault(inode, [])
-        names.append(replace(item, treatment=Treatment.READ_ONLY) if not status.st_size else item)
+        names.append(
+            replace(item, treatment=NameTreatment.READ_ONLY) if not status.st_size else item
+        )
         if len(names) > MAX_OTHER_NAMES and status.st_size:
             raise _too_many(step.path)
     few = (item for names in found.values() if len(names) <= MAX_OTHER_NAMES for item in names)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
-from cellwall.core.protected_names import Placeholder, Treatment
+from cellwall.core.protected_names import NameTreatment, Placeholder
 from cellwall.core.types import (
     WorkspaceMode,
     WorkspaceMount,
@@ -169,13 +169,15 @@ class WorkspacePreparer:
         protected += tuple(
             item
             for item in other_names(tree, protected, links, max_entries=most)
-            if mode is WorkspaceMode.READ_WRITE or item.treatment is Treatment.HIDE
+            if mode is WorkspaceMode.READ_WRITE or item.treatment is NameTreatment.HIDE
         )
         paths: dict[str, bool] = {}
         if mode is WorkspaceMode.READ_WRITE:
             paths = protected_paths.indirect_paths(tree, protected)
             hooks = [path for path, is_hooks in paths.items() if is_hooks]
-            placeholders_needed = [Placeholder(path, "dir", Treatment.READ_ONLY) for path in hooks]
+            placeholders_needed = [
+                Placeholder(path, "dir", NameTreatment.READ_ONLY) for path in hooks
+            ]
             if placeholders_needed:
                 extra = extra.merge(self._store.placeholders.create(tree, placeholders_needed))
         # A placeholder that code fills during the run is not a name that existed before.
