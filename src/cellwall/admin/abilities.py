@@ -203,9 +203,19 @@ def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
         "services of this machine, past the egress proxy",
         "loopback, its addresses, unix sockets",
     )
-    yield impossible(
-        "reach.other-hosts", "every other host", "by name or address, and the resolver of the host"
-    )
+    if egress.unknown == "ask":
+        yield Ability(
+            id="reach.asked-hosts",
+            what="every other host, after a person's yes while the connection waits",
+            bound="each host and port by itself; the resolver of the host after the yes",
+            setting="egress.unknown",
+        )
+    else:
+        yield impossible(
+            "reach.other-hosts",
+            "every other host",
+            "by name or address, and the resolver of the host",
+        )
     upload, download = egress.max_upload_bytes, egress.max_download_bytes
     yield sized("reach.upload", "sent by a sandbox with egress", upload, "egress.max_upload_bytes")
     yield sized(

@@ -151,11 +151,13 @@ def context_of(action: Action) -> str:
     operation = action.operation
     if isinstance(operation, UseTool | ToolResult) and operation.agent_session:
         return f"agent {operation.agent_session}"
-    if action.context or action.session_id is not None or not action.tools:
+    has_calls = bool(action.tools) or action.asks_destinations
+    if action.context or action.session_id is not None or not has_calls:
         return action.context
     return run_context(action)
 
 
 def run_context(action: Action) -> str:
-    """Of a single run and the calls of host functions that its code makes."""
+    """Of a single run, the calls of host functions that its code makes, and the destinations that
+    it asks for."""
     return f"run {action.id}"

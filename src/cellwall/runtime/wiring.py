@@ -29,7 +29,8 @@ from cellwall.runtime.configured_parts import (
 )
 from cellwall.runtime.connections import OwnedConnections
 from cellwall.runtime.content_checks import CanaryList, content_checks
-from cellwall.runtime.egress import ConfiguredEgress, domains_of
+from cellwall.runtime.destination_questions import DestinationQuestions
+from cellwall.runtime.egress import ConfiguredEgress, ConfiguredReach, domains_of
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
 from cellwall.runtime.home import no_state, state_home, user_name
 from cellwall.runtime.judging import RuledPolicy, roles_of
@@ -159,7 +160,8 @@ def open_app(
     record = PackageRecord(audit)
     canaries = CanaryList(home)
     checks = content_checks(settings, canaries)
-    egress = ConfiguredEgress(settings, audit, leaser, home, packages, record, checks)
+    destinations = DestinationQuestions(settings.approvals.timeout_s)
+    egress = ConfiguredEgress(settings, audit, leaser, home, packages, record, destinations, checks)
     sandbox = NativeSandbox(native, layers, ledger, pool, containers)
     workspaces = Workspaces(store, workspace_settings_of(settings, protection), sandbox.views)
     domains = domains_of(settings)
@@ -197,8 +199,10 @@ def open_app(
                 functools.partial(kept_trees, home), egress.repeats, workspaces, UvAnswers(home)
             ),
         ),
-        domains=domains,
-        registries=settings.packages.registries,
+        destinations=destinations,
+        reach=ConfiguredReach(
+            domains, settings.packages.registries, settings.egress.unknown == "ask"
+        ),
         packages=packages,
         templates=TemplatePackages(settings, home, dict(environ)),
         telemetry=OFF if telemetry is None else telemetry,

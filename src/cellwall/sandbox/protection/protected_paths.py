@@ -66,15 +66,23 @@ class KnownLinks:
     symbolic: set[tuple[str, tuple[int, int], str]] = field(default_factory=set)
     """Path, identity of its directory and target, in places where a new symlink is moved out."""
     hard: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    """Read-only files with a second name, by which code may write them: device, inode, ctime."""
+    """Read-only files with a second name: device, inode, ctime."""
+    shared: dict[tuple[int, int], NameTreatment] = field(default_factory=dict)
+    """Protected files with a second name, by device and inode; the strictest treatment."""
 
-    def note(self, step: WalkStep, *, is_redirecting: bool, is_read_only: bool) -> None:
+    def note(
+        self, step: WalkStep, *, is_redirecting: bool, treatment: NameTreatment | None
+    ) -> None:
         status = step.status
         if is_redirecting:
             if (row := symlink_record(step))[2]:
                 self.symbolic.add(row)
-        elif is_read_only and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-            self.hard[step.path] = (status.st_dev, status.st_ino, status.st_ctime_ns)
+        elif treatment and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            inode = status.st_dev, status.st_ino
+            if self.shared.get(inode) is not NameTreatment.HIDE:
+                self.shared[inode] = treatment
+            if treatment is NameTreatment.READ_ONLY:
+                self.hard[step.path] = (*inode, status.st_ctime_ns)
 
 
 def symlink_record(step: WalkStep) -> tuple[str, tuple[int, int], str]:
@@ -247,7 +255,7 @@ def scan(
             links.note(
                 step,
                 is_redirecting=git_dirs.is_redirecting_link(protection, step),
-                is_read_only=is_under or treatment is NameTreatment.READ_ONLY,
+                treatment=treatment or (NameTreatment.READ_ONLY if is_under else None),
             )
         if treatment is None or (treatment is NameTreatment.READ_ONLY and is_under):
             continue
