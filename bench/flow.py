@@ -22,7 +22,8 @@ from cellwall.core.types import (
     WorkspaceRequest,
     new_id,
 )
-from cellwall.runtime.wiring import App, open_app
+from cellwall.runtime.app import App
+from cellwall.runtime.wiring import open_app
 
 _WHO = Principal("bench", "sdk")
 _AT_ONCE = 200

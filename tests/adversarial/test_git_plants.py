@@ -386,17 +386,46 @@ def test_a_read_only_file_cannot_be_given_a_second_name(project: Path):
 
 @pytest.mark.requirement("FS-8", "SKL-1")
 @pytest.mark.parametrize("name", ["CLAUDE.md", ".github/instructions/a.md"])
-def test_a_read_only_file_changed_by_an_older_hard_link_is_told(project: Path, name: str):
+def test_a_protected_file_cannot_be_changed_by_an_older_hard_link(project: Path, name: str):
     place = project / name
     place.parent.mkdir(exist_ok=True)
     place.write_text("Be careful.\n")
     os.link(place, project / "notes.md")
-    quiet = cellwall.run_command("cat notes.md", workspace=f"{project}:rw")
-    assert quiet.outcome.findings == ()  # the control
-    ran = cellwall.run_command("echo evil >> notes.md; rm notes.md", workspace=f"{project}:rw")
-    assert [(each.severity, repr(name) in each.message) for each in ran.outcome.findings] == [
-        ("high", True)
-    ]
+    (project / "own.md").write_text("")
+    os.link(project / "own.md", project / "control.md")
+    script = "cat notes.md; for f in control notes; do echo evil >> $f.md && echo $f; done; rm -f notes.md"
+    ran = cellwall.run_command(script, workspace=f"{project}:rw")
+    assert ran.stdout == "Be careful.\ncontrol\n"
+    assert ran.outcome.findings == ()
+    assert (place.read_text(), (project / "own.md").read_text()) == ("Be careful.\n", "evil\n")
+    assert place.stat().st_nlink == 2
+    copy = cellwall.run_command("echo mine > notes.md; cat notes.md", workspace=f"{project}:cow")
+    assert copy.stdout == "mine\n"  # the host's file is behind the copy
+
+
+@pytest.mark.requirement("FS-4")
+@pytest.mark.parametrize("mode", ["ro", "rw", "cow"])
+def test_a_hidden_file_is_not_read_by_an_older_hard_link(project: Path, mode: str):
+    (project / ".env").write_text("PASSWORD=hunter2\n")
+    (project / "a.txt").write_text("ordinary\n")
+    os.link(project / ".env", project / "backup.txt")
+    ran = cellwall.run_command("cat a.txt backup.txt .env", workspace=f"{project}:{mode}")
+    assert ran.stdout.startswith("ordinary\n")
+    assert "hunter2" not in ran.stdout
+
+
+@pytest.mark.requirement("FS-8")
+def test_a_protected_file_with_too_many_hard_links_is_a_refusal_with_a_hint(project: Path):
+    for number in range(65):
+        os.link(project / ".git/config", project / f"link-{number}")
+    refused = cellwall.run_command("true", workspace=f"{project}:rw")
+    assert refused.outcome.error is not None
+    assert (refused.outcome.error.code, "copy" in refused.outcome.error.hint) == (
+        "CW-WORKSPACE-REFUSED",
+        True,
+    )
+    (project / "link-0").unlink()
+    assert cellwall.run_command("true", workspace=f"{project}:rw").exit_code == 0
 
 
 LEADING = {

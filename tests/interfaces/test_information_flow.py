@@ -26,8 +26,9 @@ from cellwall.core.types import (
     WorkspaceRequest,
     new_id,
 )
+from cellwall.runtime.app import App
 from cellwall.runtime.approvals import CallbackApprover
-from cellwall.runtime.wiring import App, open_app
+from cellwall.runtime.wiring import open_app
 from conftest import audit_records
 from interfaces.mcp_agent import connected
 from outside import Outside, Site, internet

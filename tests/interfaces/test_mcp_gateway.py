@@ -23,7 +23,8 @@ from mcp.server.transport_security import TransportSecuritySettings
 import cellwall as sdk
 from cellwall.admin.emergency_stop import EmergencyStop
 from cellwall.admin.tool_servers import ServerSettings, ToolServerAdmin
-from cellwall.runtime.wiring import App, open_app, principal
+from cellwall.runtime.app import App
+from cellwall.runtime.wiring import open_app, principal
 from cellwall.sandbox.linux.cell_search import find_cells
 from cellwall.sandbox.run_ledger import cell_tag
 from conftest import growing_segment

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from cellwall.admin.ability import Ability, counted, impossible, listed, named, sized
+from cellwall.admin.ability import Ability, counted, impossible, listed, named, sized, weakening
 from cellwall.config.models import Settings
 from cellwall.core.types import ROLE_NAMES
 from cellwall.core.verdict import Verdict
@@ -18,8 +18,6 @@ from cellwall.policy.engine import Policy
 from cellwall.policy.rules import OTHERWISE, Layer, Rule
 from cellwall.runtime.session_labels import flow_mode
 from cellwall.sandbox.linux.outer_wall import DEVICES, HostRoot
-
-_NO_NETWORK = "none: a sandbox has no network interface"
 
 
 def abilities_of(settings: Settings, policy: Policy, host: HostRoot) -> tuple[Ability, ...]:
@@ -48,14 +46,13 @@ def _reads(settings: Settings, host: HostRoot) -> Iterator[Ability]:
         id="read.workspace",
         what="its own workspace, and a directory that a person gives to the run",
     )
-    is_exposed = settings.workspace.dangerously_expose_sensitive_names
-    yield Ability(
-        id="read.protected-names",
-        what="protected names (.env, .ssh, keys) in a given directory",
-        bound="exposed" if is_exposed else "hidden",
-        setting="workspace.dangerously_expose_sensitive_names",
-        is_possible=is_exposed,
-        is_weakened=is_exposed,
+    yield weakening(
+        "read.protected-names",
+        "protected names (.env, .ssh, keys) in a given directory",
+        "workspace.dangerously_expose_sensitive_names",
+        is_on=settings.workspace.dangerously_expose_sensitive_names,
+        on="exposed",
+        off="hidden",
     )
     yield impossible(
         "read.host-files",
@@ -129,13 +126,13 @@ def _executes(settings: Settings, policy: Policy, host: HostRoot) -> Iterator[Ab
         is_weakened=is_observing,
         members=() if is_observing else _texts(restricting),
     )
-    yield Ability(
-        id="execute.unmatched-calls",
-        what="calls of an agent that no rule allows",
-        bound="logged, not refused" if is_observing else "denied",
-        setting="policy.dangerously_observe",
-        is_possible=is_observing,
-        is_weakened=is_observing,
+    yield weakening(
+        "execute.unmatched-calls",
+        "calls of an agent that no rule allows",
+        "policy.dangerously_observe",
+        is_on=is_observing,
+        on="logged, not refused",
+        off="denied",
     )
     yield impossible("execute.root", "as root, or with a capability of the kernel")
     yield impossible(
@@ -172,13 +169,12 @@ def _weakened_layers(settings: Settings) -> Iterator[Ability]:
 
 def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
     egress, packages = settings.egress, settings.packages
-    yield Ability(
-        id="reach.hosts",
-        what="hosts, for every sandbox",
-        bound=listed(egress.allow_domains) or _NO_NETWORK,
-        setting="egress.allow_domains",
-        is_possible=bool(egress.allow_domains),
-        members=egress.allow_domains,
+    yield named(
+        "reach.hosts",
+        "hosts, for every sandbox",
+        egress.allow_domains,
+        "egress.allow_domains",
+        empty="none: a sandbox has no network interface",
     )
     fetched = [
         rule.specifier or "every host"
@@ -190,24 +186,21 @@ def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
     if fetched:
         what = "hosts that a run names and a rule allows"
         yield named("reach.rule-hosts", what, fetched, "policy.files")
-    yield Ability(
-        id="reach.registries",
-        what="package registries, filtered",
-        bound=listed(packages.registries) or "only those that a run names",
-        setting="packages.registries",
-        is_possible=bool(packages.registries),
-        members=packages.registries,
+    yield named(
+        "reach.registries",
+        "package registries, filtered",
+        packages.registries,
+        "packages.registries",
+        empty="only those that a run names",
     )
     private = egress.dangerously_allow_addresses
-    yield Ability(
-        id="reach.private-addresses",
-        what="private addresses",
-        bound=listed(private) or "none",
-        setting="egress.dangerously_allow_addresses",
-        is_possible=bool(private),
-        is_weakened=bool(private),
-        members=private,
+    line = named(
+        "reach.private-addresses",
+        "private addresses",
+        private,
+        "egress.dangerously_allow_addresses",
     )
+    yield replace(line, is_weakened=bool(private))
     yield from _packages(settings)
     yield from _flows(settings)
     yield impossible(
@@ -215,9 +208,19 @@ def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
         "services of this machine, past the egress proxy",
         "loopback, its addresses, unix sockets",
     )
-    yield impossible(
-        "reach.other-hosts", "every other host", "by name or address, and the resolver of the host"
-    )
+    if egress.unknown == "ask":
+        yield Ability(
+            id="reach.asked-hosts",
+            what="every other host, after a person's yes while the connection waits",
+            bound="each host and port by itself; the resolver of the host after the yes",
+            setting="egress.unknown",
+        )
+    else:
+        yield impossible(
+            "reach.other-hosts",
+            "every other host",
+            "by name or address, and the resolver of the host",
+        )
     upload, download = egress.max_upload_bytes, egress.max_download_bytes
     yield sized("reach.upload", "sent by a sandbox with egress", upload, "egress.max_upload_bytes")
     yield sized(

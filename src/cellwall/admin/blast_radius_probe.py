@@ -37,7 +37,7 @@ from cellwall.core.types import (
     WorkspaceRequest,
 )
 from cellwall.core.verdict import Verdict
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 from cellwall.sandbox.governor import HostMemory
 
 _MAX_WAIT_S = 60.0

@@ -17,11 +17,12 @@ from cellwall.config.models import Settings, weakened
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, Principal, RunCommand, WorkspaceMode, WorkspaceRequest
+from cellwall.runtime.app import App
 from cellwall.runtime.configured_parts import native_settings_of
 from cellwall.runtime.home import state_home
 from cellwall.runtime.observing import describe_telemetry
 from cellwall.runtime.policies import effective_policy
-from cellwall.runtime.wiring import App, open_app, principal
+from cellwall.runtime.wiring import open_app, principal
 from cellwall.sandbox.doctor import HostCheck, HostFacts, HostReport, TrialRun, gather, judge
 from cellwall.sandbox.linux.layers import PYTHON
 

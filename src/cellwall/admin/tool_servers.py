@@ -26,6 +26,7 @@ from cellwall.egress.destinations.hostnames import parse_url
 from cellwall.mcp_servers.definitions import ToolSet
 from cellwall.mcp_servers.pins import AcceptedTool, ToolChange, accept, compare, plain_name, reject
 from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.app import App
 from cellwall.runtime.egress import check_domain
 from cellwall.runtime.judging import require
 from cellwall.runtime.offered_tools import findings_in, one_budget, owner_of, owners_of
@@ -39,7 +40,6 @@ from cellwall.runtime.server_catalog import (
     labels_together,
 )
 from cellwall.runtime.tool_servers import ToolServers
-from cellwall.runtime.wiring import App
 
 __all__ = [
     "ReviewedTool",

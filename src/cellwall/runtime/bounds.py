@@ -25,6 +25,7 @@ from cellwall.core.types import (
     FetchUrl,
     Json,
     ProcessOperation,
+    ReachHost,
     ReceiveMessage,
     RunCode,
     RunCommand,
@@ -114,6 +115,8 @@ class ActionBounds:
                 check_tool(use)
             case InstallPackages() | FetchUrl() | CallServerTool() | RunServer() as reach:
                 _check_reach(reach, action.session_id)
+            case ReachHost() as reach_host:
+                check_domain(reach_host.destination)
             case ServeClient(client):
                 _check_client(client, action.session_id)
             case ReceiveMessage() | SendReply() as message:

@@ -31,6 +31,7 @@ from cellwall.core.types import (
     Permission,
     Principal,
     ProcessOperation,
+    ReachHost,
     ReceiveMessage,
     Role,
     RunCode,
@@ -91,7 +92,7 @@ def required_permissions(action: Action) -> frozenset[Permission]:  # noqa: C901
             found.add(Permission.FILES_READ if name in FILE_READS else Permission.FILES_WRITE)
         case CallTool() | CallServerTool():
             found.add(Permission.TOOLS_CALL)
-        case FetchUrl() | SetDomains() | ServeClient():
+        case FetchUrl() | SetDomains() | ReachHost() | ServeClient():
             found.add(Permission.NETWORK_USE)
         case ReceiveMessage() | SendReply():
             found.add(Permission.CHAT_SEND)

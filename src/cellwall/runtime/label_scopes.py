@@ -177,7 +177,8 @@ def context_of(action: Action) -> str:
     operation = action.operation
     if isinstance(operation, UseTool | ToolResult) and operation.agent_session:
         return agent_context(operation.agent_session)
-    if action.context or action.session_id is not None or not action.tools:
+    has_calls = bool(action.tools) or action.asks_destinations
+    if action.context or action.session_id is not None or not has_calls:
         return action.context
     return run_context(action)
 
@@ -188,5 +189,6 @@ def agent_context(agent_session: str) -> str:
 
 
 def run_context(action: Action) -> str:
-    """Of a single run and the calls of host functions that its code makes."""
+    """Of a single run, the calls of host functions that its code makes, and the destinations that
+    it asks for."""
     return f"run {action.id}"

@@ -29,6 +29,7 @@ from cellwall.core.types import (
     CallTool,
     FetchUrl,
     ProcessOperation,
+    ReachHost,
     ReceiveMessage,
     RunCode,
     RunCommand,
@@ -227,6 +228,8 @@ def _protecting(path: str) -> Rule:
 
 INSIDE = "/workspace"
 _ANY_LABEL = "any-name-at-all"
+_BY_ADMINISTRATOR = frozenset((policy_places.ADMINISTRATOR, Layer.ADMINISTRATOR.word))
+"""Sources of the denial of what the administrator's rules do not name."""
 
 
 def judge_by_rules(
@@ -276,6 +279,8 @@ def _judge_operation(  # noqa: PLR0911  # one case for each operation
             is_client = isinstance(operation, ServeClient)
             reason = "its domains are allowed" if is_client else "the process was allowed to run"
             return Decision.built_in(Verdict.ALLOW, "session", reason)
+        case ReachHost() as host:
+            return _judge_unknown(policy, host)
         case FetchUrl() | InstallPackages() | CallServerTool() | RunServer() as reach:
             return _judge_reach(policy, reach)
         case ReceiveMessage(channel) | SendReply(channel):
@@ -317,6 +322,17 @@ def _judge_reach(
         calls = [call_inside("Install", package=each) for each in packages_of(operation)]
         return strictest(*(policy.check(call, links=only_itself) for call in calls))
     return policy.check(call_inside("WebFetch", url=operation.url), links=only_itself)
+
+
+def _judge_unknown(policy: Policy, operation: ReachHost) -> Decision:
+    """A denial of a rule holds; where no rule names the host, the configuration has a person asked.
+    The administrator's rules are above the configuration: what they do not allow stays denied."""
+    url = f"https://{operation.destination}/"
+    decision = policy.check(call_inside("WebFetch", url=url), links=only_itself)
+    is_unruled = decision.verdict is Verdict.DENY and decision.rule == "default"
+    if is_unruled and decision.source not in _BY_ADMINISTRATOR:
+        return replace(decision, verdict=Verdict.ASK)
+    return decision
 
 
 def _judge_domains(policy: Policy, action: Action) -> list[Decision]:

@@ -192,7 +192,8 @@ _RUN_RUNNER = (
 @functools.cache
 def inside_files() -> dict[str, bytes]:
     """The modules of Cellwall that a Python interpreter finds inside: path -> content."""
-    return {**module_files("runner"), **module_files("show"), **module_files("tools")}
+    names = ("runner", "channel", "show", "tools")
+    return {path: content for name in names for path, content in module_files(name).items()}
 
 
 def module_files(name: str) -> dict[str, bytes]:

@@ -163,7 +163,7 @@ def test_every_line_has_a_probe_or_the_reason_why_there_is_none() -> None:
     host = HostRoot(("/usr",), (), ("ssl/certs",), "/home/user/python")
     lines = [
         each
-        for given in (settings(), settings(**WEAK))
+        for given in (settings(), settings(**WEAK), settings(egress={"unknown": "ask"}))
         for each in compute_blast_radius(given, Policy([allow]), host).abilities
     ]
     assert {each.id for each in lines} == known

@@ -21,7 +21,8 @@ from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.core.types import Principal
 from cellwall.policy.lessons import quote_toml
-from cellwall.runtime.wiring import App, open_app, principal
+from cellwall.runtime.app import App
+from cellwall.runtime.wiring import open_app, principal
 
 _ASK_WITHIN_S = 1.0
 _DROPPED_SECTIONS = frozenset({"alerts", "oidc", "storage", "retention", "observability"})

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         ServerSettings,
         ToolServerAdmin,
     )
-    from cellwall.runtime.wiring import App
+    from cellwall.runtime.app import App
 
 _WAITS = 3
 _EXIT_CODES = """

@@ -75,7 +75,7 @@ async def check_calls(
             given: Any = plain({"tool": each.tool, "input": each.input})
             decision = without_path(policy.check(read_call(given, cwd=_CWD)).to_json())
             shown = {name: _shown(service, str(value)) for name, value in decision.items()}
-            decisions.append(DecisionBody(**shown))
+            decisions.append(DecisionBody.model_validate(shown))
         return Decisions(decisions=decisions)
 
     return await anyio.to_thread.run_sync(judge, limiter=service.readers)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from cellwall.core.errors import BadInput
 from cellwall.core.network import CellNetwork
 from cellwall.core.packages import PACKAGES_IN_WORKSPACE
-from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
+from cellwall.core.sandbox_ports import Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
 from cellwall.core.types import Action, Json, OutputSink, RunCode, RunCommand, WorkspaceMount
 from cellwall.sandbox import languages
@@ -21,7 +21,7 @@ from cellwall.sandbox.linux.layers import PACKAGES_INSIDE, PYTHON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
+class CellRunRequest:
     """The arguments of `Sandbox.run`, and the time at which it was called."""
 
     action: Action

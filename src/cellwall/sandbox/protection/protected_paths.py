@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from cellwall.core.protected_names import (
     GIT_LAYOUT,
+    NameTreatment,
     Protection,
-    Treatment,
     completes_git_layout,
     fold,
     is_git_by_name,
@@ -47,7 +47,7 @@ class ProtectedPath:
     """
 
     path: str
-    treatment: Treatment
+    treatment: NameTreatment
     is_dir: bool
     is_symlink: bool
     directory_id: tuple[int, int]
@@ -66,15 +66,23 @@ class KnownLinks:
     symbolic: set[tuple[str, tuple[int, int], str]] = field(default_factory=set)
     """Path, identity of its directory and target, in places where a new symlink is moved out."""
     hard: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    """Read-only files with a second name, by which code may write them: device, inode, ctime."""
+    """Read-only files with a second name: device, inode, ctime."""
+    shared: dict[tuple[int, int], NameTreatment] = field(default_factory=dict)
+    """Protected files with a second name, by device and inode; the strictest treatment."""
 
-    def note(self, step: WalkStep, *, is_redirecting: bool, is_read_only: bool) -> None:
+    def note(
+        self, step: WalkStep, *, is_redirecting: bool, treatment: NameTreatment | None
+    ) -> None:
         status = step.status
         if is_redirecting:
             if (row := symlink_record(step))[2]:
                 self.symbolic.add(row)
-        elif is_read_only and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-            self.hard[step.path] = (status.st_dev, status.st_ino, status.st_ctime_ns)
+        elif treatment and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            inode = status.st_dev, status.st_ino
+            if self.shared.get(inode) is not NameTreatment.HIDE:
+                self.shared[inode] = treatment
+            if treatment is NameTreatment.READ_ONLY:
+                self.hard[step.path] = (*inode, status.st_ctime_ns)
 
 
 def symlink_record(step: WalkStep) -> tuple[str, tuple[int, int], str]:
@@ -120,7 +128,7 @@ class GitDirs:
             return False
         return self.holds(step) or protection.leads_to_protected(_names(step.path))
 
-    def treatment_of(self, protection: Protection, step: WalkStep) -> Treatment | None:
+    def treatment_of(self, protection: Protection, step: WalkStep) -> NameTreatment | None:
         """The treatment of a step by its own name; a symlink counts as file and directory."""
         self.note(step)
         mode = step.status.st_mode
@@ -149,9 +157,9 @@ def access_check_for(protection: Protection, root: Root | None = None) -> Access
                 path, "CW-PATH-PROTECTED", "is refused: a link there redirects other tools"
             )
         match _treatment(protection, root, path):
-            case Treatment.HIDE:
+            case NameTreatment.HIDE:
                 raise path_error(path, "CW-PATH-PROTECTED", "is hidden: such names hold secrets")
-            case Treatment.READ_ONLY if writing:
+            case NameTreatment.READ_ONLY if writing:
                 raise path_error(
                     path, "CW-PATH-PROTECTED", "is read-only: the host runs or obeys it"
                 )
@@ -176,7 +184,7 @@ def _is_redirecting(protection: Protection, root: Root | None, path: str) -> boo
     )
 
 
-def _treatment(protection: Protection, root: Root | None, path: str) -> Treatment | None:
+def _treatment(protection: Protection, root: Root | None, path: str) -> NameTreatment | None:
     known = set() if root is None else {_names(each) for each in git_dirs_above(root, path)}
     return protection.treatment_of(
         path,
@@ -227,9 +235,9 @@ def scan(
     git_dirs = GitDirs()
 
     def enter(step: WalkStep) -> bool:
-        visited[step.path] = _as_found(step, Treatment.HIDE)
+        visited[step.path] = _as_found(step, NameTreatment.HIDE)
         known = protected.get(step.path)
-        return known is None or known.treatment is not Treatment.HIDE
+        return known is None or known.treatment is not NameTreatment.HIDE
 
     def hide(path: str) -> None:
         if path not in visited:
@@ -241,15 +249,15 @@ def scan(
         treatment = git_dirs.treatment_of(protection, step)
         if stat.S_ISSOCK(step.status.st_mode) or stat.S_ISFIFO(step.status.st_mode):
             # A process of the host may listen: an egress path that no namespace closes (NET-1).
-            treatment = Treatment.HIDE
+            treatment = NameTreatment.HIDE
         is_under = any(above in protected for above in parents_of(step.path))
         if links is not None:
             links.note(
                 step,
                 is_redirecting=git_dirs.is_redirecting_link(protection, step),
-                is_read_only=is_under or treatment is Treatment.READ_ONLY,
+                treatment=treatment or (NameTreatment.READ_ONLY if is_under else None),
             )
-        if treatment is None or (treatment is Treatment.READ_ONLY and is_under):
+        if treatment is None or (treatment is NameTreatment.READ_ONLY and is_under):
             continue
         item = _as_found(step, treatment)
         if item.target and git_files.place_of_link(tree, item.path, item.target) is None:
@@ -309,18 +317,18 @@ def _exact(root: Root, path: str) -> ProtectedPath | None:
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         return None
     is_dir = stat.S_ISDIR(status.st_mode)
-    return ProtectedPath(path, Treatment.READ_ONLY, is_dir, False, directory_id)
+    return ProtectedPath(path, NameTreatment.READ_ONLY, is_dir, False, directory_id)
 
 
 def _names(path: str) -> tuple[str, ...]:
     return tuple(fold(name) for name in path.split("/") if name)
 
 
-def _as_found(step: WalkStep, treatment: Treatment) -> ProtectedPath:
+def _as_found(step: WalkStep, treatment: NameTreatment) -> ProtectedPath:
     mode = step.status.st_mode
     is_link = stat.S_ISLNK(mode)
     target = ""
-    if is_link and treatment is Treatment.READ_ONLY and _is_instruction(step.path):
+    if is_link and treatment is NameTreatment.READ_ONLY and _is_instruction(step.path):
         target = os.readlink(step.name, dir_fd=step.dir_fd)
     return ProtectedPath(
         step.path, treatment, stat.S_ISDIR(mode), is_link, step.directory_id, target
