@@ -36,7 +36,7 @@ class Pins:
     """Name and digest of each rejected definition."""
     together: str = ""
     """The digest of the set with which a person has consented that this server brings all three
-    labels of information flow (POL-9); empty: nobody has. Another set needs another consent."""
+    labels of information flow (POL-9); empty: there is none. Another set needs another consent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def test_what_a_conversation_tells_a_server_comes_with_the_server(
     assert asks(labels, project) == is_tainted
 
 
-@pytest.mark.requirement("POL-9", "INT-2")
+@pytest.mark.requirement("POL-9")
 @pytest.mark.parametrize(
     ("tool", "given"),
     [("Write", {"file_path": "{}/a"}), ("Edit", {"file_path": "{}/../project/a"})],
@@ -117,7 +117,7 @@ def test_a_hooked_agent_labels_the_directory_that_it_writes_not_the_one_it_is_in
     assert not asks(labels, elsewhere)
 
 
-@pytest.mark.requirement("POL-9", "INT-2")
+@pytest.mark.requirement("POL-9")
 @pytest.mark.parametrize(
     ("tool", "given"),
     [
@@ -141,7 +141,7 @@ def test_a_hooked_agent_has_read_the_directory_of_the_file_that_it_names(
     assert is_tainted == (given != {"file_path": "b"})
 
 
-@pytest.mark.requirement("POL-9", "INT-2")
+@pytest.mark.requirement("POL-9")
 def test_a_command_in_a_subdirectory_labels_the_whole_project_that_its_sandbox_has(
     labels: Labels, project: Path
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_command_in_a_subdirectory_labels_the_whole_project_that_its_sandbox_h
     assert set(labels.found.folder.tainted()) == {str(project)}
 
 
-@pytest.mark.requirement("POL-9", "INT-2")
+@pytest.mark.requirement("POL-9")
 def test_two_hooks_at_once_in_two_processes_do_not_both_pass(labels: Labels, project: Path) -> None:
     other = Labels(labels.home)
     one, first = labels.judge(use("Read", project, file_path="a"))
@@ -170,7 +170,7 @@ def test_two_hooks_at_once_in_two_processes_do_not_both_pass(labels: Labels, pro
     more.commit()
 
 
-@pytest.mark.requirement("POL-9", "INT-2")
+@pytest.mark.requirement("POL-9")
 def test_a_question_of_the_agents_host_counts_as_a_yes_until_its_result_comes(
     labels: Labels, project: Path
 ) -> None:
