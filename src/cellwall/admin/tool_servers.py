@@ -192,7 +192,7 @@ class ToolServerAdmin:
         who: Principal,
     ) -> frozenset[str]:
         """(3) Accept the server and the tools that wait; returns their names. `together`: the
-        person consents to all labels of the server, for exactly this set; else such a consent ends."""
+        person consents to all labels of the server, for this set; else such a consent ends."""
         refuse_agents("the tools of an MCP server")
         require(self._app.settings, who, Permission.CONFIG_WRITE)
         doubtful = self.check_acceptable(
