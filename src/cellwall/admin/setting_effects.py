@@ -116,8 +116,9 @@ def _members(value: object) -> tuple[str, ...]:
 
 def _amount(value: object, name: str) -> float:
     """Left out is no limit, and so is a budget of 0."""
-    is_number = isinstance(value, int | float)
-    return float(value) if is_number and not (name in BUDGETS and value == 0) else math.inf
+    if not isinstance(value, int | float) or (name in BUDGETS and value == 0):
+        return math.inf
+    return value
 
 
 def _role_effects(name: str, before: Settings, after: Settings) -> Iterator[SettingEffect]:
