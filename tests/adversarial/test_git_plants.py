@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -129,6 +131,61 @@ def test_the_file_api_and_uploads_write_nothing_that_git_runs(project: Path):
         for name in ("x/config", "x/head", "objects/y", "notes.md", ".git/info/exclude"):
             sandbox.files.write(name, "x")  # the control
     assert set(refused) == {"CW-PATH-PROTECTED"}
+
+
+@pytest.mark.requirement("FS-8")
+def test_what_an_archive_or_a_patch_file_puts_there_does_not_stay(project: Path, tmp_path: Path):
+    inner = tmp_path / "inner"
+    for name in ("sub/.git/config", "docs/CLAUDE.md", "docs/.envrc", "docs/a.txt"):
+        (inner / name).parent.mkdir(parents=True, exist_ok=True)
+        (inner / name).write_text("evil\n")
+    with tarfile.open(project / "a.tar", "w") as archive:
+        archive.add(inner, arcname=".")
+    new = "--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+evil\n"
+    (project / "p.diff").write_text(new.format("lib/.bashrc") + new.format("lib/b.txt"))
+    script = "tar xf a.tar && git apply p.diff"
+    names = ["sub/.git/config", "docs/CLAUDE.md", "docs/.envrc", "lib/.bashrc"]
+    control = tmp_path / "control"
+    shutil.copytree(project, control)
+    subprocess.run(["sh", "-c", script], cwd=control, env=QUIET, check=True)
+    assert [name for name in names if (control / name).exists()] == names
+    ran = cellwall.run_command(script, workspace=f"{project}:rw")
+    assert (ran.exit_code, ran.stderr) == (0, "")
+    assert [name for name in names if (project / name).exists()] == []
+    assert (project / "docs/a.txt").read_text() == (project / "lib/b.txt").read_text() == "evil\n"
+
+
+@pytest.mark.requirement("FS-8")
+@pytest.mark.parametrize("setting", ["review", "protect"])
+def test_build_files_are_protected_on_every_way_in_where_the_setting_says_so(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+):
+    config = tmp_path / f"{setting}.toml"  # a runtime is kept for each path
+    config.write_text(f'[workspace]\nbuild_files = "{setting}"\n')
+    monkeypatch.setenv("CELLWALL_CONFIG", str(config))
+    (project / "Makefile").write_text("all:\n")
+    script = "mkdir -p sub; echo evil >> Makefile; echo evil > sub/package.json; echo ok > a.c"
+    copied = cellwall.run_command(script, workspace=f"{project}:cow")
+    done = cli("apply", "--yes", "--json", copied.outcome.workspace_id)
+    applied = {item["path"] for item in json.loads(done.stdout)["refused"]}
+    kept = [(project / "Makefile").read_text(), (project / "sub/package.json").exists()]
+    cellwall.run_command(script, workspace=f"{project}:rw")
+    kept += [(project / "Makefile").read_text(), (project / "sub/package.json").exists()]
+    with cellwall.Sandbox.create(workspace=f"{project}:rw") as sandbox:
+        sandbox.files.write("b.c", "x")
+        if setting == "protect":
+            with pytest.raises(CellwallError) as caught:
+                sandbox.files.write("new/conftest.py", "x")
+            assert caught.value.code == "CW-PATH-PROTECTED"
+        else:
+            sandbox.files.write("new/conftest.py", "x")
+    assert (project / "a.c").read_text() == "ok\n"
+    if setting == "protect":
+        assert "sub/package.json" in applied
+        assert kept == ["all:\n", False] * 2
+    else:  # the control: they are the work
+        assert applied == set()
+        assert kept == ["all:\nevil\n", True, "all:\nevil\nevil\n", True]
 
 
 @pytest.mark.requirement("FS-8")

@@ -16,6 +16,7 @@ from cellwall.core.protected_names import (
     GIT_LAYOUT,
     NameTreatment,
     Protection,
+    build_files,
     completes_git_layout,
     fold,
     is_git_by_name,
@@ -143,9 +144,16 @@ class GitDirs:
         )
 
 
-def protection_for(extra_names: Iterable[str], *, dangerously_expose: bool) -> Protection:
+def protection_for(
+    extra_names: Iterable[str], *, protects_build_files: bool = False, dangerously_expose: bool
+) -> Protection:
     """The protection of a configuration: built-in and extra names, or none at all."""
-    return Protection(()) if dangerously_expose else load().with_extra(extra_names)
+    if dangerously_expose:
+        return Protection(())
+    names = load()
+    if protects_build_files:
+        names = Protection((*names.entries, *build_files().entries))
+    return names.with_extra(extra_names)
 
 
 def access_check_for(protection: Protection, root: Root | None = None) -> AccessCheck:
