@@ -243,6 +243,31 @@ def test_a_link_to_instructions_is_put_back_and_its_target_is_read_only(project:
 
 
 @pytest.mark.requirement("FS-8", "SKL-1")
+def test_files_that_instructions_import_are_instructions(project: Path):
+    (project / "CLAUDE.md").write_text("Read @docs/style.md and @docs/new.md.\n")
+    (project / ".claude/rules").mkdir(parents=True)
+    (project / ".claude/rules/a.md").write_text("- @../../lib/rule.txt\n")
+    for name in ("docs/style.md", "docs/deep.md", "docs/plain.md", "lib/rule.txt"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("@deep.md\n")
+    imported = ["docs/style.md", "docs/deep.md", "lib/rule.txt"]
+    script = "for f in docs/style.md docs/deep.md docs/plain.md docs/new.md lib/rule.txt; do echo evil > $f; done"
+    found = cellwall.run_command(script, workspace=f"{project}:cow").outcome.workspace_id
+    done = cli("apply", "--yes", "--json", found)
+    refused = {item["path"] for item in json.loads(done.stdout)["refused"]}
+    assert refused == {*imported, "docs/new.md"}
+    cellwall.run_command(script, workspace=f"{project}:rw")
+    assert [(project / name).read_text() for name in imported] == ["@deep.md\n"] * 3
+    assert not (project / "docs/new.md").exists()
+    assert (project / "docs/plain.md").read_text() == "evil\n"  # the control
+    with cellwall.Sandbox.create(workspace=f"{project}:rw") as sandbox:
+        sandbox.files.write("docs/plain.md", "x")
+        with pytest.raises(CellwallError) as caught:
+            sandbox.files.write("docs/style.md", "x")
+    assert caught.value.code == "CW-PATH-PROTECTED"
+
+
+@pytest.mark.requirement("FS-8", "SKL-1")
 def test_diff_and_apply_show_instructions_first_and_ask_for_a_word(project: Path):
     script = "echo a > a.txt; echo more >> CLAUDE.md; echo x > Makefile; echo z > .envrc"
     found = cellwall.run_command(script, workspace=f"{project}:cow").outcome.workspace_id

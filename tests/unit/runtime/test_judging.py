@@ -227,6 +227,7 @@ CASES = [
     ({"secrets": ("TOKEN",)}, {P.SANDBOX_EXECUTE, P.SECRETS_USE}),
     ({"operation": FetchUrl("https://a.example/")}, {P.NETWORK_USE}),
     ({"operation": SetDomains(())}, {P.NETWORK_USE}),
+    ({"operation": ReachHost("a.example", 443, "CONNECT")}, {P.NETWORK_USE}),
     (
         {"operation": InstallPackages("pypi", ("requests",))},
         {P.SANDBOX_EXECUTE, P.PACKAGES_INSTALL, P.FILES_WRITE},
