@@ -1,8 +1,8 @@
 """Files that instruction files import by a name in their text: `@docs/style.md` (SKL-1). Pure.
 
 Agents read such a file as if its text stood there, and follow its own imports as well. A name in a
-block of code counts too: protecting a file too much is harmless. Names that lead out of the project,
-or start at a home or a root, are left out.
+block of code counts too: protecting a file too much is harmless. Names that lead out of the
+project, or start at a home or a root, are left out.
 """
 
 from __future__ import annotations
