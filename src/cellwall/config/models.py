@@ -49,6 +49,7 @@ from cellwall.config.sections import (
 )
 from cellwall.config.server_section import ServerSection
 from cellwall.config.service_sections import AccountsSection, MessagesSection, StorageSection
+from cellwall.core.languages import NAMES
 from cellwall.core.limits import GIB, KIB, MIB, Limits
 from cellwall.core.notes import BadNote, PublicKey
 
@@ -177,6 +178,12 @@ class SandboxSection(Section):
         "runs JavaScript and TypeScript: any interpreter that is found, or Deno alone, whose "
         "permissions are one more layer inside the cell",
         *_JAVASCRIPT,
+    )
+    allowed_languages: tuple[Annotated[str, one_of(*NAMES, noun="a language")], ...] = listed(
+        NAMES,
+        "languages in which code may be run. A command may start any interpreter that the sandbox "
+        "sees: the rules of the policy decide about commands",
+        most=len(NAMES),
     )
     engine_socket: Annotated[str, absolute_path("/run/docker.sock")] | None = Field(
         default=None,

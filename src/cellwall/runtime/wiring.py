@@ -175,6 +175,7 @@ def open_app(
         bounds=ActionBounds(
             max_code_bytes=settings.sandbox.max_code_bytes,
             max_stdin_bytes=settings.sandbox.max_stdin_bytes,
+            allowed_languages=settings.sandbox.allowed_languages,
         ),
         policy=RuledPolicy(
             settings.policy.files,
