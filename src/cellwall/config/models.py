@@ -253,6 +253,12 @@ class WorkspaceSection(Section):
         "names to hide beside the built-in ones, in any folder; * and ? match within one name",
         most=256,
     )
+    build_files: Annotated[str, one_of("review", "protect")] = word(
+        "build, task and test files (Makefile, package.json, conftest.py): code may write them, "
+        "and `diff` and `apply` show them first; or they are read-only on every way in",
+        "review",
+        "protect",
+    )
     keep_changes_days: int = number(
         7, "how long copy-on-write changes are kept for `diff` and `apply`", least=1, most=365
     )
@@ -265,6 +271,10 @@ class WorkspaceSection(Section):
     dangerously_expose_sensitive_names: bool = danger(
         "expose .env, .ssh, key files and agent settings in a given directory to the code"
     )
+
+    @property
+    def protects_build_files(self) -> bool:
+        return self.build_files == "protect"
 
 
 def _check_public_key(text: str) -> str:
