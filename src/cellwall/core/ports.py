@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
@@ -182,6 +182,10 @@ class ToolServersPort(Protocol):
     def judge(self, operation: CallServerTool) -> Decision:
         """DENY unless a person has accepted exactly this tool."""
 
+    def is_named_together(self, server: str) -> bool:
+        """Whether a person has consented that this server, with the tools that it has now, brings
+        untrusted content, private data and egress (POL-9)."""
+
     async def call(self, action: Action, operation: CallServerTool) -> RunResult:
         """Call the tool; a failure of the server is a `CellwallError`."""
 
@@ -277,6 +281,18 @@ class PackagesPort(Protocol):
 
     def end_session(self, session_id: str) -> None:
         """Forget the answers of a session that has ended."""
+
+
+class DestinationsPort(Protocol):
+    """Questions about destinations that no rule names (NET-9)."""
+
+    def open(
+        self, action: Action, perform: Callable[[Action], Awaitable[Outcome]]
+    ) -> AbstractAsyncContextManager[None]:
+        """Questions can be asked meanwhile; `perform` carries out an action for each of them."""
+
+    def end_session(self, session_id: str) -> None:
+        """Forget the questions of a session that has ended."""
 
 
 class ConnectionsPort(Protocol):

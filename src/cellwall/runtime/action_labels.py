@@ -31,6 +31,7 @@ from cellwall.core.types import (
     FetchUrl,
     Json,
     ProcessOperation,
+    ReachHost,
     ReceiveMessage,
     RunCode,
     RunCommand,
@@ -201,6 +202,8 @@ def _of_operation(  # noqa: C901, PLR0912  # one case for each operation
             for label in (Label.PRIVATE, Label.EGRESS):
                 if label in server.labels:
                     yield label, f"MCP server {call.server}"
+        case ReachHost() as reach:
+            yield from _of_domains((reach.destination.removesuffix(":443"),))
         case ReceiveMessage() as message:
             yield Label.UNTRUSTED, f"message by {message.channel}"
         case SendReply() as message:

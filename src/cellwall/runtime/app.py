@@ -147,6 +147,7 @@ class App:
         self.runtime.meter.end_session(session_id)  # before its counters are gone
         self.runtime.sandbox.end_session(session_id)
         self.runtime.egress.end_session(session_id)
+        self.runtime.destinations.end_session(session_id)
         if self.runtime.packages is not None:
             self.runtime.packages.end_session(session_id)
         if self.runtime.templates is not None:

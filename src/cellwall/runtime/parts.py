@@ -9,6 +9,7 @@ from cellwall.core.ports import (
     AuditPort,
     BrokerPort,
     ConnectionsPort,
+    DestinationsPort,
     EgressPort,
     GuardPort,
     InstallerPort,
@@ -25,6 +26,7 @@ from cellwall.core.sandbox_ports import GovernorPort, SandboxPort, WorkspacePort
 from cellwall.core.telemetry import OFF, TelemetryPort
 from cellwall.runtime.bounds import ActionBounds
 from cellwall.runtime.consents import Consents
+from cellwall.runtime.egress import ConfiguredReach
 from cellwall.runtime.endings import Endings
 from cellwall.runtime.host_operations import HostOperations
 from cellwall.runtime.metering import Unmetered, UsageMeter
@@ -49,10 +51,8 @@ class RuntimeParts:
     vault: VaultPort
     egress: EgressPort
     installer: InstallerPort
-    domains: tuple[str, ...] = ()
-    """Domains that every sandbox may reach if the role of its user permits the network."""
-    registries: tuple[str, ...] = ()
-    """Package registries, on the same condition."""
+    destinations: DestinationsPort
+    reach: ConfiguredReach = ConfiguredReach()
     quota: QuotaPort = field(default_factory=Unmetered)
     """Rates and budgets of accounts; users of this machine have none."""
     packages: PackagesPort | None = None

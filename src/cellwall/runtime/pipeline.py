@@ -27,7 +27,16 @@ from cellwall.core.ports import ApproverPort, Reservation, ToolServersPort, Tool
 from cellwall.core.skills import Skill
 from cellwall.core.telemetry import ActionWatch, Step
 from cellwall.core.tool_servers import RunServer
-from cellwall.core.types import Action, CallTool, OutputSink, Role, SetDomains, ToolResult, UseTool
+from cellwall.core.types import (
+    Action,
+    CallTool,
+    OutputSink,
+    ReachHost,
+    Role,
+    SetDomains,
+    ToolResult,
+    UseTool,
+)
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.bounds import check_skill_size
 from cellwall.runtime.cell_io import CleanedOutput, Listener, call_tool, screen_input, tool_caller
@@ -181,7 +190,7 @@ class Runtime(RuntimeParts):
                     installer=self.installer,
                     servers=servers,
                     labels=labels,
-                    effective=with_configuration(action, role, self.domains, self.registries),
+                    effective=with_configuration(action, role, self.reach),
                 )
             else:
                 decision = lacking
@@ -189,7 +198,10 @@ class Runtime(RuntimeParts):
             if decision.verdict is Verdict.ASK and use is not None and use.host_asks:
                 # (5) The agent's host asks its own user; the question is logged before that.
                 watch.step(Step.ASK)
-                return await self._endings.leave_to_host(action, decision, findings)
+                # Its answer is not told, and a failed tool has no result: it counts as a yes.
+                return await self._endings.leave_to_host(
+                    action, decision, findings, labels.commit()
+                )
             # (5) Nothing is leased yet, so a question can wait. No answer denies (POL-8).
             if decision.verdict is Verdict.ASK:
                 watch.step(Step.ASK)
@@ -198,7 +210,7 @@ class Runtime(RuntimeParts):
                 return await self._endings.deny(
                     action, watch, decision, findings, by_role=lacking is not None
                 )
-            action = with_configuration(action, role, self.domains, self.registries)
+            action = with_configuration(action, role, self.reach)
             # (6) Skills are verified now, so the log names what the cell will hold (SKL-1). The
             # intent is durable before the effect, or there is no effect (AUD-1).
             watch.step(Step.INTENT)
@@ -214,9 +226,21 @@ class Runtime(RuntimeParts):
         listener = None if sink is None else Listener(sink)
         clean = None if listener is None else CleanedOutput(self.guard, listener)
         try:
-            outcome = await self._carry_out(
-                action, watch, decision, audit_id, held, clean, tools, servers, ask, skills
-            )
+            # Each unknown destination of its code is an action of its own (NET-9).
+            async with self.destinations.open(action, partial(self.perform, ask=ask)):
+                outcome = await self._carry_out(
+                    action,
+                    watch,
+                    decision,
+                    audit_id,
+                    held,
+                    labels,
+                    clean,
+                    tools,
+                    servers,
+                    ask,
+                    skills,
+                )
         except CellwallError as error:
             cause = self.stop.cause_of(error)
             return self._endings.refuse(action, watch, decision, findings, audit_id, cause)
@@ -249,6 +273,7 @@ class Runtime(RuntimeParts):
         decision: Decision,
         audit_id: str,
         held: Reservation,
+        labels: ActionLabelsPort,
         sink: CleanedOutput | None,
         tools: ToolsPort | None,
         servers: ToolServersPort | None,
@@ -261,6 +286,10 @@ class Runtime(RuntimeParts):
             watch.step(Step.RUN)
             value = await call_tool(tools, action.operation)
             return replace(allowed_outcome(action, decision, (), audit_id), value=value)
+        if isinstance(action.operation, ReachHost):
+            # (8) The proxy waits for this outcome, and then connects.
+            watch.step(Step.RUN)
+            return allowed_outcome(action, decision, (), audit_id)
         if isinstance(action.operation, SetDomains):
             # (8) Judged like a new run with these domains; applies to new connections.
             watch.step(Step.RUN)
@@ -281,6 +310,7 @@ class Runtime(RuntimeParts):
             self.governor.lease(memory_bytes=action.limits.memory_bytes) as slot,
             self.workspaces.lease(action) as workspace,
         ):
+            labels.keep_with(workspace.id)
             cell = CellRunner(
                 vault=self.vault,
                 egress=self.egress,

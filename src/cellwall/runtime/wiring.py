@@ -29,7 +29,8 @@ from cellwall.runtime.configured_parts import (
 )
 from cellwall.runtime.connections import OwnedConnections
 from cellwall.runtime.content_checks import CanaryList, content_checks
-from cellwall.runtime.egress import ConfiguredEgress, domains_of
+from cellwall.runtime.destination_questions import DestinationQuestions
+from cellwall.runtime.egress import ConfiguredEgress, ConfiguredReach, domains_of
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
 from cellwall.runtime.home import no_state, state_home, user_name
 from cellwall.runtime.judging import RuledPolicy, roles_of
@@ -122,6 +123,7 @@ def open_app(
         raise no_state(error) from error
     protection = protected_paths.protection_for(
         settings.workspace.extra_protected_names,
+        protects_build_files=settings.workspace.protects_build_files,
         dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
     )
     audit = open_record(home, settings, keys)
@@ -159,7 +161,8 @@ def open_app(
     record = PackageRecord(audit)
     canaries = CanaryList(home)
     checks = content_checks(settings, canaries)
-    egress = ConfiguredEgress(settings, audit, leaser, home, packages, record, checks)
+    destinations = DestinationQuestions(settings.approvals.timeout_s)
+    egress = ConfiguredEgress(settings, audit, leaser, home, packages, record, destinations, checks)
     sandbox = NativeSandbox(native, layers, ledger, pool, containers)
     workspaces = Workspaces(store, workspace_settings_of(settings, protection), sandbox.views)
     domains = domains_of(settings)
@@ -172,9 +175,13 @@ def open_app(
         bounds=ActionBounds(
             max_code_bytes=settings.sandbox.max_code_bytes,
             max_stdin_bytes=settings.sandbox.max_stdin_bytes,
+            allowed_languages=settings.sandbox.allowed_languages,
         ),
         policy=RuledPolicy(
-            settings.policy.files, settings.policy.dangerously_observe, dict(environ)
+            settings.policy.files,
+            settings.policy.dangerously_observe,
+            dict(environ),
+            protects_build_files=settings.workspace.protects_build_files,
         ),
         guard=LazyGuard(
             functools.partial(guard_of, settings, environ, known_values(leaser), canaries.current)
@@ -197,8 +204,10 @@ def open_app(
                 functools.partial(kept_trees, home), egress.repeats, workspaces, UvAnswers(home)
             ),
         ),
-        domains=domains,
-        registries=settings.packages.registries,
+        destinations=destinations,
+        reach=ConfiguredReach(
+            domains, settings.packages.registries, settings.egress.unknown == "ask"
+        ),
         packages=packages,
         templates=TemplatePackages(settings, home, dict(environ)),
         telemetry=OFF if telemetry is None else telemetry,

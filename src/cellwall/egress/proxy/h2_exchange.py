@@ -117,7 +117,7 @@ class Http2Exchange:
         # (1)
         request = read_h2_request(headers)
         stream.target = request.host, request.port
-        destination = self._filter.authorize(request)
+        destination = await self._filter.authorize(request)
         stream.length = DeclaredLength(request.headers, bad=bad_request)
         stream.expects = any(name == b"expect" for name, _ in request.headers)
         leak_reporter = self._filter.leak_reporter(request)

@@ -109,7 +109,7 @@ class Http1Exchange:
     async def _serve(self, request: HttpRequest) -> bool:
         """Serve one request; whether the connection can have another one."""
         self._connection.encode_refusal = http_refusal
-        destination = self._filter.authorize(request)
+        destination = await self._filter.authorize(request)
         with closing(
             RequestUpload(self._client, self._session, request, self._filter.leak_reporter(request))
         ) as upload:

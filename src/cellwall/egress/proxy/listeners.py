@@ -192,7 +192,9 @@ async def serve_http(session: EgressSession, connection: ClientConnection) -> No
         return
     request, rest = connect_request
     connection.via = "connect"
-    target = await session.authorize(request.host, request.port, via=connection.via)
+    target = await session.authorize(
+        request.host, request.port, via=connection.via, method="CONNECT"
+    )
     connection.transport.push_back(rest)
     await tunnel(session, connection, target, accept=_ESTABLISHED)
 
@@ -214,7 +216,7 @@ async def _serve_socks(session: EgressSession, connection: ClientConnection, unt
     host, port = handshake.target
     connection.set_target(host, port)
     connection.check_admitted()
-    target = await session.authorize(host, port, via=connection.via)
+    target = await session.authorize(host, port, via=connection.via, method="SOCKS")
     connection.transport.push_back(handshake.rest)
     await tunnel(session, connection, target, accept=socks.reply(socks.OK))
 
@@ -240,7 +242,7 @@ async def serve_transparent(session: EgressSession, connection: ClientConnection
             code="CW-NO-ADDRESS",
         )
     connection.set_target(name, port)
-    target = await session.authorize(name, port, via=connection.via)
+    target = await session.authorize(name, port, via=connection.via, method="TCP")
     await tunnel(session, connection, target, accept=b"")
 
 

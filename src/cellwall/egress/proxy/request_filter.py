@@ -48,10 +48,10 @@ class RequestFilter:
     """The only destination; None: each request names its own (a forward proxy)."""
     _is_tls: bool
 
-    def authorize(self, request: HttpRequest) -> Destination:
+    async def authorize(self, request: HttpRequest) -> Destination:
         """The destination of a request, if the rules allow it."""
         # (2)
-        destination = self._destination(request)
+        destination = await self._destination(request)
         path = normal_path(request.path.partition("?")[0])
         for method in request.methods:
             if not any(rule.allows(method, path) for rule in destination.rules):
@@ -73,7 +73,7 @@ class RequestFilter:
         """The leak reporter for a request."""
         return self._session.leak_reporter(request.host, request.port, via=self._connection.via)
 
-    def _destination(self, request: HttpRequest) -> Destination:
+    async def _destination(self, request: HttpRequest) -> Destination:
         fixed = self._fixed
         if fixed is None and request.form is not TargetForm.ABSOLUTE:
             raise bad_request("a proxy request needs an absolute URL")
@@ -87,7 +87,9 @@ class RequestFilter:
             raise EgressRefused(
                 "port 443 accepts TLS only", hint="Use an https URL.", code="CW-NOT-TLS"
             )
-        return self._session.match_rules(request.host, request.port, via=self._connection.via)
+        return await self._session.find(
+            request.host, request.port, via=self._connection.via, method=request.method
+        )
 
     async def prepare(
         self, request: HttpRequest, destination: Destination, headers: Fields

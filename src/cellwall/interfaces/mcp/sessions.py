@@ -203,7 +203,7 @@ class ClientSandboxes:
         domains = pattern.allow_domains
         if isinstance(operation, FetchUrl):
             # Without domains the page's own host would count as allowed.
-            domains = domains or self._app.runtime.domains
+            domains = domains or self._app.runtime.reach.domains
         return replace(
             pattern,
             id=new_id("act"),

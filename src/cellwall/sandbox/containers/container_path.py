@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import anyio
 
-from cellwall.core.errors import WorkspaceError
+from cellwall.core.errors import LayerMissing, WorkspaceError
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import RunResult
 from cellwall.core.skills import Skill
@@ -139,6 +139,13 @@ class ContainerHost:
     ) -> None:
         """Start the container, and init with its plan. Blocks."""
         ready = self.ready()
+        if job.skills and walls.landlock_abi == 0:
+            # Init has no capability to make their memory file system read-only (SKL-1).
+            raise LayerMissing(
+                "skills in a container are kept unchanged by Landlock, which is not there",
+                hint='Use sandbox.backend = "container" on a kernel with Landlock, or "native".',
+                code="CW-LAYER-LANDLOCK",
+            )
         root = walls.outer.root
         binds = [ReadOnlyBind(path, path) for path in root.binds]
         binds += [ReadOnlyBind(f"/etc/{name}", f"/etc/{name}") for name in root.etc]
@@ -206,6 +213,7 @@ class ContainerHost:
             self._directory,
             may_share=frozenset({"user"} if shares_user else ()),
             is_gvisor=walls.is_gvisor,
+            needs_own_kernel=self._settings.backend in ("gvisor", "kvm"),
         )
 
     def tools(

@@ -26,6 +26,8 @@ _FOR_INIT = frozenset(
 # As in plan.py. Docker passes them on only for a network namespace of its own; a setting that an
 # older kernel lacks would refuse every container.
 _SYSCTLS = (
+    # Docker lets containers listen on ports below 1024: there a program could pass for a resolver.
+    ("net.ipv4.ip_unprivileged_port_start", "1024", (4, 11)),
     ("net.core.optmem_max", "4096", (6, 8)),
     ("net.core.tstamp_allow_data", "0", (6, 18)),
 )
@@ -42,6 +44,9 @@ _READ_ONLY = frozenset(
         "sys/kernel/poweroff_cmd",
     )
 )
+
+
+_DEVICES = tuple(f"/dev/{name}" for name in ("full", "null", "random", "tty", "urandom", "zero"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ def container_request(spec: ContainerSpec) -> dict[str, Json]:
             *_workspace(spec),
         ],
         "MaskedPaths": list(masked_paths()),
-        "ReadonlyPaths": ["/proc/sys", *sorted(_READ_ONLY)],
+        "ReadonlyPaths": ["/proc/sys", *sorted(_READ_ONLY), *_devices(spec)],
         "Sysctls": {name: value for name, value, since in _SYSCTLS if spec.kernel >= since},
         # Init lowers both. An engine's own default may be above what the host lets it set.
         "Ulimits": [
@@ -161,6 +166,12 @@ def _tmpfs(spec: ContainerSpec) -> Mapping[str, Json]:
         size = f"size={limits.disk_bytes}{_inodes(spec, limits.file_count)}"
         places["/workspace"] = f"{flags},{size}"
     return places
+
+
+def _devices(spec: ContainerSpec) -> tuple[str, ...]:
+    """In a user namespace the devices are those of the host: code must not change their owners and
+    times. Writing to a device needs no writable mount."""
+    return () if spec.runtime else _DEVICES
 
 
 def _inodes(spec: ContainerSpec, count: int) -> str:

@@ -28,6 +28,7 @@ from cellwall.core.types import (
 from cellwall.sandbox.files.descriptors import identity_of, unlock_root
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import git_files, placeholders, post_run_check, protected_paths
+from cellwall.sandbox.protection.hard_links import other_names
 from cellwall.sandbox.protection.host_directory import (
     ExtraCovers,
     cellwall_paths_below,
@@ -164,6 +165,12 @@ class WorkspacePreparer:
         started_ns = time.clock_gettime_ns(COARSE_CLOCK)
         links = protected_paths.KnownLinks()
         protected = protected_paths.scan(tree, self._protection, max_entries=most, links=links)
+        # In a copy, code cannot write the file behind a name.
+        protected += tuple(
+            item
+            for item in other_names(tree, protected, links, max_entries=most)
+            if mode is WorkspaceMode.READ_WRITE or item.treatment is NameTreatment.HIDE
+        )
         paths: dict[str, bool] = {}
         if mode is WorkspaceMode.READ_WRITE:
             paths = protected_paths.indirect_paths(tree, protected)
