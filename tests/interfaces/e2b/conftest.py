@@ -1,4 +1,4 @@
-"""One service for all tests of a module, and the real SDKs as its clients."""
+"""One service for all of these tests, and the real SDKs as its clients."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def options(service: RunningService, user: str = "user") -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     with running_service(tmp_path_factory.mktemp("cellwall-e2b")) as found:
         yield found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def sandbox(service: RunningService) -> Iterator[Sandbox]:
     """For tests that leave it as it was."""
     with Sandbox.create(timeout=600, **options(service)) as found:

@@ -12,7 +12,6 @@ import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -21,6 +20,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.text import plain
 from cellwall.interfaces.e2b.access import SandboxAccess, open_sandbox
 from cellwall.interfaces.e2b.bodies import Body, parse
+from cellwall.interfaces.e2b.callers import Message
 from cellwall.interfaces.e2b.problems import Handler, Problem, not_offered, problem_of
 from cellwall.interfaces.http.waiting import CountedStream
 
@@ -40,11 +40,6 @@ _HTTP_STATUS = {
     "unavailable": 503,
     "deadline_exceeded": 504,
 }
-Message = dict[str, Any]
-
-
-class DeadlinePassed(Exception):
-    """The time that the client gave its call is over."""
 
 
 def unary(
@@ -127,8 +122,6 @@ async def _encoded(request: Request, events: AsyncIterator[Message]) -> AsyncIte
     try:
         async for event in events:
             yield _envelope(event)
-    except DeadlinePassed:
-        end = {"error": {"code": "deadline_exceeded", "message": "the time of the call is over"}}
     except Exception as error:  # noqa: BLE001  # a client gets no trace (ERR-1)
         end = {"error": _error(await problem_of(request, error))}
     yield _envelope(end, _END)

@@ -18,8 +18,10 @@ from cellwall.interfaces.e2b.bodies import (
     WatcherRequest,
     WatchRequest,
 )
-from cellwall.interfaces.e2b.connect_rpc import DeadlinePassed, Message, server_stream, unary
+from cellwall.interfaces.e2b.callers import Message
+from cellwall.interfaces.e2b.connect_rpc import server_stream, unary
 from cellwall.interfaces.e2b.paths import entry_json
+from cellwall.interfaces.e2b.problems import DeadlinePassed
 from cellwall.interfaces.e2b.watchers import MAX_WATCHES, PolledWatch, WatchEvents
 from cellwall.interfaces.http.problems import raise_for_refusal
 

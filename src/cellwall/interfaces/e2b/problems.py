@@ -47,6 +47,10 @@ _log = logging.getLogger("cellwall.http")
 Handler = Callable[[Request], Awaitable[Response]]
 
 
+class DeadlinePassed(Exception):
+    """The time that the client gave its call is over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """An error as a client may see it."""
@@ -92,6 +96,8 @@ async def problem_of(request: Request, error: Exception) -> Problem:
                 known = failure
         case HTTPException(status_code=413):
             known = BadInput("the body is too large", hint="Send less.", code="CW-TOO-LARGE")
+        case DeadlinePassed():
+            return Problem(504, "the time of the call is over", "deadline_exceeded")
         case ClientDisconnect():
             known = BadInput("the client left before the end of its request")
         case _:

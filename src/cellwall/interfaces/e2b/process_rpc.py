@@ -21,7 +21,8 @@ from cellwall.interfaces.e2b.bodies import (
     UpdateRequest,
     parse,
 )
-from cellwall.interfaces.e2b.connect_rpc import Message, client_stream, server_stream, unary
+from cellwall.interfaces.e2b.callers import Message
+from cellwall.interfaces.e2b.connect_rpc import client_stream, server_stream, unary
 from cellwall.interfaces.e2b.paths import WORKSPACE, absolute
 from cellwall.interfaces.e2b.processes import StreamedProcess
 from cellwall.interfaces.http.problems import raise_for_refusal

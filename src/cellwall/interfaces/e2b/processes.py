@@ -21,8 +21,8 @@ import anyio
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.outcomes import NOT_STARTED, Outcome
 from cellwall.core.types import ProcessInfo, ProcessOperation
-from cellwall.interfaces.e2b.access import SandboxAccess
-from cellwall.interfaces.e2b.connect_rpc import DeadlinePassed, Message
+from cellwall.interfaces.e2b.callers import Message, SandboxCaller
+from cellwall.interfaces.e2b.problems import DeadlinePassed
 from cellwall.interfaces.http.problems import raise_for_refusal
 
 _FOLLOW_S = 5.0
@@ -56,7 +56,7 @@ class StreamedProcess:
         return self._end is not None
 
     async def events(
-        self, access: SandboxAccess, *, deadline: float | None
+        self, caller: SandboxCaller, *, deadline: float | None
     ) -> AsyncIterator[Message]:
         """`start`, then output, then `end`. Raises at the deadline, and once the client may not
         read any more."""
@@ -80,16 +80,16 @@ class StreamedProcess:
                     yield {"event": {"keepalive": {}}}
                 async with self._reading:
                     if not queue.events:
-                        await self._read(access, _time_left(deadline))
+                        await self._read(caller, _time_left(deadline))
         finally:
             self._queues.remove(queue)
 
-    async def _read(self, access: SandboxAccess, within_s: float) -> None:
+    async def _read(self, caller: SandboxCaller, within_s: float) -> None:
         """One piece of output for all clients; nothing if none comes in time."""
         if self._end is not None:
             self._share({"end": self._end}, 0)
             return
-        outcome = await self._perform(access, "follow", within_s)
+        outcome = await self._perform(caller, "follow", within_s)
         self._share_output(outcome)
         info = outcome.payload
         if isinstance(info, ProcessInfo) and info.is_running:
@@ -97,15 +97,15 @@ class StreamedProcess:
         for finding in outcome.findings:
             if finding.category == NOT_STARTED:
                 raise BadInput(finding.message, code=finding.rule)
-        self._share_output(await self._perform(access, "read", within_s))
+        self._share_output(await self._perform(caller, "read", within_s))
         self._end = _end_event(outcome)
         self._share({"end": self._end}, 0)
 
-    async def _perform(self, access: SandboxAccess, name: Any, within_s: float) -> Outcome:  # noqa: ANN401  # one of two literals
-        principal = await access.principal()
+    async def _perform(self, caller: SandboxCaller, name: Any, within_s: float) -> Outcome:  # noqa: ANN401  # one of two literals
+        principal = await caller.principal()
         operation = ProcessOperation(name, self.id)
         return raise_for_refusal(
-            await access.sandbox.perform(principal, operation, timeout=within_s)
+            await caller.sandbox.perform(principal, operation, timeout=within_s)
         )
 
     def _share_output(self, outcome: Outcome) -> None:
@@ -121,14 +121,14 @@ class StreamedProcess:
             if not queue.is_overrun:
                 queue.events.append(event)
 
-    async def kill_at(self, access: SandboxAccess, deadline: float) -> None:
+    async def kill_at(self, caller: SandboxCaller, deadline: float) -> None:
         """End the program at the deadline of its start, also where its client has left."""
         await anyio.sleep(max(0.0, deadline - time.monotonic()))
         if self.is_ended:
             return
         operation = ProcessOperation("signal", self.id, number=signal.SIGKILL)
         try:
-            await access.sandbox.perform(await access.principal(), operation)
+            await caller.sandbox.perform(await caller.principal(), operation)
         except CellwallError:
             return  # the sandbox has ended, and the program with it
 

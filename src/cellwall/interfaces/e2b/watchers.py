@@ -10,8 +10,8 @@ from typing import Any
 from cellwall.core.errors import BadInput
 from cellwall.core.files import FileChange, FileEntry, FileOperation
 from cellwall.core.types import Principal
-from cellwall.interfaces.e2b.access import SandboxAccess
 from cellwall.interfaces.e2b.bodies import WatchRequest
+from cellwall.interfaces.e2b.callers import SandboxCaller
 from cellwall.interfaces.e2b.paths import absolute, entry_json
 from cellwall.interfaces.http.problems import raise_for_refusal
 from cellwall.interfaces.sdk.files import AsyncWatch
@@ -31,16 +31,16 @@ _KINDS = {
 class WatchEvents:
     """The changes below one directory, as E2B names them."""
 
-    def __init__(self, access: SandboxAccess, body: WatchRequest) -> None:
-        self._access, self._body = access, body
+    def __init__(self, caller: SandboxCaller, body: WatchRequest) -> None:
+        self._caller, self._body = caller, body
         self._root = absolute(body.path)
         operation = FileOperation("watch", body.path, recursive=body.recursive)
 
         async def begin() -> object:
-            outcome = await access.sandbox.perform(await access.principal(), operation)
+            outcome = await caller.sandbox.perform(await caller.principal(), operation)
             return raise_for_refusal(outcome).payload
 
-        host = access.sandbox.host
+        host = caller.sandbox.host
         self._watch = AsyncWatch(host, begin, timeout_s=_STEP_S)
 
     async def open(self) -> None:
@@ -53,7 +53,7 @@ class WatchEvents:
     async def until(self, deadline: float | None) -> AsyncIterator[dict[str, Any] | None]:
         """Events until the deadline or the end of the directory; None as a sign of life."""
         while deadline is None or time.monotonic() < deadline:
-            principal = await self._access.principal()
+            principal = await self._caller.principal()
             change = await self._watch.next_change()
             if change is None and self._watch.is_ended:
                 return
@@ -85,7 +85,7 @@ class WatchEvents:
     async def _event(self, kind: str, path: str, principal: Principal) -> dict[str, Any]:
         event: dict[str, Any] = {"name": self._name(path), "type": kind}
         if self._body.include_entry:
-            outcome = await self._access.sandbox.perform(principal, FileOperation("stat", path))
+            outcome = await self._caller.sandbox.perform(principal, FileOperation("stat", path))
             if isinstance(outcome.payload, FileEntry):
                 event["entry"] = entry_json(outcome.payload)
         return event
