@@ -245,7 +245,7 @@ class ContainerPath:
             wants_stdin = action.stdin is not None
             cell = self._host.make_cell(walls, action.id, wants_stdin=wants_stdin)
             stack.callback(cell.close)
-            egress = EgressSockets.open(request.network, stack, is_proxy_only=True)
+            egress = _open_egress(walls, request.network, stack)
             job = cell_plan.Job(
                 argv=program.argv,
                 env=jobs.environment(action, program, mount),
@@ -289,7 +289,7 @@ class ContainerCells:
             stack.callback(cell.close)
             with ExitStack() as until_sent:
                 tools = self._host.tools(until_sent, walls, action, None)
-                egress = EgressSockets.open(network, until_sent, is_proxy_only=True)
+                egress = _open_egress(walls, network, until_sent)
                 job = cell_plan.Job(limits=action.limits, mount=mount, is_once=False, skills=skills)
                 self._host.start(cell, walls, user, job, tools, egress, None)
             cell.wait_until_ready()
@@ -312,6 +312,18 @@ class ContainerCells:
             hint='Use sandbox.backend = "native".',
             code="CW-BACKEND-WORKSPACE",
         )
+
+
+def _open_egress(
+    walls: cell_plan.Walls, network: CellNetwork | None, stack: ExitStack
+) -> EgressSockets | None:
+    if network is not None and walls.is_gvisor:
+        raise LayerMissing(
+            "code in gVisor has no egress: its kernel sends no socket of its network out",
+            hint='Run without allowed domains, or use sandbox.backend = "container" or "native".',
+            code="CW-BACKEND-EGRESS",
+        )
+    return EgressSockets.open(network, stack, is_proxy_only=True)
 
 
 def _open_files(limit: int) -> int:
