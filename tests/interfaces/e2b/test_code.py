@@ -53,13 +53,35 @@ def test_other_languages_run(sandbox: Sandbox):
         sandbox.run_code("1", language="cobol")
 
 
-def test_default_context_is_listed_and_others_are_refused(sandbox: Sandbox):
-    (context,) = sandbox.list_code_contexts()
-    assert sandbox.run_code("1 + 1", context=context).text == "2"
-    with pytest.raises(SandboxException, match=r"501.*one interpreter"):
-        sandbox.create_code_context()
+def test_contexts_have_variables_and_a_directory_of_their_own(sandbox: Sandbox):
+    (first,) = sandbox.list_code_contexts()
+    sandbox.files.make_dir("inner")
+    other = sandbox.create_code_context(cwd="/workspace/inner")
+    assert [each.id for each in sandbox.list_code_contexts()] == [first.id, other.id]
+    sandbox.run_code("x = 'first'", context=first)
+    sandbox.run_code("x = 'other'", context=other)
+    where = "import os\nx, os.getcwd()"
+    assert sandbox.run_code(where).text == "('first', '/workspace')"
+    assert sandbox.run_code(where, context=other).text == "('other', '/workspace/inner')"
+    sandbox.restart_code_context(other)
+    assert sandbox.run_code("x", context=other).error.name == "NameError"
+    assert sandbox.run_code("import os\nos.getcwd()", context=other).text == "'/workspace/inner'"
+    sandbox.remove_code_context(other)
+    with pytest.raises(NotFoundException):
+        sandbox.run_code("1", context=other)
+    assert sandbox.run_code("x", context=first).text == "'first'"
+    sandbox.restart_code_context(first)
+    assert sandbox.run_code("x").error.name == "NameError"
+
+
+def test_context_that_cannot_be_made_is_refused(sandbox: Sandbox):
+    with pytest.raises(SandboxException, match="400"):
+        sandbox.create_code_context(cwd="/no/such/directory")
+    with pytest.raises(SandboxException, match="501"):
+        sandbox.create_code_context(language="javascript")
     with pytest.raises(NotFoundException):
         sandbox.run_code("1", context=Context("other", "python", "/"))
+    assert len(sandbox.list_code_contexts()) == 1
 
 
 def test_refused_code_is_an_error_and_is_recorded(tmp_path_factory: pytest.TempPathFactory):

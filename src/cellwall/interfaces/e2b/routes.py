@@ -49,8 +49,8 @@ def _routes() -> list[BaseRoute]:
         _route("GET", "/health", file_routes.health),
         _route("GET", "/contexts", code_routes.list_contexts),
         _route("POST", "/contexts", code_routes.create_context),
-        _route("DELETE", "/contexts/{context_id}", code_routes.change_context),
-        _route("POST", "/contexts/{context_id}/restart", code_routes.change_context),
+        _route("DELETE", "/contexts/{context_id}", code_routes.remove_context),
+        _route("POST", "/contexts/{context_id}/restart", code_routes.restart_context),
     ]
     for version in ("/v2", ""):
         found += [

@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
+class CodeContext:
+    """Variables of Python code apart from those of other contexts."""
+
+    id: str
+    cwd: str
+    name: str
+    """In the interpreter; empty for the first one."""
+
+
+@dataclass(slots=True)
 class SandboxFacts:
     """One sandbox, as E2B describes it."""
 
@@ -31,6 +41,8 @@ class SandboxFacts:
     """By the id of the process, which is its PID to clients; ended ones until the next start."""
     watches: dict[str, PolledWatch] = field(default_factory=dict)
     executions: int = 0
+    contexts: dict[str, CodeContext] = field(default_factory=dict)
+    """Those that clients have made; the default one is always there."""
 
 
 class E2bState:

@@ -13,7 +13,8 @@ MAX_GRANTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TokenPair:
-    """The tokens of one sandbox. The second opens nothing but the list of contexts."""
+    """The tokens of one sandbox. With the second, the SDK manages code contexts; it
+    opens nothing else."""
 
     envd: str
     traffic: str
