@@ -79,8 +79,8 @@ def decode_operation(message: Mapping[str, Any], blob: bytes) -> Operation:
         } if all(isinstance(word, str) for word in argv):
             size = None if terminal is None else _pair(terminal)
             return RunCommand(tuple(argv), cwd, background, size)
-        case {"kind": "code", "language": str(language), "context": str(context)}:
-            return RunCode(language, blob, context)
+        case {"kind": "code", "language": str(language), **rest}:
+            return RunCode(language, blob, str(rest.get("context", "")))
         case {"kind": "domains", "domains": [*words]} if all(isinstance(w, str) for w in words):
             return SetDomains(tuple(words))
         case {"kind": "install", "ecosystem": ecosystem, "requirements": [*words]}:
