@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+import marshal
 import os
-import py_compile
 import re
 import sys
-import tempfile
 from dataclasses import dataclass
 from importlib import resources
 
@@ -215,6 +215,9 @@ _RUN_RUNNER = (
 )
 
 
+_HASHED = 1  # PEP 552: by the hash of its source, which is not compared
+
+
 @functools.cache
 def inside_files() -> dict[str, bytes]:
     """The modules of Cellwall that a Python interpreter finds inside: path -> content."""
@@ -224,23 +227,13 @@ def inside_files() -> dict[str, bytes]:
 
 def module_files(name: str) -> dict[str, bytes]:
     """One module and its bytecode, which another version of Python ignores."""
-    with (
-        resources.as_file(resources.files("cellwall.sandbox.inside") / f"{name}.py") as source,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        compiled = os.path.join(folder, "compiled")
-        # The file name in tracebacks, by which the runner separates its frames from the code's.
-        py_compile.compile(
-            str(source),
-            cfile=compiled,
-            dfile="<cellwall>",
-            doraise=True,
-            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-        )
-        with open(compiled, "rb") as file:
-            return {
-                f"/.cellwall/_cellwall_{name}.py": source.read_bytes(),
-                f"/.cellwall/__pycache__/_cellwall_{name}.{sys.implementation.cache_tag}.pyc": (
-                    file.read()
-                ),
-            }
+    source = (resources.files("cellwall.sandbox.inside") / f"{name}.py").read_bytes()
+    # The file name in tracebacks, by which the runner separates its frames from the code's.
+    code = compile(source, "<cellwall>", "exec", dont_inherit=True)
+    flags = _HASHED.to_bytes(4, "little")
+    header = importlib.util.MAGIC_NUMBER + flags + importlib.util.source_hash(source)
+    tag = sys.implementation.cache_tag
+    return {
+        f"/.cellwall/_cellwall_{name}.py": source,
+        f"/.cellwall/__pycache__/_cellwall_{name}.{tag}.pyc": header + marshal.dumps(code),
+    }

@@ -50,11 +50,12 @@ _DEVICES = tuple(f"/dev/{name}" for name in ("full", "null", "random", "tty", "u
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOnlyBind:
+class Bind:
     """A directory or file of the host, visible inside."""
 
     outside: str
     inside: str
+    is_read_only: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +68,9 @@ class ContainerSpec:
     """Marks the state folder."""
     limits: Limits
     join_directory: str
-    workspace: str | None
-    """A private directory; None: a memory file system."""
-    binds: Sequence[ReadOnlyBind]
+    workspace: Sequence[Bind]
+    """/workspace, and the mounts that cover protected names in it; empty: a memory file system."""
+    binds: Sequence[Bind]
     tmp_bytes: int
     shm_bytes: int
     file_bytes: int
@@ -105,9 +106,9 @@ def container_request(spec: ContainerSpec) -> dict[str, Json]:
         "ShmSize": min(spec.shm_bytes, memory),
         "Tmpfs": dict(_tmpfs(spec)),
         "Mounts": [
-            *map(_read_only, spec.binds),
-            _read_only(ReadOnlyBind(spec.join_directory, JOIN_INSIDE)),
-            *_workspace(spec),
+            *map(_mount, spec.binds),
+            _mount(Bind(spec.join_directory, JOIN_INSIDE)),
+            *map(_mount, spec.workspace),
         ],
         "MaskedPaths": list(masked_paths()),
         "ReadonlyPaths": ["/proc/sys", *sorted(_READ_ONLY), *_devices(spec)],
@@ -162,7 +163,7 @@ def _tmpfs(spec: ContainerSpec) -> Mapping[str, Json]:
         "/tmp": f"{flags},size={tmp_bytes}{_inodes(spec, _TMP_INODES)}",
         **dict.fromkeys(FILLED_BY_INIT, f"{flags},size={_CODE_ROOM + spec.file_bytes}"),
     }
-    if spec.workspace is None:
+    if not spec.workspace:
         size = f"size={limits.disk_bytes}{_inodes(spec, limits.file_count)}"
         places["/workspace"] = f"{flags},{size}"
     return places
@@ -179,24 +180,14 @@ def _inodes(spec: ContainerSpec, count: int) -> str:
     return f",nr_inodes={count}" if spec.profile_path is None else ""
 
 
-def _workspace(spec: ContainerSpec) -> list[Json]:
-    if spec.workspace is None:
-        return []
-    return [_mount(spec.workspace, "/workspace", is_read_only=False)]
-
-
-def _read_only(bind: ReadOnlyBind) -> Json:
-    return _mount(bind.outside, bind.inside, is_read_only=True)
-
-
-def _mount(outside: str, inside: str, *, is_read_only: bool) -> Json:
+def _mount(bind: Bind) -> Json:
     # Not recursive: older engines make only the top mount read-only.
     options: dict[str, Json] = {"Propagation": "rprivate", "NonRecursive": True}
     return {
         "Type": "bind",
-        "Source": outside,
-        "Target": inside,
-        "ReadOnly": is_read_only,
+        "Source": bind.outside,
+        "Target": bind.inside,
+        "ReadOnly": bind.is_read_only,
         "BindOptions": options,
     }
 
