@@ -149,6 +149,9 @@ class RunCode:
 
     language: str
     code: bytes
+    context: str = ""
+    """The variables that Python code in a live sandbox sees; the empty name is the first set of
+    them. All contexts share one process: no wall is between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,24 @@ class SetDomains:
     """
 
     domains: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReachHost:
+    """Code inside connects to a destination that no rule names (NET-9)."""
+
+    host: str
+    """Canonical; an IPv6 address without brackets."""
+    port: int
+    method: str
+    """Of the request: `CONNECT`, `GET`; `SOCKS` or `TCP` where the protocol is not HTTP."""
+    parent: str = ""
+    """The id of the action whose code connects."""
+
+    @property
+    def destination(self) -> str:
+        """As rules write it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +250,8 @@ class UseTool:
     """Whether a shell command will run in a sandbox; else it can reach all that its host can."""
     host_asks: bool = False
     """Whether the host can ask its user; else a question is a denial."""
+    project: str = ""
+    """The directory around `cwd` that the sandbox of a shell command gets; empty: `cwd`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +372,7 @@ class Action:
         | ProcessOperation
         | CallTool
         | SetDomains
+        | ReachHost
         | ServeClient
         | FetchUrl
         | InstallPackages
@@ -370,6 +394,9 @@ class Action:
     allow_domains: tuple[str, ...] = ()
     registries: tuple[str, ...] = ()
     """Package registries that the cell reaches through Cellwall's proxy: `pypi`, `npm` (PKG-1)."""
+    asks_destinations: bool = False
+    """A person is asked about destinations that no rule names. By the configuration alone (NET-9).
+    """
     secrets: tuple[str, ...] = ()
     """Names of secrets; the code gets placeholders for them (SEC-5)."""
     tools: tuple[str, ...] = ()

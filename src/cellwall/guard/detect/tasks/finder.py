@@ -62,7 +62,7 @@ from cellwall.parsing.budget import checkpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class TaskModel:
     """Weights by the name of a feature. Words and features that it does not know weigh nothing."""
 
     weights: dict[str, float]
@@ -91,11 +91,11 @@ def probability(weight: float) -> float:
 
 
 @cache
-def model() -> Model:
+def model() -> TaskModel:
     """Read once, when it is first needed."""
     text = resources.files(__package__).joinpath("weights.json").read_text("utf-8")
     tables = json.loads(text)
-    return Model(
+    return TaskModel(
         weights=tables["features"],
         words=tables["words"],
         verbs=tables["verbs"],
@@ -107,7 +107,7 @@ def model() -> Model:
 class CompanyBound:
     """The most that the company of a sentence can weigh in a text of one size."""
 
-    def __init__(self, known: Model, size: int, *, is_unwrapped: bool) -> None:
+    def __init__(self, known: TaskModel, size: int, *, is_unwrapped: bool) -> None:
         self._known = known
         self._sizes = (max(0, size - MAX_CHARACTERS), size)
         self._is_unwrapped = is_unwrapped
@@ -343,7 +343,7 @@ def _is_the_topic(text: CandidateSentences, number: int) -> bool:
     return sum(word in rest for word in words) >= _SHARED_WORDS
 
 
-def _promising(text: CandidateSentences, known: Model) -> Iterable[int]:
+def _promising(text: CandidateSentences, known: TaskModel) -> Iterable[int]:
     """Those that may reach the gate; all of them where it takes longer to ask than to weigh."""
     if len(text.found) < _FEW_SENTENCES:
         return range(len(text.found))
