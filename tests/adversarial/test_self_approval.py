@@ -66,11 +66,11 @@ queue.answer(queue.read(sys.argv[2]), answer).until_taken()
 """
 # The same typist for many commands: Cellwall is imported once, and forked for each of them.
 EXPECT_EACH = """
-import atexit, gc, importlib, json, os, pkgutil, pty, re, sys
-for package in ("admin", "interfaces.cli", "runtime"):
-    for module in pkgutil.iter_modules(importlib.import_module(f"cellwall.{package}").__path__):
-        importlib.import_module(f"cellwall.{package}.{module.name}")
+import atexit, gc, json, os, pty, re, sys
+from cellwall.admin import policy_init, policy_trust, skills, vault
 from cellwall.interfaces import entry
+from cellwall.interfaces.cli import hook, policy_writing, vault_grants
+from cellwall.runtime import wiring
 gc.freeze()
 codes = []
 for words in json.loads(sys.argv[1]):

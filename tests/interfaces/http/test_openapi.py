@@ -8,6 +8,7 @@ from typing import Any
 import httpx2 as httpx
 import hypothesis
 import pytest
+
 from interfaces.http.running_service import PASSWORD, RunningService, new_session
 
 pytestmark = pytest.mark.slow
@@ -46,7 +47,9 @@ def operations(service: RunningService) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("SRV-1")
-def test_generated_requests_get_documented_answers(service: RunningService) -> None:
+def test_generated_requests_get_documented_answers(
+    service: RunningService, pytestconfig: pytest.Config
+) -> None:
     with service.client("owner") as owner:
         session = new_session(owner, keep_alive=3600)
     headers = {"Authorization": f"Bearer {service.tokens['owner']}"}
@@ -59,7 +62,7 @@ def test_generated_requests_get_documented_answers(service: RunningService) -> N
 
         @hypothesis.seed(7)
         @hypothesis.settings(
-            max_examples=6,
+            max_examples=12 if pytestconfig.getoption("--long") else 3,
             database=None,
             derandomize=True,
             deadline=None,
