@@ -16,6 +16,7 @@ from cellwall.core.types import ROLE_NAMES
 from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
 from cellwall.policy.rules import OTHERWISE, Layer, Rule
+from cellwall.runtime.session_labels import flow_mode
 from cellwall.sandbox.linux.outer_wall import DEVICES, HostRoot
 
 
@@ -113,19 +114,23 @@ def _executes(settings: Settings, policy: Policy, host: HostRoot) -> Iterator[Ab
     restricting = [
         rule for rule in written if rule.verdict is not Verdict.ALLOW and rule.tool != OTHERWISE
     ]
+    is_observing = settings.policy.dangerously_observe
     yield Ability(
         id="execute.restricted-calls",
         what="calls that a rule denies, or asks a person about",
-        bound=_counts(restricting) or "only built-in rules",
-        setting="policy.files",
-        is_possible=False,
-        members=_texts(restricting),
+        bound="logged, not refused"
+        if is_observing
+        else _counts(restricting) or "only built-in rules",
+        setting="policy.dangerously_observe" if is_observing else "policy.files",
+        is_possible=is_observing,
+        is_weakened=is_observing,
+        members=() if is_observing else _texts(restricting),
     )
     yield weakening(
         "execute.unmatched-calls",
         "calls of an agent that no rule allows",
         "policy.dangerously_observe",
-        is_on=settings.policy.dangerously_observe,
+        is_on=is_observing,
         on="logged, not refused",
         off="denied",
     )
@@ -225,17 +230,23 @@ def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
 
 def _flows(settings: Settings) -> Iterator[Ability]:
     """Whether the rule of two holds (POL-9)."""
-    policy = settings.policy
-    is_off = policy.dangerously_without_rule_of_two
-    word = "show" if is_off else policy.rule_of_two
+    policy, word = settings.policy, flow_mode(settings)
     told = {"deny": "denied", "ask": "a person is asked", "show": "shown, not refused"}
+    weaker = next(
+        (
+            name
+            for name in ("dangerously_without_rule_of_two", "dangerously_observe")
+            if getattr(policy, name)
+        ),
+        "",
+    )
     yield Ability(
         id="reach.combined-flow",
         what="egress after untrusted content and private data in one session",
         bound=told[word],
-        setting="policy.dangerously_without_rule_of_two" if is_off else "policy.rule_of_two",
+        setting=f"policy.{weaker or 'rule_of_two'}",
         is_possible=word == "show",
-        is_weakened=is_off,
+        is_weakened=bool(weaker),
         amount=list(told).index(word),
     )
     trusted = policy.dangerously_trusted_domains

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +26,7 @@ from cellwall.admin.radius_probes import FACTS, LimitProbe, ProbeProgram, radius
 from cellwall.core.errors import CellwallError
 from cellwall.core.limits import MIB, Limits, size_text
 from cellwall.core.outcomes import EventKind, Outcome, Status
+from cellwall.core.scratch import scratch_folder
 from cellwall.core.types import (
     Action,
     Permission,
@@ -76,7 +76,7 @@ async def probe_radius(
     """The result for each line. Raises where no sandbox runs here at all."""
     with (
         probe_facts(app.settings) as facts,
-        tempfile.TemporaryDirectory(prefix="cellwall-probe-") as folder,
+        scratch_folder("cellwall-probe-") as folder,
     ):
         prober = _Prober(app, who, facts, folder)
         await prober.check_sandbox()

@@ -182,6 +182,10 @@ class ToolServersPort(Protocol):
     def judge(self, operation: CallServerTool) -> Decision:
         """DENY unless a person has accepted exactly this tool."""
 
+    def is_named_together(self, server: str) -> bool:
+        """Whether a person has consented that this server, with the tools that it has now, brings
+        untrusted content, private data and egress (POL-9)."""
+
     async def call(self, action: Action, operation: CallServerTool) -> RunResult:
         """Call the tool; a failure of the server is a `CellwallError`."""
 

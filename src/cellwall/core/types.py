@@ -247,6 +247,8 @@ class UseTool:
     """Whether a shell command will run in a sandbox; else it can reach all that its host can."""
     host_asks: bool = False
     """Whether the host can ask its user; else a question is a denial."""
+    project: str = ""
+    """The directory around `cwd` that the sandbox of a shell command gets; empty: `cwd`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from cellwall.packages.history import releases_before
 from cellwall.packages.names import Ecosystem, NameTrick, Resemblance
 from cellwall.packages.osv import Advisory
 from cellwall.packages.popular import (
+    famous_twin,
     imported_package,
     name_index,
     popular_rank,
@@ -137,6 +138,9 @@ class PackageJudge:
         if imitated is not None:  # `jsonstream`: the rank is that of `JSONStream`
             rank = popular_rank(ecosystem, name)
             resemblances = (Resemblance(NameTrick.LOOKALIKE, imitated, rank),)
+        elif (twin := famous_twin(ecosystem, name)) is not None:
+            imitated = twin
+            resemblances = (Resemblance(NameTrick.LOOKALIKE, twin, popular_rank(ecosystem, twin)),)
         return Evidence(
             ecosystem,
             name,

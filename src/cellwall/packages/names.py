@@ -1,7 +1,7 @@
 """Package names in one spelling, and the popular name that a name imitates (PKG-1).
 
 The analysis needs no network and no feed: it compares a name with the ranked names of its registry.
-A ranked name is never flagged. Every other name is compared by several keys that a squatter's
+A ranked name is not flagged here. Every other name is compared by several keys that a squatter's
 trick leaves equal (separators removed, digits read as letters, letters sorted, …), and by one edit
 on the lookalike key. How popular the target must be depends on the length of the name and on how
 typical the edit is of a typing error: short names are all one edit apart from one another.
@@ -115,11 +115,22 @@ def _stem(word: str) -> str:
     return _singular(_REPEATED.sub(r"\1", word))
 
 
+def lookalike_key(name: str) -> str:
+    """Equal for names that a reader takes for each other."""
+    return _lookalike_key(_words(name))
+
+
 def _lookalike_key(words: Iterable[str]) -> str:
     """The letters without separators, plurals, a version at the end and doubled letters."""
     joined = "".join(map(_stem, words))
     unversioned = _TRAILING_VERSION.sub("", joined) if joined[-1:].isdigit() else joined
     letters = unversioned.translate(_DIGIT_LETTERS).replace("rn", "m").replace("vv", "w")
+    return _REPEATED.sub(r"\1", letters)
+
+
+def _spelled_key(words: Iterable[str]) -> str:
+    """As `_lookalike_key`, with the `s` of a plural."""
+    letters = "".join(words).translate(_DIGIT_LETTERS).replace("rn", "m").replace("vv", "w")
     return _REPEATED.sub(r"\1", letters)
 
 
@@ -259,6 +270,9 @@ class NameIndex:
             return
         yield from self._compare_keys(words, squashed, key)
         yield from self._compare_edits(words, key)
+        if (spelled := _spelled_key(words)) != key:
+            # The letter behind the `s` may be the one that is missing: `lodas` is no plural.
+            yield from self._compare_edits(words, spelled)
         yield from self._compare_parts(words, squashed)
 
     def _compare_keys(

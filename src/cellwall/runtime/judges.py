@@ -39,7 +39,10 @@ async def judge(
     )
     if decision.verdict is Verdict.DENY:
         return decision
-    by_labels = labels.judge(effective)
+    is_named = isinstance(action.operation, CallServerTool) and required_servers(
+        servers
+    ).is_named_together(action.operation.server)
+    by_labels = labels.judge(effective, is_named=is_named)
     return decision if by_labels is None else with_all_reasons(by_labels, decision)
 
 

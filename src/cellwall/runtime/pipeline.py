@@ -198,7 +198,10 @@ class Runtime(RuntimeParts):
             if decision.verdict is Verdict.ASK and use is not None and use.host_asks:
                 # (5) The agent's host asks its own user; the question is logged before that.
                 watch.step(Step.ASK)
-                return await self._endings.leave_to_host(action, decision, findings)
+                # Its answer is not told, and a failed tool has no result: it counts as a yes.
+                return await self._endings.leave_to_host(
+                    action, decision, findings, labels.commit()
+                )
             # (5) Nothing is leased yet, so a question can wait. No answer denies (POL-8).
             if decision.verdict is Verdict.ASK:
                 watch.step(Step.ASK)
@@ -226,7 +229,17 @@ class Runtime(RuntimeParts):
             # Each unknown destination of its code is an action of its own (NET-9).
             async with self.destinations.open(action, partial(self.perform, ask=ask)):
                 outcome = await self._carry_out(
-                    action, watch, decision, audit_id, held, clean, tools, servers, ask, skills
+                    action,
+                    watch,
+                    decision,
+                    audit_id,
+                    held,
+                    labels,
+                    clean,
+                    tools,
+                    servers,
+                    ask,
+                    skills,
                 )
         except CellwallError as error:
             cause = self.stop.cause_of(error)
@@ -260,6 +273,7 @@ class Runtime(RuntimeParts):
         decision: Decision,
         audit_id: str,
         held: Reservation,
+        labels: ActionLabelsPort,
         sink: CleanedOutput | None,
         tools: ToolsPort | None,
         servers: ToolServersPort | None,
@@ -296,6 +310,7 @@ class Runtime(RuntimeParts):
             self.governor.lease(memory_bytes=action.limits.memory_bytes) as slot,
             self.workspaces.lease(action) as workspace,
         ):
+            labels.keep_with(workspace.id)
             cell = CellRunner(
                 vault=self.vault,
                 egress=self.egress,

@@ -111,6 +111,12 @@ class ToolServers:
             return Decision.built_in(Verdict.ALLOW, "mcp:accepted", "a person has accepted it")
         return Decision.built_in(Verdict.DENY, "mcp:quarantine", reason)
 
+    def is_named_together(self, server: str) -> bool:
+        """Whether a person has consented to all labels of this server, as its tools are now."""
+        entry, live = self._catalog.read(server), self._live.get(server)
+        seen = "" if live is None or not live.is_up else live.sha256
+        return entry.is_named_together and seen in ("", entry.pins.together)
+
     def _is_withheld(self, settings: ServerSettings) -> bool:
         """A directory that the servers of all users write would carry data between users."""
         return self._is_for_users and settings.mode == WorkspaceMode.READ_WRITE.value
@@ -270,7 +276,7 @@ class ToolServers:
 
     async def _compare(self, live: LiveServer, seen: ToolSet) -> None:
         entry = self._catalog.read(live.name)
-        before, live.usable = live.usable, usable(entry.pins, seen)
+        before, live.usable, live.sha256 = live.usable, usable(entry.pins, seen), seen.sha256
         waiting = [
             each.name or "the server itself"
             for each in compare(entry.pins, seen)

@@ -123,6 +123,7 @@ def open_app(
         raise no_state(error) from error
     protection = protected_paths.protection_for(
         settings.workspace.extra_protected_names,
+        protects_build_files=settings.workspace.protects_build_files,
         dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
     )
     audit = open_record(home, settings, keys)
@@ -174,9 +175,13 @@ def open_app(
         bounds=ActionBounds(
             max_code_bytes=settings.sandbox.max_code_bytes,
             max_stdin_bytes=settings.sandbox.max_stdin_bytes,
+            allowed_languages=settings.sandbox.allowed_languages,
         ),
         policy=RuledPolicy(
-            settings.policy.files, settings.policy.dangerously_observe, dict(environ)
+            settings.policy.files,
+            settings.policy.dangerously_observe,
+            dict(environ),
+            protects_build_files=settings.workspace.protects_build_files,
         ),
         guard=LazyGuard(
             functools.partial(guard_of, settings, environ, known_values(leaser), canaries.current)

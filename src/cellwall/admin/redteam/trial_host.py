@@ -19,6 +19,7 @@ from typing import Any
 
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
+from cellwall.core.scratch import scratch_folder
 from cellwall.core.types import Principal
 from cellwall.policy.lessons import quote_toml
 from cellwall.runtime.app import App
@@ -86,8 +87,8 @@ class TrialHost:
 def trial_host(*, config: str | None, profile: str | None) -> Iterator[TrialHost]:
     """The runtime for the attacks of one run."""
     settings = load_settings(file=config, profile=profile, environ=os.environ)
-    with tempfile.TemporaryDirectory(
-        prefix="cellwall-redteam-", dir="/var/tmp", ignore_cleanup_errors=True
+    with scratch_folder(
+        "cellwall-redteam-", below="/var/tmp", ignore_cleanup_errors=True
     ) as folder:
         os.chmod(folder, 0o755)  # noqa: S103  # a cell of another uid enters folders below
         home = os.path.join(folder, "state")

@@ -126,6 +126,7 @@ async def judge(app: App, agent: Agent, request: ToolRequest, options: HookOptio
             call=request.call,
             is_inside=is_inside,
             host_asks=host_asks,
+            project=request.project or options.project or "",
         )
         action = Action(
             principal=principal("hook"), operation=operation, policy=named_policy(options.policy)

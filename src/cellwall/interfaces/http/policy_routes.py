@@ -84,7 +84,12 @@ async def check_calls(
 def service_policy(service: Service) -> Policy:
     """The rules that apply to sessions of the service."""
     named = service.app.settings.policy.files or tuple(filter(None, [default_policy(service.app)]))
-    return effective_policy(named=named, cwd="/", environ=os.environ)
+    return effective_policy(
+        named=named,
+        cwd="/",
+        environ=os.environ,
+        protects_build_files=service.app.settings.workspace.protects_build_files,
+    )
 
 
 def rule_place(service: Service) -> PolicyPlace | None:

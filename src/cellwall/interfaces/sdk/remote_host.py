@@ -22,7 +22,7 @@ from cellwall.interfaces.sdk.hosts import SandboxSpec, refuse_ended
 from cellwall.interfaces.supervisor.client import raise_for_error
 from cellwall.interfaces.supervisor.codec import Operation, decode_outcome, encode_operation
 from cellwall.runtime.home import start_supervisor, state_home
-from cellwall.runtime.session_labels import recorded_labels
+from cellwall.runtime.label_store import recorded_labels
 
 _MAX_FRAME_BYTES = 256 * 1024 * 1024
 

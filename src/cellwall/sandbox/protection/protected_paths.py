@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from cellwall.core.errors import WorkspaceError
+from cellwall.core.instruction_imports import MAX_BYTES, all_imports, may_be_new
 from cellwall.core.protected_names import (
     GIT_LAYOUT,
     NameTreatment,
     Protection,
+    build_files,
     completes_git_layout,
     fold,
     is_git_by_name,
@@ -34,8 +36,11 @@ from cellwall.sandbox.files.descriptors import (
 )
 from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep, parents_of
 from cellwall.sandbox.protection import git_files
+from cellwall.sandbox.protection.certificates import is_certificates
 
 _CONFIGS = frozenset({"config", "config.worktree"})
+_MAX_AGENT_ENTRIES = 1000
+"""Names in one settings folder of an agent, whose texts are searched for imports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +148,16 @@ class GitDirs:
         )
 
 
-def protection_for(extra_names: Iterable[str], *, dangerously_expose: bool) -> Protection:
+def protection_for(
+    extra_names: Iterable[str], *, protects_build_files: bool = False, dangerously_expose: bool
+) -> Protection:
     """The protection of a configuration: built-in and extra names, or none at all."""
-    return Protection(()) if dangerously_expose else load().with_extra(extra_names)
+    if dangerously_expose:
+        return Protection(())
+    names = load()
+    if protects_build_files:
+        names = Protection((*names.entries, *build_files().entries))
+    return names.with_extra(extra_names)
 
 
 def access_check_for(protection: Protection, root: Root | None = None) -> AccessCheck:
@@ -271,10 +283,12 @@ def scan(
 
 
 def indirect_paths(root: Root, protected: Iterable[ProtectedPath]) -> dict[str, bool]:
-    """Paths that git configurations name as hooks or programs, and targets of links to
-    instructions: the host runs or obeys what code writes there. Some may not exist yet. The value
-    says whether the path is a directory of hooks."""
+    """Paths that git configurations name as hooks or programs, targets of links to instructions,
+    and files that instructions import: the host runs or obeys what code writes there. Some may not
+    exist yet. The value says whether the path is a directory of hooks."""
     paths = git_files.programs_around(root)
+    protected = tuple(protected)
+    paths |= dict.fromkeys(instruction_imports(root, protected), False)
     for item in protected:
         above, _, name = item.path.rpartition("/")
         if item.target:
@@ -292,7 +306,13 @@ def indirect_paths(root: Root, protected: Iterable[ProtectedPath]) -> dict[str, 
 
 
 def instruction_targets(root: Root, protected: Iterable[ProtectedPath]) -> frozenset[str]:
-    """The targets of symlinks with names of instructions: agents obey that text as well."""
+    """The targets of symlinks with names of instructions, and the files that instructions import:
+    agents obey that text as well."""
+    protected = tuple(protected)
+    return _link_targets(root, protected) | frozenset(instruction_imports(root, protected))
+
+
+def _link_targets(root: Root, protected: Iterable[ProtectedPath]) -> frozenset[str]:
     links = (item for item in protected if item.is_symlink and _is_instruction(item.path))
     places: set[str] = set()
     for item in links:
@@ -301,6 +321,44 @@ def instruction_targets(root: Root, protected: Iterable[ProtectedPath]) -> froze
                 root, item.path.rpartition("/")[0], os.readlink(name, dir_fd=parent)
             )
     return frozenset(places)
+
+
+def instruction_imports(root: Root, protected: Iterable[ProtectedPath]) -> tuple[str, ...]:
+    """The files below the root that instructions import by a name in their text (SKL-1)."""
+    protected = tuple(protected)
+    files = [item.path for item in protected if not item.is_dir and _is_instruction(item.path)]
+    for item in protected:
+        if item.is_dir and item.treatment is NameTreatment.READ_ONLY and _is_agents(item.path):
+            files += _texts_in(root, item.path)
+    files += sorted(_link_targets(root, protected))
+    return all_imports(files, lambda path: _beginning(root, path)) if files else ()
+
+
+def _texts_in(root: Root, folder: str) -> list[str]:
+    steps = root.walk(
+        folder, max_entries=_MAX_AGENT_ENTRIES, on_locked=_ignore, on_overflow=_ignore
+    )
+    return [step.path for step in steps if may_be_new(step.path)]
+
+
+def _ignore(_path: str) -> None:
+    """What is not looked at imports nothing that is known."""
+
+
+def _beginning(root: Root, path: str) -> bytes | None:
+    """The beginning of a regular file; None where there is none."""
+    with (
+        suppress(OSError, WorkspaceError),
+        root.parent(path) as (parent, name),
+        closing_fd(os.open(name, OPEN_NODE, dir_fd=parent)) as node,
+        closing_fd(open_regular(node)) as fd,
+    ):
+        return read_at_most(fd, MAX_BYTES)
+    return None
+
+
+def _is_agents(path: str) -> bool:
+    return not load().groups_of(path).isdisjoint(("instruction", "agent"))
 
 
 def _is_instruction(path: str) -> bool:
@@ -332,47 +390,4 @@ def _as_found(step: WalkStep, treatment: NameTreatment) -> ProtectedPath:
         target = os.readlink(step.name, dir_fd=step.dir_fd)
     return ProtectedPath(
         step.path, treatment, stat.S_ISDIR(mode), is_link, step.directory_id, target
-    )
-
-
-_MAX_CERTIFICATE_BYTES = 4 * 1024 * 1024
-_PEM_BOUNDARY = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
-_PUBLIC_LABELS = frozenset(
-    (
-        *(b"CERTIFICATE", b"TRUSTED CERTIFICATE", b"X509 CERTIFICATE", b"CERTIFICATE REQUEST"),
-        *(b"X509 CRL", b"PUBLIC KEY", b"RSA PUBLIC KEY", b"DH PARAMETERS", b"EC PARAMETERS"),
-    )
-)
-"""Labels of RFC 7468 and OpenSSL for public content."""
-
-
-def is_certificates(dir_fd: int, name: str) -> bool:
-    """Whether a name is a regular file with certificates only, which are no secret (FS-4).
-
-    Every HTTPS client reads such a bundle. Private keys have the same file names, so the content
-    decides; a file that cannot be read completely, or holds any other block, counts as a key.
-    """
-    try:
-        with (
-            closing_fd(os.open(name, OPEN_NODE, dir_fd=dir_fd)) as node,
-            closing_fd(open_regular(node)) as fd,
-        ):
-            data = read_at_most(fd, _MAX_CERTIFICATE_BYTES + 1)
-    except OSError:
-        return False
-    return len(data) <= _MAX_CERTIFICATE_BYTES and is_public_text(data)
-
-
-def is_public_text(data: bytes) -> bool:
-    """Whether every PEM block is public, each opened and closed, and no key is mentioned."""
-    marks = _PEM_BOUNDARY.findall(data)
-    begun = [label for word, label in marks if word == b"BEGIN"]
-    ended = [label for word, label in marks if word == b"END"]
-    return (
-        bool(begun)
-        and begun == ended
-        and _PUBLIC_LABELS.issuperset(begun)
-        # Other spellings, or truncated: `---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----`.
-        and data.upper().count(b"BEGIN ") == len(begun)
-        and b"PRIVATE" not in data.upper().replace(b"PRIVATE KEY USAGE", b"")
     )

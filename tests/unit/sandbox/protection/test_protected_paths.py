@@ -15,11 +15,11 @@ from cellwall.core.protected_names import NameTreatment, Placeholder, Protection
 from cellwall.core.types import WorkspaceMode
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.root import Root
+from cellwall.sandbox.protection.certificates import is_public_text
 from cellwall.sandbox.protection.host_directory import covers_for
 from cellwall.sandbox.protection.protected_paths import (
     ProtectedPath,
     access_check_for,
-    is_public_text,
     scan,
 )
 
