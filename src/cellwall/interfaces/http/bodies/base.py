@@ -46,7 +46,8 @@ class ErrorResponse(BaseModel):
 _CONTENT = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}}
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorResponse, "description": "The request is malformed."}  # names the schema
-} | {
+}
+ERRORS |= {
     status: {"content": _CONTENT, "description": text}
     for status, text in {
         401: "No valid access token came with the request.",
