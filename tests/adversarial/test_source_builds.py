@@ -30,7 +30,8 @@ from cellwall.core.packages import parse_install
 from cellwall.core.types import Action
 from cellwall.runtime import source_builds
 from cellwall.runtime.approvals import CallbackApprover
-from cellwall.runtime.wiring import open_app, principal
+from cellwall.runtime.home import local_principal
+from cellwall.runtime.wiring import open_app
 from cellwall.sandbox.linux.cell_search import find_cells
 from cellwall.sandbox.run_ledger import cell_tag
 from conftest import audit_records
@@ -205,7 +206,7 @@ def build(config, *names, answer=None):
     try:
         operation = replace(parse_install("pypi", names), only_build=True)
         limits = replace(app.limits, wall_s=120.0, cpu_s=120.0)
-        action = Action(principal=principal("cli"), operation=operation, limits=limits)
+        action = Action(principal=local_principal("cli"), operation=operation, limits=limits)
         return anyio.run(partial(app.runtime.perform, action, ask=ask))
     finally:
         app.close()
@@ -292,7 +293,7 @@ def test_a_build_that_is_an_attack_leaves_no_wheel(kinds, configure, registries,
 @ONLY_COLD
 @pytest.mark.requirement("OBS-3")
 def test_an_emergency_stop_ends_a_build(configure, state_home):
-    config, switch = configure(ALLOWED), EmergencyStop.configured(principal("cli"))
+    config, switch = configure(ALLOWED), EmergencyStop.configured(local_principal("cli"))
 
     def is_building():
         found = find_cells(f"{state_home}/runs", cell_tag(f"{state_home}/runs"))
@@ -403,7 +404,7 @@ def test_package_managers_in_a_sandbox_get_the_wheel_and_never_the_source(config
 @ONLY_COLD
 @pytest.mark.requirement("PKG-4", "PKG-5")
 def test_a_lock_and_a_template_name_the_wheels_that_were_built(config, registries, state_home):
-    lock = PackageLocks(principal("cli"), config=config).resolve(
+    lock = PackageLocks(local_principal("cli"), config=config).resolve(
         Ecosystem.PYPI, ["deep-zebra"], on_progress=print
     )
     assert [each.name for each in lock.packages] == ["deep-zebra", "leaf-zebra"]
@@ -413,7 +414,7 @@ def test_a_lock_and_a_template_name_the_wheels_that_were_built(config, registrie
     # The bytes are gone: the template of the lock builds the same wheels again.
     shutil.rmtree(Path(state_home, "packages"))
     made = Templates(config=config).build(
-        "zoo", principal=principal("cli"), on_progress=print, lock=lock.content
+        "zoo", principal=local_principal("cli"), on_progress=print, lock=lock.content
     )
     assert made.packages == (("deep-zebra", "1.0"), ("leaf-zebra", "1.0"))
     assert {"deep_zebra.py", "leaf_zebra.py"} <= set(os.listdir(made.path))
