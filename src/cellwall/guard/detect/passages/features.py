@@ -160,7 +160,7 @@ def _lexicon() -> _Lexicon:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class TextPassage:
     """One passage, with what it says by itself."""
 
     start: int
@@ -187,7 +187,9 @@ def present_phrases(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(each for each in _lexicon().phrases if each[0] in low)
 
 
-def read_passage(text: str, start: int, end: int, phrases: Sequence[tuple[str, str]]) -> Passage:
+def read_passage(
+    text: str, start: int, end: int, phrases: Sequence[tuple[str, str]]
+) -> TextPassage:
     """The words, targets and form of one passage."""
     plain = text[start:end]
     low = plain.lower()
@@ -211,7 +213,7 @@ def read_passage(text: str, start: int, end: int, phrases: Sequence[tuple[str, s
     if _GATE.isdisjoint(traits):  # it only counts for others, by these
         traits.update(name for name in _COUNTED_FORMS if _FORMS[name].search(plain))
         script = "latin" if plain.isascii() else _script([each for each in plain if each.isalpha()])
-        return Passage(start, end, frozenset(traits), script)
+        return TextPassage(start, end, frozenset(traits), script)
     traits.update(name for name, form in _TARGETS.items() if form.search(plain))
     traits.update(name for name, form in _FORMS.items() if form.search(plain))
     letters = [letter for letter in plain if letter.isalpha()]
@@ -221,7 +223,7 @@ def read_passage(text: str, start: int, end: int, phrases: Sequence[tuple[str, s
     script = "latin" if plain.isascii() or not letters else _script(letters)
     inner = plain.strip()
     begin = start + plain.index(inner) if inner else start
-    return Passage(begin, begin + len(inner) if inner else end, frozenset(traits), script)
+    return TextPassage(begin, begin + len(inner) if inner else end, frozenset(traits), script)
 
 
 def _script(letters: Sequence[str]) -> str:
@@ -241,7 +243,7 @@ def _script(letters: Sequence[str]) -> str:
     return max(counts, key=lambda name: counts[name], default="latin")
 
 
-def passes_gate(passage: Passage) -> bool:
+def passes_gate(passage: TextPassage) -> bool:
     """Whether a passage has anything that an instruction to a model has."""
     return not _GATE.isdisjoint(passage.traits)
 
@@ -255,7 +257,7 @@ class Surroundings:
     count: int
 
 
-def read_surroundings(passages: Sequence[Passage]) -> Surroundings:
+def read_surroundings(passages: Sequence[TextPassage]) -> Surroundings:
     """What the passages of a text have in common."""
     count = len(passages)
     orders = sum("order" in each.traits for each in passages)
@@ -314,7 +316,7 @@ _CARRIED = (
 )
 
 
-def describe(passages: Sequence[Passage], number: int, text: Surroundings) -> Iterator[str]:
+def describe(passages: Sequence[TextPassage], number: int, text: Surroundings) -> Iterator[str]:
     """Names of the features of one passage."""
     passage = passages[number]
     traits = set(passage.traits)
@@ -339,7 +341,7 @@ def describe(passages: Sequence[Passage], number: int, text: Surroundings) -> It
     yield from (f"{name} by {other}" for name in paired for other in beside)
 
 
-def read(text: str) -> tuple[list[Passage], Surroundings]:
+def read(text: str) -> tuple[list[TextPassage], Surroundings]:
     """The passages of a text, and what the text adds to each."""
     phrases = present_phrases(text)
     passages = [read_passage(text, start, end, phrases) for start, end in split_passages(text)]
@@ -363,6 +365,6 @@ def cues() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*words, *phrases)))
 
 
-def candidates(passages: Iterable[Passage]) -> list[int]:
+def candidates(passages: Iterable[TextPassage]) -> list[int]:
     """Numbers of the passages that pass the gate."""
     return [number for number, each in enumerate(passages) if passes_gate(each)]

@@ -16,7 +16,7 @@ from importlib import resources
 
 from cellwall.core.errors import CellwallError
 from cellwall.guard.detect.passages.features import (
-    Passage,
+    TextPassage,
     candidates,
     cues,
     describe,
@@ -156,7 +156,7 @@ def _cue_index() -> WordIndex:
     return WordIndex([cue.encode() for cue in cues()])
 
 
-def _hit(passage: Passage, score: float, known: PassageModel, offset: int) -> Hit:
+def _hit(passage: TextPassage, score: float, known: PassageModel, offset: int) -> Hit:
     is_certain, is_likely = score >= known.certain, score >= known.likely
     return Hit(
         category="instruction",
