@@ -45,14 +45,14 @@ class Bubblewrap(CommandPeer):
 
 class BubblewrapStrict(Bubblewrap):
     name = "bubblewrap-strict"
-    limits = frozenset({"disk_bytes"})
+    limits = frozenset({"tmp_bytes"})
     settings = (
         "--unshare-all --new-session --clearenv --disable-userns --cap-drop ALL, "
         "/tmp with --size; no seccomp filter, since bubblewrap brings none"
     )
 
     def options(self, job: Job) -> list[str]:
-        size = ["--size", str(int(job.limits["disk_bytes"]))] if "disk_bytes" in job.limits else []
+        size = ["--size", str(int(job.limits["tmp_bytes"]))] if "tmp_bytes" in job.limits else []
         words = ["--unshare-all", "--unshare-user", "--disable-userns", "--new-session"]
         words += ["--clearenv", "--setenv", "PATH", "/usr/bin:/bin", "--cap-drop", "ALL"]
         return [*words, *size, "--tmpfs", "/tmp"]

@@ -80,7 +80,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _run(request: Request) -> Reply:
-    workspace = f"{request['workspace']}:rw" if request["workspace"] else None
+    workspace = f"{request['workspace']}:rw" if request["needs_workspace"] else None
     limits = {"wall_s": request["timeout_s"], **request["limits"]}
     options = {"workspace": workspace, "limits": limits}
     if request["python"]:

@@ -75,14 +75,14 @@ class Docker(CommandPeer):
 
 class DockerStrict(Docker):
     name = "docker-strict"
-    limits = frozenset({*Docker.limits, "disk_bytes"})
+    limits = frozenset({*Docker.limits, "tmp_bytes"})
     settings = (
         "--network none --read-only --cap-drop ALL --security-opt no-new-privileges "
         "--user UID:GID --tmpfs /tmp --ipc private"
     )
 
     def options(self, job: Job) -> list[str]:
-        size = int(job.limits.get("disk_bytes", 64 << 20))
+        size = int(job.limits.get("tmp_bytes", 64 << 20))
         return [
             *("--network", "none", "--read-only", "--cap-drop", "ALL", "--ipc", "private"),
             *("--security-opt", "no-new-privileges", "--user", f"{os.getuid()}:{os.getgid()}"),

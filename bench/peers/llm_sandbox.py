@@ -49,9 +49,7 @@ def _run(request: Request) -> Reply:
     from llm_sandbox.exceptions import SandboxTimeoutError  # noqa: PLC0415
 
     limits = request["limits"]
-    volumes = ["/usr:/usr:ro"]
-    if request["workspace"]:
-        volumes.append(f"{request['workspace']}:/workspace")
+    volumes = ["/usr:/usr:ro", f"{request['workspace']}:/workspace"]
     configs: dict[str, object] = {"volumes": volumes}
     if _IS_STRICT:
         configs |= {

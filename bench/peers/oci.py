@@ -20,7 +20,7 @@ _RLIMITS = {
     "file_size_bytes": "RLIMIT_FSIZE",
     "open_files": "RLIMIT_NOFILE",
 }
-RLIMITED = frozenset({*_RLIMITS, "disk_bytes"})
+RLIMITED = frozenset({*_RLIMITS, "tmp_bytes"})
 WORKSPACE = "/workspace"
 
 
@@ -28,6 +28,8 @@ def make_root(path: str) -> None:
     """Directories, links and the accounts of an empty root; /usr is mounted on it later."""
     for name in _DIRECTORIES:
         os.makedirs(os.path.join(path, name), exist_ok=True)
+    for name in ("tmp", "workspace"):  # an engine gives a tmpfs the mode of the directory below it
+        os.chmod(os.path.join(path, name), 0o1777)
     for name, target in _LINKS.items():
         if not os.path.lexists(os.path.join(path, name)):
             os.symlink(target, os.path.join(path, name))
@@ -39,7 +41,7 @@ def make_bundle(folder: str, base: Mapping[str, Any], job: Job) -> None:
     """A bundle for one container, from the runtime's own default specification."""
     root = os.path.join(folder, "rootfs")
     make_root(root)
-    size = int(job.limits.get("disk_bytes", 64 << 20))
+    size = int(job.limits.get("tmp_bytes", 64 << 20))
     mounts = [
         *(mount for mount in base["mounts"] if mount["destination"] != "/tmp"),
         _bind("/usr", "/usr", "ro"),

@@ -69,7 +69,8 @@ class ResidentPeer(Peer):
         request = {
             "argv": list(job.argv) or job.command(self.inside(job)),
             "python": job.python,
-            "workspace": job.workspace if job.needs_workspace else "",
+            "workspace": job.workspace,
+            "needs_workspace": job.needs_workspace,
             "limits": dict(job.limits),
             "timeout_s": timeout_s,
         }

@@ -8,7 +8,7 @@ from peers.resident import ResidentPeer
 from peers.resident_server import Reply, Request, reply, serve
 
 _READABLE = ("/usr", "/lib", "/lib64", "/bin", "/etc", "/proc", "/dev")
-_STRICT_READABLE = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/proc/self", "/dev/null")
+_STRICT_READABLE = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/proc/self")
 _LIMITS = {
     "memory_bytes": "max_memory",
     "processes": "max_processes",
@@ -23,7 +23,7 @@ class Sandlock(ResidentPeer):
     limits = frozenset({*_LIMITS, "wall_s"})
     settings = (
         "as in its README: fs_readable=[/usr, /lib, /lib64, /bin, /etc, /proc, /dev], "
-        "fs_writable=[/tmp, WORKSPACE]; no network, since none is allowed"
+        "fs_writable=[/tmp, /dev/null, WORKSPACE]; no network, since none is allowed"
     )
 
 
@@ -41,7 +41,7 @@ def _run(request: Request) -> Reply:
     strict = {"clean_env": True, "no_coredump": True} if _IS_STRICT else {}
     sandbox = Sandbox(
         fs_readable=[*(_STRICT_READABLE if _IS_STRICT else _READABLE)],
-        fs_writable=[*(() if _IS_STRICT else ("/tmp",)), request["workspace"]],
+        fs_writable=[*(() if _IS_STRICT else ("/tmp",)), "/dev/null", request["workspace"]],
         cwd=request["workspace"],
         **{
             _LIMITS[name]: int(value)

@@ -22,7 +22,7 @@ from peers.deno import Deno
 from peers.deno_trials import DENO_KEYS
 from peers.figures import count_verdicts, gone_through, ratio, summary
 from peers.job import Ended, Job, Place
-from peers.limit_trials import try_limit
+from peers.limit_trials import observe, try_limit
 from peers.processes import run_bounded
 from peers.registry import NAMES, PRODUCTS
 from peers.runc import Runsc
@@ -171,6 +171,22 @@ def test_a_peer_of_the_registries_is_measured_and_attacked(product):
         assert ratio(found["times"], name, "print") > 0
         counts = count_verdicts(found["attacks"][name])
         assert counts["files"]["held"] + counts["files"]["through"] > 10
+
+
+@pytest.mark.parametrize(
+    ("ended", "is_endless", "kind"),
+    [
+        (Ended(0, b"PEERS-TOOK-IT\n"), False, "through"),
+        (Ended(None, b"PEERS-TOOK-IT\n"), False, "through"),  # its children run on
+        (Ended(0, b"PEERS-TOOK-IT\n", b"", "output"), False, "refused"),
+        (Ended(None), False, "refused"),  # threads that wait for those that could not start
+        (Ended(None), True, "through"),
+        (Ended(-9), True, "refused"),
+        (Ended(0), False, "refused"),
+    ],
+)
+def test_code_took_too_much_only_if_it_got_to_its_end(ended, is_endless, kind):
+    assert observe(ended, is_endless=is_endless, within_s=1.0).kind == kind
 
 
 def test_every_product_is_described_and_no_other():
