@@ -91,7 +91,11 @@ def times_table(found: Mapping[str, Any]) -> str:
             continue
         cells = [_ratio_text(times, name, work) for work in _WORKS]
         throughput = found["throughput"].get(name)
-        share = f"{throughput['per_s'] / throughput['bare_per_s']:.2f}x" if throughput else "1x"
+        share = (
+            f"{throughput['per_s'] / throughput['bare_per_s']:.2f}x"
+            if throughput
+            else ("1x" if name == "bare" else "failed")
+        )
         rows.append(f"| {name} | {' | '.join(cells)} | {share} |")
     return "\n".join(rows)
 

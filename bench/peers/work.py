@@ -109,8 +109,7 @@ def measure_times(
     every = {}
     for peer in peers:
         slowest_s = 0.0
-        for name in times[peer.name]:
-            perform(peer, WORKS[name], spaces[peer.name])  # caches, imports, prepared cells
+        for name in times[peer.name]:  # `check_work` has filled caches and imported before
             slowest_s = max(slowest_s, perform(peer, WORKS[name], spaces[peer.name]))
         every[peer.name] = next((count for bound, count in _SLOW if slowest_s > bound), 1)
     for number in range(rounds):
@@ -118,9 +117,12 @@ def measure_times(
         for name, work in WORKS.items():
             for peer in peers:
                 if name in times[peer.name] and number % every[peer.name] == 0:
-                    times[peer.name][name].append(perform(peer, work, spaces[peer.name]))
+                    try:
+                        times[peer.name][name].append(perform(peer, work, spaces[peer.name]))
+                    except WorkFailed as failure:  # one run of many, which has no time
+                        tell(f"failed: {failure}")
     return {
-        peer: {name: summary(taken) for name, taken in works.items()}
+        peer: {name: summary(taken) for name, taken in works.items() if taken}
         for peer, works in times.items()
     }
 
@@ -135,7 +137,11 @@ def measure_throughput(
     for peer in peers:
         if peer is not bare:
             tell(f"throughput of {peer.name}")
-            figure = _per_second(peer, folder)
+            try:
+                figure = _per_second(peer, folder)
+            except WorkFailed as failure:
+                tell(f"failed: {failure}")
+                continue
             after = _per_second(bare, folder)
             around = round((before + after) / 2, 1)
             found[peer.name] = {"per_s": round(figure, 1), "bare_per_s": around}
