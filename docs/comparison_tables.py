@@ -12,7 +12,7 @@ from typing import Any
 _BENCH = Path(__file__).resolve().parents[1] / "bench"
 sys.path.insert(0, str(_BENCH))
 
-from peers.figures import count_verdicts, gone_through, ratio  # noqa: E402  # found by the path above
+from peers.figures import count_verdicts, ratio  # noqa: E402  # found by the path above
 
 _WORKS = {
     "true": "`true`",
@@ -134,25 +134,24 @@ def through_list(found: Mapping[str, Any]) -> str:
     """The names of the attacks that went through."""
     lines = []
     for name, _ in _peers(found):
-        verdicts = found["attacks"].get(name, {})
-        by_layer = gone_through(verdicts)
-        if not by_layer:
+        through = {
+            layer: by_verdict["through"]
+            for layer, by_verdict in found["attacks"].get(name, {}).items()
+            if by_verdict["through"]
+        }
+        if not through:
             lines += [f"- **{name}**: none."]
             continue
         lines.append(f"- **{name}**")
         for layer in _LAYERS:
-            if layer in by_layer:
-                names = ", ".join(f"`{each}`" for each in by_layer[layer])
-                lines.append(f"    - {layer}: {names}{_without_setting(verdicts, layer)}")
+            if layer in through:
+                names = ", ".join(f"`{each}`" for each in through[layer])
+                lines.append(f"    - {layer}: {names}{_without_setting(through[layer])}")
     return "\n".join(lines)
 
 
-def _without_setting(verdicts: Mapping[str, Mapping[str, str]], layer: str) -> str:
-    if layer != "limits":
-        return ""
-    count = sum(
-        entry["layer"] == layer and entry["reason"] == _NO_SETTING for entry in verdicts.values()
-    )
+def _without_setting(reasons: Mapping[str, str]) -> str:
+    count = sum(reason == _NO_SETTING for reason in reasons.values())
     return f" ({count} without a setting)" if count else ""
 
 

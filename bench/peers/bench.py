@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from peers import install
-from peers.figures import count_verdicts, ratio
+from peers.figures import as_lines, count_verdicts, ratio
 from peers.host import SCRATCH, User, prepared
 from peers.job import Place
+from peers.registry import NAMES
 from peers.resident import BENCH
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -76,7 +77,8 @@ def _record(found: dict[str, Any]) -> None:
         kept[name] = {**kept[name], **value} if is_partial and name != "host" else value
     for name in found["peers"]:
         kept["missing"].pop(name, None)
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+    kept["peers"] = {name: kept["peers"][name] for name in NAMES if name in kept["peers"]}
+    RESULTS.write_text(as_lines(kept), "utf-8")
     print(f"peers: wrote {RESULTS}; `./dev docs` renews the page", file=sys.stderr)
 
 

@@ -24,7 +24,10 @@ class CellwallCold(ResidentPeer):
     product = "cellwall"
     module = "cellwall_sdk"
     limits = frozenset(LIMIT_NAMES)
-    settings = "run_command and run_code; default profile, dangerously_without_cgroup"
+    settings = (
+        "run_command and run_code; default profile, dangerously_without_cgroup; work and limits in "
+        "a private workspace, which is the default, attacks on files in a directory given as `:rw`"
+    )
     path: ClassVar[str] = "cold"
 
     def inside(self, job: Job) -> str:
@@ -51,12 +54,18 @@ class CellwallWarm(CellwallCold):
     path = "warm"
 
 
+class CellwallDirectory(CellwallWarm):
+    name = "cellwall-directory"
+    settings = "the same, warm, and everything in a directory of the host given as `:rw`"
+    is_in_directory = True
+
+
 class CellwallRoot(CellwallCold):
     """The same as root, with cgroups; started by the bench, since the worker is another user."""
 
     name = "cellwall-root"
     runs_as = "root's process; code runs as an unprivileged user of its own"
-    settings = "run_command and run_code; default profile, warm, with cgroups"
+    settings = "the same, warm, with cgroups"
 
     def version(self) -> str:
         if not os.path.exists(self.place.state(f"{self.name}.sock")):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 VERDICTS = ("held", "through", "n/a")
+Grouped: TypeAlias = dict[str, dict[str, dict[str, str]]]
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
@@ -29,19 +31,28 @@ def ratio(times: Mapping[str, Any], peer: str, work: str, figure: str = "p50_ms"
         return None
 
 
-def count_verdicts(verdicts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, int]]:
-    """By layer: how many attacks were held, went through, or were not applicable."""
-    counts: dict[str, dict[str, int]] = {}
-    for entry in verdicts.values():
-        layer = counts.setdefault(entry["layer"], dict.fromkeys(VERDICTS, 0))
-        layer[entry["verdict"]] += 1
-    return counts
-
-
-def gone_through(verdicts: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
-    """By layer: the names of the attacks that went through."""
-    names: dict[str, list[str]] = {}
+def grouped(verdicts: Mapping[str, Mapping[str, str]]) -> Grouped:
+    """By layer and verdict: the names, with the reason of each that was not held."""
+    found: Grouped = {}
     for attack, entry in sorted(verdicts.items()):
-        if entry["verdict"] == "through":
-            names.setdefault(entry["layer"], []).append(attack.partition("/")[2])
-    return names
+        layer = found.setdefault(entry["layer"], {verdict: {} for verdict in VERDICTS})
+        reason = "" if entry["verdict"] == "held" else entry["reason"]
+        layer[entry["verdict"]][attack.partition("/")[2]] = reason
+    return found
+
+
+def count_verdicts(verdicts: Grouped) -> dict[str, dict[str, int]]:
+    """By layer: how many attacks were held, went through, or were not applicable."""
+    return {
+        layer: {verdict: len(names) for verdict, names in by_verdict.items()}
+        for layer, by_verdict in verdicts.items()
+    }
+
+
+def as_lines(found: Mapping[str, Any]) -> str:
+    """JSON with a line for each entry of the second level, so that a diff shows what changed."""
+    parts = []
+    for name, value in found.items():
+        entries = [f"  {json.dumps(key)}: {json.dumps(each)}" for key, each in value.items()]
+        parts.append(f" {json.dumps(name)}: {{\n" + ",\n".join(entries) + "\n }")
+    return "{\n" + ",\n".join(parts) + "\n}\n"

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from cellwall.redteam.attack import NOT_TRIED, Attack, AttackVerdict, Observation, judge
 from peers.attack_choice import KEY_OF_SSH, Choice
 from peers.deno_trials import DENO_KEYS, run_deno
+from peers.figures import Grouped, grouped
 from peers.limit_trials import is_offered, try_limit
 from peers.peer import Peer
 from peers.trials import Observations, Trials
 
-Verdicts = dict[str, dict[str, str]]
 _OWN_KERNEL = "answered by the sandbox's own kernel, not by that of the host"
 _OTHER_LANGUAGE = "no such program can run inside"
 _NO_SETTING = "no setting for this limit"
@@ -52,10 +52,10 @@ class Judging:
             for program, found in self._controls.items()
         }
 
-    def verdicts(self, peer: Peer) -> Verdicts:
-        """The verdict, the column and the reason of each attack, by its id."""
+    def verdicts(self, peer: Peer) -> Grouped:
+        """The verdict and the reason of each attack, by column."""
         attempts, controls = self._attempts(peer)
-        found: Verdicts = {}
+        found: dict[str, dict[str, str]] = {}
         for choice in self._choices:
             attack = choice.attack
             if attack.layer == "limits":
@@ -65,7 +65,7 @@ class Judging:
                 control = controls.get(attack.id, NOT_TRIED)
                 entry = verdict_of(peer, choice, control=control, attempt=attempt)
             found[attack.id] = {"layer": choice.layer, **entry}
-        return found
+        return grouped(found)
 
     def _attempts(self, peer: Peer) -> tuple[Observations, Observations]:
         attempts: Observations = {}

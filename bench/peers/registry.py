@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peers.bare import Bare
 from peers.bubblewrap import Bubblewrap, BubblewrapStrict
-from peers.cellwall_sdk import CellwallCold, CellwallRoot, CellwallWarm
+from peers.cellwall_sdk import CellwallCold, CellwallDirectory, CellwallRoot, CellwallWarm
 from peers.codex import Codex, CodexStrict
 from peers.deno import Deno
 from peers.docker import Docker, DockerStrict
@@ -21,6 +21,7 @@ _CLASSES: tuple[type[Peer], ...] = (
     Bare,
     CellwallCold,
     CellwallWarm,
+    CellwallDirectory,
     CellwallRoot,
     Bubblewrap,
     BubblewrapStrict,

@@ -25,6 +25,8 @@ class ResidentPeer(Peer):
     module: ClassVar[str]
     """The module below `peers` that serves, run by the interpreter of `python`."""
 
+    is_in_directory: ClassVar[bool] = False
+    """Whether code gets the directory of the host also where a private one would do."""
     choice: ClassVar[str] = "default"
     """The settings, as the module knows them."""
 
@@ -70,7 +72,7 @@ class ResidentPeer(Peer):
             "argv": list(job.argv) or job.command(self.inside(job)),
             "python": job.python,
             "workspace": job.workspace,
-            "needs_workspace": job.needs_workspace,
+            "needs_workspace": job.needs_workspace or self.is_in_directory,
             "limits": dict(job.limits),
             "timeout_s": timeout_s,
         }

@@ -37,6 +37,7 @@ class Work:
             argv=self.argv,
             python=self.python,
             javascript=self.javascript,
+            needs_workspace=False,
         )
 
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from peers.attack_choice import chosen
 from peers.bare import Bare, BareNamespaces
+from peers.figures import Grouped
 from peers.install import read_failures
 from peers.job import Place
-from peers.judging import Judging, Verdicts
+from peers.judging import Judging
 from peers.peer import Peer, PeerMissing
 from peers.registry import peers
 from peers.trials import Trials
@@ -112,7 +113,7 @@ def _attack(place: Place, usable: list[Peer], folder: str) -> tuple[dict[str, in
     return controls, attacks
 
 
-def _judge(judging: Judging, peer: Peer) -> Verdicts:
+def _judge(judging: Judging, peer: Peer) -> Grouped:
     began = time.monotonic()
     verdicts = judging.verdicts(peer)
     tell(f"attacks on {peer.name} took {time.monotonic() - began:.0f} s")

@@ -20,7 +20,7 @@ from peers.bare import Bare
 from peers.bubblewrap import BubblewrapStrict
 from peers.deno import Deno
 from peers.deno_trials import DENO_KEYS
-from peers.figures import count_verdicts, gone_through, ratio, summary
+from peers.figures import as_lines, count_verdicts, grouped, ratio, summary
 from peers.job import Ended, Job, Place
 from peers.limit_trials import observe, try_limit
 from peers.processes import run_bounded
@@ -66,15 +66,20 @@ def test_a_ratio_is_over_the_bare_median_of_the_same_work():
 
 def test_verdicts_are_counted_by_layer_and_those_through_are_named():
     verdicts = {
-        "files/a": {"layer": "files", "verdict": "through", "reason": ""},
-        "files/b": {"layer": "files", "verdict": "held", "reason": ""},
-        "isolation/c": {"layer": "system calls", "verdict": "n/a", "reason": ""},
+        "files/a": {"layer": "files", "verdict": "through", "reason": "why"},
+        "files/b": {"layer": "files", "verdict": "held", "reason": "EPERM"},
+        "isolation/c": {"layer": "system calls", "verdict": "n/a", "reason": "lacks"},
     }
-    assert count_verdicts(verdicts) == {
+    found = grouped(verdicts)
+    assert found == {
+        "files": {"held": {"b": ""}, "through": {"a": "why"}, "n/a": {}},
+        "system calls": {"held": {}, "through": {}, "n/a": {"c": "lacks"}},
+    }
+    assert count_verdicts(found) == {
         "files": {"held": 1, "through": 1, "n/a": 0},
         "system calls": {"held": 0, "through": 0, "n/a": 1},
     }
-    assert gone_through(verdicts) == {"files": ["a"]}
+    assert json.loads(as_lines({"attacks": found, "host": {}})) == {"attacks": found, "host": {}}
 
 
 @pytest.mark.parametrize(
@@ -203,4 +208,4 @@ def test_the_stored_run_has_times_and_verdicts_for_each_peer_or_a_reason():
     assert names | set(found["missing"]) == set(NAMES)
     assert set(found["times"]) == set(found["attacks"]) == names
     for verdicts in found["attacks"].values():
-        assert {entry["layer"] for entry in verdicts.values()} == set(attack_choice.LAYERS)
+        assert set(verdicts) == set(attack_choice.LAYERS)
