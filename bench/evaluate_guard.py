@@ -21,8 +21,8 @@ from evaluation import Evaluation, Judgement, measure, rows
 
 from cellwall.core.errors import BadInput, CellwallError, ConfigError
 from cellwall.core.showing import one_line
-from cellwall.guard.report import Kind, Treatment
-from cellwall.guard.service import Guard
+from cellwall.guard.report import Kind, TextTreatment
+from cellwall.guard.service import GuardService
 from cellwall.runtime.guarding import guard_for
 
 _FORMATS = {".png": "png", ".svg": "svg"}
@@ -56,12 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def evaluate(guard: Guard, lines: Iterable[str], *, kind: Kind) -> Evaluation:
+def evaluate(guard: GuardService, lines: Iterable[str], *, kind: Kind) -> Evaluation:
     """Scan every row with the guard's own settings."""
 
     def judge(text: str) -> Judgement:
         report = guard.scanner.scan(text, kind=kind)
-        return Judgement(report.score, report.verdict.rank >= Treatment.NEUTRALISE.rank)
+        return Judgement(report.score, report.verdict.rank >= TextTreatment.NEUTRALISE.rank)
 
     result = measure(rows(lines), judge)
     if not result.attacks and not result.clean:

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from cellwall.core.files import FileOperation
-from cellwall.core.labels import NO_LABELS, LabelsPort
+from cellwall.core.labels import MAX_SOURCES, NO_LABELS, LabelsPort
 from cellwall.core.types import (
     Action,
     Principal,
@@ -22,7 +22,8 @@ from cellwall.core.types import (
     WorkspaceRequest,
     new_id,
 )
-from cellwall.runtime.wiring import App, open_app
+from cellwall.runtime.app import App
+from cellwall.runtime.wiring import open_app
 
 _WHO = Principal("bench", "sdk")
 _AT_ONCE = 200
@@ -62,7 +63,22 @@ def _alone(app: App, directory: str, rounds: int) -> dict[str, float]:
             ]
         figures[f"{name}_first_us"] = round(first_s * 1e6, 1)
         figures[f"{name}_us"] = round(statistics.median(again) * 1e6, 2)
+    figures["new_source_us"] = round(_new_sources(app, plain) * 1e6, 1)
     return figures
+
+
+def _new_sources(app: App, plain: Action) -> float:
+    """Of an action that brings one more source, which is written to disk before it runs."""
+    with app.session(WorkspaceRequest(), _WHO) as session_id:
+        actions = [
+            replace(plain, session_id=session_id, registries=(f"registry-{number}",))
+            for number in range(MAX_SOURCES)
+        ]
+        labels = app.runtime.labels
+        _pass(labels, replace(plain, session_id=session_id))
+        return statistics.median(
+            [_timed(lambda each=each: _pass(labels, each), 1) for each in actions]
+        )
 
 
 def _pass(labels: LabelsPort, action: Action) -> None:

@@ -28,7 +28,7 @@ from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem, canonical_name
 from cellwall.packages.popular import name_index, popular_names
 from cellwall.packages.registry.artifacts import ArtifactStore
-from cellwall.packages.registry.downloads import Document
+from cellwall.packages.registry.downloads import RegistryDocument
 from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.pypi import JSON_TYPE
 from cellwall.packages.registry.pypi_registry import PypiRegistry
@@ -78,9 +78,9 @@ class Plain:
     def __init__(self, body: bytes) -> None:
         self.body = body
 
-    async def get(self, url: str, *, accept: str, max_bytes: int) -> Document:
+    async def get(self, url: str, *, accept: str, max_bytes: int) -> RegistryDocument:
         del url, accept, max_bytes
-        return Document(200, JSON_TYPE, self.body)
+        return RegistryDocument(200, JSON_TYPE, self.body)
 
 
 async def _show(event: object) -> None:

@@ -20,7 +20,8 @@ from cellwall.core.outcomes import Event, EventKind, Outcome, Status
 from cellwall.core.telemetry import OFF, Lifetime, Step, TelemetryPort
 from cellwall.core.types import Action, RunCode
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.runtime.wiring import App, open_app, principal
+from cellwall.runtime.app import App
+from cellwall.runtime.wiring import open_app, principal
 from cellwall.telemetry.metrics import Metrics
 from cellwall.telemetry.service import Telemetry
 from cellwall.telemetry.traces import Traces

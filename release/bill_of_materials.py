@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 
-def write_sbom(uv: str, root: Path, target: Path, *, epoch: int) -> int:
-    """Writes the file; returns how many components it lists."""
+def write_sbom(uv: str, root: Path, target: Path, *, epoch: int) -> None:
+    """Writes the file."""
     command = [uv, "export", "--locked", "--no-dev", "--all-extras", "--format", "cyclonedx1.5"]
     made = subprocess.run([*command, "--quiet"], cwd=root, check=True, capture_output=True)
     document = json.loads(made.stdout)
@@ -20,4 +20,24 @@ def write_sbom(uv: str, root: Path, target: Path, *, epoch: int) -> int:
     content = json.dumps(document, sort_keys=True)
     document["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, content)}"
     target.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    return len(document["components"])
+
+
+def check_sbom(path: Path) -> tuple[int, list[str]]:
+    """How many components the file lists, and what is wrong: a component without a version cannot
+    be compared with an advisory."""
+    document = json.loads(path.read_text("utf-8"))
+    components = document.get("components", [])
+    found = [
+        f"{path.name}: {each.get('name')!r} has no {field}"
+        for each in (document.get("metadata", {}).get("component", {}), *components)
+        for field in ("name", "version")
+        if not each.get(field)
+    ]
+    found += [
+        f"{path.name}: {each.get('name')!r} has no purl"
+        for each in components
+        if not each.get("purl")
+    ]
+    if not components:
+        found.append(f"{path.name}: no component is listed")
+    return len(components), found

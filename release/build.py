@@ -4,6 +4,9 @@
 of materials; (5) the wheel of this machine in an empty environment of each Python that is here,
 with smoke tests; (6) the C parts of the wheels, for the other machine by qemu; (7) checksums.
 
+What is not committed is refused: a file of the folder would be a file of the release. A step that
+this host cannot do fails, and `--no-smoke` is the word for leaving out (5) and (6).
+
 Nothing is uploaded: a person does that with `uv publish dist/*.whl dist/*.tar.gz`.
 The same commit gives the same bytes (SOURCE_DATE_EPOCH is the time of the commit).
 """
@@ -21,8 +24,8 @@ import time
 from pathlib import Path
 
 from release import emulation, smoke
-from release.bill_of_materials import write_sbom
-from release.wheel_check import problems
+from release.bill_of_materials import check_sbom, write_sbom
+from release.wheel_check import problems, source_files
 
 ROOT = Path(__file__).resolve().parents[1]
 PLATFORMS = (
@@ -42,6 +45,14 @@ def find_uv() -> str:
     """The one of `./dev`, or of the host."""
     own = ROOT / ".tools/uv/bin/uv"
     return str(own) if own.exists() else shutil.which("uv") or sys.exit("release: uv is missing")
+
+
+def uncommitted_files(root: Path) -> list[str]:
+    """What the last commit does not have, ignored files left out; none without git."""
+    asked = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=root, capture_output=True, text=True, check=False
+    )
+    return asked.stdout.splitlines() if asked.returncode == 0 else []
 
 
 def commit_time() -> int:
@@ -88,8 +99,10 @@ def write_checksums(dist: Path, files: list[Path]) -> None:
 
 def try_wheels(uv: str, wheels: list[Path]) -> list[str]:
     """(5) Returns what failed."""
-    (own,) = (each for each in wheels if f"manylinux_2_28_{platform.machine()}" in each.name)
+    own = next((e for e in wheels if f"manylinux_2_28_{platform.machine()}" in e.name), None)
     pythons, failed = smoke.find_pythons(), []
+    if own is None or not pythons:
+        return ["no wheel was tried: none is for this machine, or no Python is here"]
     for version in smoke.PYTHONS:
         if version not in pythons:
             say(f"(5) Python {version}: not on this host, not tried")
@@ -117,16 +130,25 @@ def main() -> int:
     parser.add_argument("--platform", action="append", choices=PLATFORMS, help="only these wheels")
     parser.add_argument("--no-smoke", action="store_true", help="without (5) and (6)")
     options = parser.parse_args()
+    if uncommitted := uncommitted_files(ROOT):
+        shown = ", ".join(each[3:] for each in uncommitted[:5])
+        sys.exit(f"release: commit or remove these first, they would be released: {shown}")
     uv, epoch, dist = find_uv(), commit_time(), Path(options.out)
     dist.mkdir(parents=True, exist_ok=True)
     for old in (*dist.glob("cellwall-*"), *dist.glob("SHA256SUMS")):
         old.unlink()
     made = build_all(uv, ROOT, dist, epoch, tuple(options.platform or PLATFORMS))
     wheels = made[1:]
-    failed = [f"{each.name}: {why}" for each in wheels for why in problems(str(each))]
+    sources = source_files(str(made[0]))
+    failed = [
+        f"{each.name}: {why}" for each in wheels for why in problems(str(each), sources=sources)
+    ]
     say(f"(3) {len(wheels)} wheels, {len(failed)} problems")
     bill = dist / f"{made[0].name.removesuffix('.tar.gz')}.cdx.json"
-    say(f"(4) {bill.name}: {write_sbom(uv, ROOT, bill, epoch=epoch)} components")
+    write_sbom(uv, ROOT, bill, epoch=epoch)
+    count, unnamed = check_sbom(bill)
+    failed += unnamed
+    say(f"(4) {bill.name}: {count} components, {len(unnamed)} problems")
     if not options.no_smoke:
         failed += try_wheels(uv, wheels)
         failed += emulation.try_other_machines(wheels, say)

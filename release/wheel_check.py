@@ -6,17 +6,23 @@ import base64
 import csv
 import hashlib
 import io
+import os
 import re
+import tarfile
 import zipfile
 from collections.abc import Iterator
+from email.parser import BytesParser
 
 from release.elf_files import ElfFacts, NotElf, read_elf
 
 PROGRAM = "cellwall/sandbox/linux/cellwall-cell"
 LIBRARIES = ("cellwall/sandbox/linux/cellwall-cell.so", "cellwall/guard/ctext/cellwall-passes.so")
 _PLATFORM = re.compile(
-    r"-py3-none-(manylinux_(\d+)_(\d+)|musllinux_(\d+)_(\d+))_(x86_64|aarch64)\.whl"
+    r"cellwall-([0-9a-z.]+)-"
+    r"(py3-none-(?:manylinux_(\d+)_(\d+)|musllinux_\d+_\d+)_(x86_64|aarch64))\.whl"
 )
+_PACKAGE = "cellwall/"
+_ELF = b"\x7fELF"
 _GLIBC = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?")
 _LIBC = {
     "manylinux": {
@@ -27,26 +33,56 @@ _LIBC = {
 }
 
 
-def problems(path: str) -> list[str]:
-    """What is wrong with a wheel; empty if nothing is."""
-    match = _PLATFORM.search(path)
+def source_files(archive: str) -> frozenset[str]:
+    """The files of the package in a source archive, by their names in a wheel."""
+    with tarfile.open(archive) as source:
+        names = (each.name.partition("/src/")[2] for each in source if each.isfile())
+        return frozenset(name for name in names if name.startswith(_PACKAGE))
+
+
+def problems(path: str, *, sources: frozenset[str] | None = None) -> list[str]:
+    """What is wrong with a wheel; empty if nothing is. `sources` are the files that it must have
+    beside the native ones, and no others."""
+    match = _PLATFORM.fullmatch(os.path.basename(path))
     if match is None:
         return ["its name has no platform of a release"]
-    kind = "manylinux" if match[2] else "musllinux"
-    glibc = (int(match[2]), int(match[3])) if match[2] else (0, 0)
+    kind = "manylinux" if match[3] else "musllinux"
+    glibc = (int(match[3]), int(match[4])) if match[3] else (0, 0)
+    native = {PROGRAM, *LIBRARIES}
     with zipfile.ZipFile(path) as wheel:
         names = set(wheel.namelist())
-        found = [f"{each} is missing" for each in (PROGRAM, *LIBRARIES) if each not in names]
+        wanted = native | (sources or frozenset())
+        found = [f"{each} is missing" for each in sorted(wanted - names)]
+        if sources is not None:
+            more = {name for name in names - wanted if ".dist-info/" not in name}
+            found += [f"{each} is not in the source archive" for each in sorted(more)]
         for name in sorted(names):
+            data = wheel.read(name)
             try:
-                facts = read_elf(wheel.read(name))
+                facts = read_elf(data)
             except NotElf:
+                if data.startswith(_ELF):
+                    found.append(f"{name}: a native file of another kind of machine")
                 continue
-            found += [f"{name}: {why}" for why in _elf_problems(name, facts, match[6], kind, glibc)]
+            found += [f"{name}: {why}" for why in _elf_problems(name, facts, match[5], kind, glibc)]
+        found += _metadata_problems(wheel, version=match[1], tag=match[2])
         found += _record_problems(wheel)
         if PROGRAM in names and wheel.getinfo(PROGRAM).external_attr >> 16 & 0o111 == 0:
             found.append(f"{PROGRAM} is not executable")
     return found
+
+
+def _metadata_problems(wheel: zipfile.ZipFile, *, version: str, tag: str) -> Iterator[str]:
+    """Installers read the name, package indexes read the files inside: both must say the same."""
+    folder = f"cellwall-{version}.dist-info"
+    for file, field, wanted in (("METADATA", "Version", version), ("WHEEL", "Tag", tag)):
+        try:
+            stated = BytesParser().parsebytes(wheel.read(f"{folder}/{file}")).get_all(field)
+        except KeyError:
+            yield f"{folder}/{file} is missing"
+            continue
+        if stated != [wanted]:
+            yield f"{file} says {field} {stated}, the name says {wanted}"
 
 
 def _elf_problems(

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.redteam.catalog import program_text
 from cellwall.runtime import wiring
 from cellwall.sandbox.linux import pool
 from cellwall.sandbox.linux.prepared_cell import spare_cells
@@ -101,8 +102,7 @@ def end_what_waits() -> None:
 @functools.cache
 def source(name: str) -> str:
     """The program with its stage before it."""
-    stage, program = (ATTACKS / f"{part}.py" for part in ("stage", name))
-    return f"{stage.read_text()}\n{program.read_text()}\nif __name__ == '__main__':\n    play()\n"
+    return program_text(name)
 
 
 @functools.cache

@@ -89,7 +89,7 @@ def _host_network(words: list[str]) -> list[str]:
     return _without_words("--unshare-net")(words)
 
 
-def _no_network_settings() -> bytes:
+def _no_settings() -> bytes:
     plan = Plan()
     plan.step("rlimit", resource.RLIMIT_CORE, 1)  # as later anyway: a plan has no empty step
     return plan.joined()
@@ -120,8 +120,9 @@ LAYERS: Mapping[str, Change] = {
     "masked /proc": lambda: without_steps(("cover",)),
     "network namespace": lambda: _both(
         with_arguments(_host_network),
-        mock.patch.object(cell_plan, "network_steps", _no_network_settings),
+        mock.patch.object(cell_plan, "network_steps", _no_settings),
     ),
+    "no user namespaces": lambda: mock.patch.object(cell_plan, "user_steps", _no_settings),
     "IPC namespace": lambda: with_arguments(_without_words("--unshare-ipc")),
     "UTS namespace": lambda: with_arguments(
         _without_words("--unshare-uts", "--hostname", outer_wall.HOSTNAME)
@@ -175,8 +176,6 @@ no cell starts, and the flags that init sets in C (not dumpable, no new privileg
 
 _COULD = """## Where one layer is alone although two could stand
 
-- `unshare-user`, `clone-user`, `clone3-user`: seccomp alone. A limit of 0 in `/proc/sys/user/max_user_namespaces` of the
-  cell's own user namespace would be a second wall.
 - System V memory, semaphores and queues of the host: the IPC namespace alone. Programs use these calls among themselves, so
   seccomp does not refuse them.
 - `landlock-write-own-…`: Landlock alone. Files below `/proc/self` cannot be made read-only by a mount for each process.

@@ -17,6 +17,7 @@ from cellwall.core.errors import BadInput, CellwallError, Denied
 from cellwall.core.outcomes import EventKind, Outcome, Status
 from cellwall.core.types import Action, CalendarEvent, Principal, UseAccount
 from cellwall.runtime import wiring
+from cellwall.runtime.app import App
 from cellwall.secrets.ownership import stored_name
 from conftest import audit_records
 from outside import Outside, Seen, internet
@@ -69,14 +70,14 @@ def vault(config: str, server: CalendarServer) -> Iterator[cellwall.Vault]:
 
 
 @pytest.fixture
-def app(config: str, vault: cellwall.Vault) -> Iterator[wiring.App]:
+def app(config: str, vault: cellwall.Vault) -> Iterator[App]:
     app = wiring.open_app(config=config)
     yield app
     app.close()
 
 
 @pytest.fixture
-def admin(app: wiring.App, server: CalendarServer) -> ConnectionAdmin:
+def admin(app: App, server: CalendarServer) -> ConnectionAdmin:
     admin = ConnectionAdmin(app.store.home, app.settings)
     connect(admin, server, "work", "ann", "CAL", user="ann")
     connect(admin, server, "work", "bob", "CAL", user="bob")
@@ -96,7 +97,7 @@ def connect(
 
 
 @pytest.fixture
-def perform(app: wiring.App, admin: ConnectionAdmin) -> Perform:
+def perform(app: App, admin: ConnectionAdmin) -> Perform:
     def run(operation: UseAccount, who: str = "ann", interface: str = "http", **more: Any) -> Any:
         known = {"principal": Principal(who, interface, "power-user"), "limits": app.limits}
         action = Action(operation=operation, **{**known, **more})

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,61 @@ def test_the_file_api_and_uploads_write_nothing_that_git_runs(project: Path):
 
 
 @pytest.mark.requirement("FS-8")
+def test_what_an_archive_or_a_patch_file_puts_there_does_not_stay(project: Path, tmp_path: Path):
+    inner = tmp_path / "inner"
+    for name in ("sub/.git/config", "docs/CLAUDE.md", "docs/.envrc", "docs/a.txt"):
+        (inner / name).parent.mkdir(parents=True, exist_ok=True)
+        (inner / name).write_text("evil\n")
+    with tarfile.open(project / "a.tar", "w") as archive:
+        archive.add(inner, arcname=".")
+    new = "--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+evil\n"
+    (project / "p.diff").write_text(new.format("lib/.bashrc") + new.format("lib/b.txt"))
+    script = "tar xf a.tar && git apply p.diff"
+    names = ["sub/.git/config", "docs/CLAUDE.md", "docs/.envrc", "lib/.bashrc"]
+    control = tmp_path / "control"
+    shutil.copytree(project, control)
+    subprocess.run(["sh", "-c", script], cwd=control, env=QUIET, check=True)
+    assert [name for name in names if (control / name).exists()] == names
+    ran = cellwall.run_command(script, workspace=f"{project}:rw")
+    assert (ran.exit_code, ran.stderr) == (0, "")
+    assert [name for name in names if (project / name).exists()] == []
+    assert (project / "docs/a.txt").read_text() == (project / "lib/b.txt").read_text() == "evil\n"
+
+
+@pytest.mark.requirement("FS-8")
+@pytest.mark.parametrize("setting", ["review", "protect"])
+def test_build_files_are_protected_on_every_way_in_where_the_setting_says_so(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+):
+    config = tmp_path / f"{setting}.toml"  # a runtime is kept for each path
+    config.write_text(f'[workspace]\nbuild_files = "{setting}"\n')
+    monkeypatch.setenv("CELLWALL_CONFIG", str(config))
+    (project / "Makefile").write_text("all:\n")
+    script = "mkdir -p sub; echo evil >> Makefile; echo evil > sub/package.json; echo ok > a.c"
+    copied = cellwall.run_command(script, workspace=f"{project}:cow")
+    done = cli("apply", "--yes", "--json", copied.outcome.workspace_id)
+    applied = {item["path"] for item in json.loads(done.stdout)["refused"]}
+    kept = [(project / "Makefile").read_text(), (project / "sub/package.json").exists()]
+    cellwall.run_command(script, workspace=f"{project}:rw")
+    kept += [(project / "Makefile").read_text(), (project / "sub/package.json").exists()]
+    with cellwall.Sandbox.create(workspace=f"{project}:rw") as sandbox:
+        sandbox.files.write("b.c", "x")
+        if setting == "protect":
+            with pytest.raises(CellwallError) as caught:
+                sandbox.files.write("new/conftest.py", "x")
+            assert caught.value.code == "CW-PATH-PROTECTED"
+        else:
+            sandbox.files.write("new/conftest.py", "x")
+    assert (project / "a.c").read_text() == "ok\n"
+    if setting == "protect":
+        assert "sub/package.json" in applied
+        assert kept == ["all:\n", False] * 2
+    else:  # the control: they are the work
+        assert applied == set()
+        assert kept == ["all:\nevil\n", True, "all:\nevil\nevil\n", True]
+
+
+@pytest.mark.requirement("FS-8")
 def test_ordinary_work_with_git_goes_on_in_a_read_write_run(project: Path):
     git(project, "config", "user.name", "x")
     git(project, "config", "user.email", "x@example.com")
@@ -183,6 +240,31 @@ def test_a_link_to_instructions_is_put_back_and_its_target_is_read_only(project:
     assert os.readlink(project / "GEMINI.md") == "docs/agents.txt"
     assert (project / "GEMINI.md").read_text() == "Be careful.\n"
     assert (project / "docs/x").exists()
+
+
+@pytest.mark.requirement("FS-8", "SKL-1")
+def test_files_that_instructions_import_are_instructions(project: Path):
+    (project / "CLAUDE.md").write_text("Read @docs/style.md and @docs/new.md.\n")
+    (project / ".claude/rules").mkdir(parents=True)
+    (project / ".claude/rules/a.md").write_text("- @../../lib/rule.txt\n")
+    for name in ("docs/style.md", "docs/deep.md", "docs/plain.md", "lib/rule.txt"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("@deep.md\n")
+    imported = ["docs/style.md", "docs/deep.md", "lib/rule.txt"]
+    script = "for f in docs/style.md docs/deep.md docs/plain.md docs/new.md lib/rule.txt; do echo evil > $f; done"
+    found = cellwall.run_command(script, workspace=f"{project}:cow").outcome.workspace_id
+    done = cli("apply", "--yes", "--json", found)
+    refused = {item["path"] for item in json.loads(done.stdout)["refused"]}
+    assert refused == {*imported, "docs/new.md"}
+    cellwall.run_command(script, workspace=f"{project}:rw")
+    assert [(project / name).read_text() for name in imported] == ["@deep.md\n"] * 3
+    assert not (project / "docs/new.md").exists()
+    assert (project / "docs/plain.md").read_text() == "evil\n"  # the control
+    with cellwall.Sandbox.create(workspace=f"{project}:rw") as sandbox:
+        sandbox.files.write("docs/plain.md", "x")
+        with pytest.raises(CellwallError) as caught:
+            sandbox.files.write("docs/style.md", "x")
+    assert caught.value.code == "CW-PATH-PROTECTED"
 
 
 @pytest.mark.requirement("FS-8", "SKL-1")
@@ -386,17 +468,46 @@ def test_a_read_only_file_cannot_be_given_a_second_name(project: Path):
 
 @pytest.mark.requirement("FS-8", "SKL-1")
 @pytest.mark.parametrize("name", ["CLAUDE.md", ".github/instructions/a.md"])
-def test_a_read_only_file_changed_by_an_older_hard_link_is_told(project: Path, name: str):
+def test_a_protected_file_cannot_be_changed_by_an_older_hard_link(project: Path, name: str):
     place = project / name
     place.parent.mkdir(exist_ok=True)
     place.write_text("Be careful.\n")
     os.link(place, project / "notes.md")
-    quiet = cellwall.run_command("cat notes.md", workspace=f"{project}:rw")
-    assert quiet.outcome.findings == ()  # the control
-    ran = cellwall.run_command("echo evil >> notes.md; rm notes.md", workspace=f"{project}:rw")
-    assert [(each.severity, repr(name) in each.message) for each in ran.outcome.findings] == [
-        ("high", True)
-    ]
+    (project / "own.md").write_text("")
+    os.link(project / "own.md", project / "control.md")
+    script = "cat notes.md; for f in control notes; do echo evil >> $f.md && echo $f; done; rm -f notes.md"
+    ran = cellwall.run_command(script, workspace=f"{project}:rw")
+    assert ran.stdout == "Be careful.\ncontrol\n"
+    assert ran.outcome.findings == ()
+    assert (place.read_text(), (project / "own.md").read_text()) == ("Be careful.\n", "evil\n")
+    assert place.stat().st_nlink == 2
+    copy = cellwall.run_command("echo mine > notes.md; cat notes.md", workspace=f"{project}:cow")
+    assert copy.stdout == "mine\n"  # the host's file is behind the copy
+
+
+@pytest.mark.requirement("FS-4")
+@pytest.mark.parametrize("mode", ["ro", "rw", "cow"])
+def test_a_hidden_file_is_not_read_by_an_older_hard_link(project: Path, mode: str):
+    (project / ".env").write_text("PASSWORD=hunter2\n")
+    (project / "a.txt").write_text("ordinary\n")
+    os.link(project / ".env", project / "backup.txt")
+    ran = cellwall.run_command("cat a.txt backup.txt .env", workspace=f"{project}:{mode}")
+    assert ran.stdout.startswith("ordinary\n")
+    assert "hunter2" not in ran.stdout
+
+
+@pytest.mark.requirement("FS-8")
+def test_a_protected_file_with_too_many_hard_links_is_a_refusal_with_a_hint(project: Path):
+    for number in range(65):
+        os.link(project / ".git/config", project / f"link-{number}")
+    refused = cellwall.run_command("true", workspace=f"{project}:rw")
+    assert refused.outcome.error is not None
+    assert (refused.outcome.error.code, "copy" in refused.outcome.error.hint) == (
+        "CW-WORKSPACE-REFUSED",
+        True,
+    )
+    (project / "link-0").unlink()
+    assert cellwall.run_command("true", workspace=f"{project}:rw").exit_code == 0
 
 
 LEADING = {

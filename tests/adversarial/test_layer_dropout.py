@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from adversarial.conftest import ATTACKS
@@ -12,12 +16,13 @@ from conftest import need
 
 pytestmark = pytest.mark.only_on("cold", reason="a template is shared by cells with other walls")
 HELD, THROUGH = AttackVerdict.HELD, AttackVerdict.THROUGH
+BOTH = "seccomp and no user namespaces"
 
 
 @pytest.mark.requirement("RED-3")
 def test_an_attack_is_repeated_with_a_layer_off() -> None:
     """One attack that seccomp carries alone, one that two layers stop."""
-    carried, doubled = "isolation/unshare-user", "isolation/mount-tmpfs"
+    carried, doubled = "isolation/keyctl", "isolation/mount-tmpfs"
     chosen = [attack for attack in chosen_attacks() if attack.id in (carried, doubled)]
     found = run_without(("none", "seccomp", "capabilities"), chosen)
     need(AttackVerdict.NOT_PROVED not in found["none"].values(), "controls in namespaces")
@@ -26,6 +31,24 @@ def test_an_attack_is_repeated_with_a_layer_off() -> None:
         "seccomp": (THROUGH, HELD),
         "capabilities": (HELD, HELD),
     }
+
+
+@pytest.mark.requirement("RED-3", "ISO-1")
+def test_a_user_namespace_needs_two_layers_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The filter refuses the call; the cell's own user namespace has room for no other."""
+    monkeypatch.setitem(LAYERS, BOTH, without_both)
+    chosen = [attack for attack in chosen_attacks() if attack.key == "unshare-user"]
+    found = run_without(("none", "seccomp", "no user namespaces", BOTH), chosen)
+    verdicts = {layer: each["isolation/unshare-user"] for layer, each in found.items()}
+    need(AttackVerdict.NOT_PROVED not in verdicts.values(), "controls in namespaces")
+    assert verdicts.pop(BOTH) is THROUGH
+    assert set(verdicts.values()) == {HELD}
+
+
+@contextmanager
+def without_both() -> Iterator[None]:
+    with LAYERS["seccomp"](), LAYERS["no user namespaces"]():
+        yield
 
 
 _LIES = """
@@ -47,7 +70,7 @@ def _():
 def test_an_attack_that_denies_its_success_is_seen_from_outside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without seccomp the first attack gets a user namespace, and reports a refusal."""
+    """Without both layers the first attack gets a user namespace, and reports a refusal."""
     text = (ATTACKS / "stage.py").read_text()
     monkeypatch.setattr(
         cell_programs,
@@ -56,7 +79,8 @@ def test_an_attack_that_denies_its_success_is_seen_from_outside(
     )
     names = ("unshare-user", "chroot", "bpf")
     chosen = [attack for attack in chosen_attacks() if attack.key in names]
-    found = run_without(("none", "seccomp"), chosen)
+    monkeypatch.setitem(LAYERS, BOTH, without_both)
+    found = run_without(("none", BOTH), chosen)
     verdicts = {
         layer: {name: each[f"isolation/{name}"] for name in names} for layer, each in found.items()
     }
@@ -64,17 +88,20 @@ def test_an_attack_that_denies_its_success_is_seen_from_outside(
     silent = {"chroot": HELD, "bpf": AttackVerdict.NOT_PROVED}
     assert verdicts == {
         "none": {"unshare-user": HELD, **silent},
-        "seccomp": {"unshare-user": THROUGH, **silent},
+        BOTH: {"unshare-user": THROUGH, **silent},
     }
 
 
 @pytest.mark.requirement("RED-3")
 def test_the_published_matrix_names_every_attack_and_layer() -> None:
     text = PAGE.read_text("utf-8")
-    assert all(layer in text for layer in LAYERS if layer != "none")
     left_out = [attack.id for attack in chosen_attacks() if attack.id not in text]
     # Not proved on the host that wrote it: the kernel or the host lacks the target.
-    assert len(left_out) < 20, left_out
+    total = len(chosen_attacks())
+    assert f"\n{total - len(left_out)} of {total} attacks are held and proved" in text, left_out
+    rows = re.findall(r"^\| (.+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
+    assert [row[0] for row in rows] == [layer for layer in LAYERS if layer != "none"]
+    assert {sum(map(int, row[1:])) for row in rows} == {total - len(left_out)}
     everything = {attack.id: HELD for attack in chosen_attacks()}
     assert "| seccomp | " in page({"none": everything, "seccomp": everything})
 

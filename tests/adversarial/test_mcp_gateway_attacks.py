@@ -22,10 +22,11 @@ from cellwall.interfaces.cli.mcp_review_text import review_text
 from cellwall.interfaces.mcp.tools import TOOLS
 from cellwall.mcp_servers import connection
 from cellwall.mcp_servers.definitions import tool_set
+from cellwall.runtime.app import App
 from cellwall.runtime.offered_tools import OWN_TOOLS, Offer
 from cellwall.runtime.server_catalog import ServerCatalog
 from cellwall.runtime.tool_servers import ToolServers
-from cellwall.runtime.wiring import App, open_app, principal
+from cellwall.runtime.wiring import open_app, principal
 from conftest import audit_records
 
 pytestmark = pytest.mark.only_on("cold", reason="each test has servers of its own in its home")

@@ -32,7 +32,7 @@ ANN = Principal("ann", "cli")
 # What the standard library, the interpreter and our own code look for by name.
 _LOOKED_FOR = (
     *("org/__init__.py", "org/python/__init__.py", "org/python/core.py"),  # `copy`, up to 3.12
-    *("_cellwall_show.py", "_cellwall_runner.py", "_cellwall_zygote.py"),
+    *("_cellwall_show.py", "_cellwall_runner.py", "_cellwall_channel.py", "_cellwall_zygote.py"),
     *("setup.py", "conftest.py"),
 )
 _LOADED = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cellwall
-from cellwall.admin.skills import SigningKeyChoice, Skills
+from cellwall.admin.skills import SigningKeyChoice, SkillAdmin
 from cellwall.core.errors import CellwallError
 from cellwall.runtime.wiring import principal
 from cellwall.skills.manifest import MANIFEST_NAME
@@ -65,8 +65,8 @@ print(open(f"{place}/SKILL.md").read(), end="")
 
 
 @pytest.fixture
-def skills(state_home: str) -> Iterator[Skills]:
-    found = Skills()
+def skills(state_home: str) -> Iterator[SkillAdmin]:
+    found = SkillAdmin()
     yield found
     for name in found.approved():
         found.remove(name, principal=ME)
@@ -84,7 +84,7 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def approve(skills: Skills, folder: Path) -> None:
+def approve(skills: SkillAdmin, folder: Path) -> None:
     skills.sign(str(folder), name=None, choice=SigningKeyChoice(), principal=ME)
     skills.add(str(folder), principal=ME)
 

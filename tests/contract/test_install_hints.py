@@ -28,6 +28,8 @@ _DISTRIBUTION = {
     "docker.io": "builds containers, in the place of bubblewrap",
     "podman": "builds containers without root",
     "nodejs": "runs JavaScript",
+    "python3": "runs Python inside",
+    "bash": "runs shell code inside",
     "npm": "locks and installs packages of npm in a cell",
 }
 # Our own sources and files of the user's project: no index is asked for a name.

@@ -19,7 +19,7 @@ from cellwall.core.outcomes import Event, EventKind, RunResult
 from cellwall.core.types import Action, Principal, RunCommand
 from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns
 from cellwall.guard.redact import Redactor
-from cellwall.guard.service import Guard
+from cellwall.guard.service import GuardService
 
 pytestmark = pytest.mark.requirement("GRD-5", "GRD-11")
 
@@ -129,7 +129,7 @@ def test_no_part_of_a_result_holds_one() -> None:
         code_error={"type": "E", "message": lines, "traceback": lines},
     )
     action = Action(principal=Principal("ann", "mcp"), operation=RunCommand(()), audience="model")
-    cleaned = Guard().clean(action, result)
+    cleaned = GuardService().clean(action, result)
     seen = [cleaned.stdout.decode(), cleaned.stderr.decode(), str(cleaned.text), cleaned.shown]
     seen += [json.dumps(part) for part in (cleaned.value, cleaned.results, cleaned.code_error)]
     for text in seen:
@@ -144,7 +144,7 @@ def test_no_name_of_a_file_that_a_model_sees_holds_one() -> None:
     entries = [FileEntry(name, name, "file", 1, 0o644, 0.0) for name in names]
     operation = FileOperation("list", ".")
     action = Action(principal=Principal("ann", "mcp"), operation=operation, audience="model")
-    shown = Guard().clean(action, RunResult(None, payload=entries)).shown
+    shown = GuardService().clean(action, RunResult(None, payload=entries)).shown
     assert [secret for _, secret in tokens if secret in shown] == []
     assert shown.count("notes ") == len(entries)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +29,9 @@ _MAX_INPUT_S = 20
 _MAX_MEMORY_MB = 3072
 _MAX_FINDINGS = 5
 _GRACE_S = 120
+_END_WITHIN_S = 30
+MIN_SECONDS = 5.0
+"""Of one target: a Python process needs seconds to start, and a search of none finds nothing."""
 _EXECUTIONS = re.compile(r"stat::number_of_executed_units: (\d+)")
 _PROGRESS = re.compile(r"^#(\d+)\s.*cov: (\d+)")
 _SHOW_EVERY_S = 30.0
@@ -84,6 +89,8 @@ def fuzz(
 
 def replay(name: str, path: str) -> int:
     """One input; the exception of a finding is shown."""
+    if not Path(path).is_file():
+        raise SystemExit(f"there is no file {path}")
     if name in native.TARGETS:
         program = native.build(name, STATE)
         return subprocess.run([program, path], check=False).returncode
@@ -101,15 +108,20 @@ def _fuzz_one(name: str, seconds: float, seed: int) -> Figures:
         options = [
             f"-max_total_time={left}",
             f"-seed={seed + len(figures.findings) or 1}",
-            f"-artifact_prefix={FINDINGS}/{name}-",
             f"-timeout={_MAX_INPUT_S}",
             f"-rss_limit_mb={_MAX_MEMORY_MB}",
             "-print_final_stats=1",
         ]
-        before = set(FINDINGS.iterdir())
-        _run([*_command(name), *options, str(folder)], name, left, figures)
+        # A folder of this search alone: an input that an earlier one has found is found again.
+        with tempfile.TemporaryDirectory(dir=STATE) as found:
+            options.append(f"-artifact_prefix={found}/{name}-")
+            exit_code = _run([*_command(name), *options, str(folder)], name, left, figures)
+            new = [FINDINGS / each.name for each in sorted(Path(found).iterdir())]
+            for each in new:
+                shutil.move(Path(found) / each.name, each)
         figures.seconds = time.monotonic() - start
-        new = sorted(set(FINDINGS.iterdir()) - before)
+        if not new and (exit_code != 0 or not figures.executions):
+            raise SystemExit(f"{name} could not be run; see {STATE / f'{name}.log'}")
         for each in new:
             shown = each.relative_to(ROOT)
             figures.findings.append(f"./dev fuzz {name} --replay {shown}")
@@ -120,12 +132,13 @@ def _fuzz_one(name: str, seconds: float, seed: int) -> Figures:
     return figures
 
 
-def _run(command: Sequence[str], name: str, seconds: float, figures: Figures) -> None:
-    """Ends with the time or with a finding; shows where it is now and then."""
+def _run(command: Sequence[str], name: str, seconds: float, figures: Figures) -> int:
+    """Ends with the time or with a finding; shows progress. Returns the exit code; 0 also for a
+    search that was ended here because its time was over."""
     log = STATE / f"{name}.log"
     end = time.monotonic() + seconds + _GRACE_S
     shown_s = time.monotonic()
-    done = 0
+    done, is_overdue = 0, False
     with (
         log.open("w", encoding="utf-8") as kept,
         subprocess.Popen(
@@ -149,12 +162,14 @@ def _run(command: Sequence[str], name: str, seconds: float, figures: Figures) ->
                 elif (stated := _EXECUTIONS.search(line)) is not None:
                     done = int(stated[1])
                 if time.monotonic() > end:
+                    is_overdue = True
                     break
+            if not is_overdue:  # its output has ended: so does the process, with an exit code
+                process.wait(_END_WITHIN_S)
         finally:
             process.kill()
     figures.executions += done
-    if process.returncode not in (0, -9) and not any(FINDINGS.glob(f"{name}-*")):
-        raise SystemExit(f"{name} could not be run; see {log}")
+    return 0 if is_overdue else process.returncode
 
 
 def _environment() -> dict[str, str]:

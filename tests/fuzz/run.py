@@ -34,10 +34,10 @@ def main() -> int:
     parser.add_argument("--replay", metavar="FILE", help="one input instead of generated ones")
     parser.add_argument("--keep", action="store_true", help="add what was learnt to the corpora")
     parser.add_argument("--json", metavar="FILE", help="write the figures of the run")
-    options = parser.parse_args()
-    home = tempfile.TemporaryDirectory(prefix="cellwall-fuzz-")
-    atexit.register(home.cleanup)  # before cellwall's own, and so run behind it
-    os.environ["CELLWALL_HOME"] = home.name
+    return _search(parser, parser.parse_args())
+
+
+def _search(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     known = {**engine.described(), **{name: each.__doc__ for name, each in CAMPAIGNS.items()}}
     if options.list or not options.targets:
         for name, says in known.items():
@@ -47,11 +47,20 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no target {min(unknown)}; see --list")
     first = options.targets[0]
+    if len(options.targets) > 1 and (options.replay or CAMPAIGNS.keys() & set(options.targets)):
+        parser.error("--replay, guard, policy, zsh and dash take one target at a time")
     if options.replay:
+        if first not in engine.described():
+            parser.error(f"{first} has no single inputs; name a target of one parser")
+        _use_own_home()
         return engine.replay(first, options.replay)
+    names = list(engine.described()) if ALL in options.targets else options.targets
+    if not options.minutes * 60 >= engine.MIN_SECONDS * len(names):  # not a number: refused too
+        least = engine.MIN_SECONDS * len(names) / 60
+        parser.error(f"--minutes is too short for {len(names)} targets: at least {least:.2f}")
+    _use_own_home()
     if first in CAMPAIGNS:
         return CAMPAIGNS[first](options.seed, options.minutes * 60)
-    names = list(engine.described()) if ALL in options.targets else options.targets
     return engine.fuzz(
         names,
         seconds=options.minutes * 60,
@@ -59,6 +68,12 @@ def main() -> int:
         keeps=options.keep,
         figures=options.json,
     )
+
+
+def _use_own_home() -> None:
+    home = tempfile.TemporaryDirectory(prefix="cellwall-fuzz-")
+    atexit.register(home.cleanup)  # before cellwall's own, and so run behind it
+    os.environ["CELLWALL_HOME"] = home.name
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 from cellwall.guard.pii import UNREAD, find
 from cellwall.guard.redact import Redactor
 from cellwall.guard.redact.stream import RedactingStream
-from cellwall.guard.report import Treatment
+from cellwall.guard.report import TextTreatment
 from cellwall.guard.scanning import Scanner
 from cellwall.parsing import budget
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget
@@ -88,7 +88,7 @@ def test_a_text_that_takes_too_long_is_blocked_with_a_finding(monkeypatch):
     monkeypatch.setattr(ScanBudget.__init__, "__kwdefaults__", _no_time())
     for kind in ("input", "output"):
         report = Scanner().scan(text, kind=kind)
-        assert (report.verdict, report.text, report.is_complete) == (Treatment.BLOCK, "", False)
+        assert (report.verdict, report.text, report.is_complete) == (TextTreatment.BLOCK, "", False)
         assert [finding.rule for finding in report.findings] == ["scan.not-finished"]
 
 

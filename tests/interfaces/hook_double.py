@@ -19,6 +19,7 @@ from cellwall.interfaces.hooks import answer, client
 from cellwall.interfaces.supervisor import runtime_cache
 from cellwall.interfaces.supervisor import server as supervisor
 from cellwall.runtime import wiring
+from cellwall.runtime.app import App
 
 ASKED: dict[str, Any] = {
     "session_id": "abc",
@@ -75,13 +76,13 @@ def _redacted(value: Any) -> Any:
             return value
 
 
-def doubled(house: wiring.App) -> wiring.App:
+def doubled(house: App) -> App:
     """The same house with another judge and another guard in it."""
     runtime = replace(house.runtime, policy=Scripted(), guard=Redacting())
     return replace(house, runtime=runtime)
 
 
-def open_doubled(*words: Any, **options: Any) -> wiring.App:
+def open_doubled(*words: Any, **options: Any) -> App:
     return doubled(_open_house(*words, **options))
 
 

@@ -24,7 +24,8 @@ from cellwall.core.types import Principal
 from cellwall.interfaces.http.application import ServiceSettings, make_application
 from cellwall.interfaces.http.mcp_routes import PATH
 from cellwall.interfaces.mcp.http_endpoint import McpEndpoint
-from cellwall.runtime.wiring import App, open_app
+from cellwall.runtime.app import App
+from cellwall.runtime.wiring import open_app
 from cellwall.storage.engine import StorageSettings
 from cellwall.storage.schema import migrate
 from cellwall.storage.store import Store

@@ -11,7 +11,7 @@ import pytest
 from cellwall.admin.templates import Environment, Templates
 from cellwall.core.network import EgressContext
 from cellwall.core.verdict import Verdict
-from cellwall.packages.evidence import PackageVerdict, Reason, Step
+from cellwall.packages.evidence import EvidenceStep, PackageVerdict, Reason
 from cellwall.packages.inventory import InstalledPackage
 from cellwall.packages.names import Ecosystem
 from cellwall.runtime.package_record import PackageRecord
@@ -194,7 +194,7 @@ def recorded(config):
         ),
         who,
     )  # fmt: skip
-    reason = Reason(Step.REGISTRY, Verdict.DENY, "unknown", "zebra-atlsa is not on pypi")
+    reason = Reason(EvidenceStep.REGISTRY, Verdict.DENY, "unknown", "zebra-atlsa is not on pypi")
     refused = PackageVerdict(Ecosystem.PYPI, "zebra-atlsa", None, (reason,), "zebra-atlas")
     anyio.run(record.note_refusal, refused, who)
     return who

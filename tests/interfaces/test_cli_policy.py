@@ -152,5 +152,8 @@ def test_explain_names_the_labels_of_a_call_and_what_they_would_meet(rules, tmp_
     assert "secret KEY by act_1" in met["reason"]
     shown = cellwall("policy", "labels", "--session", session).stdout
     assert shown == b"  private data: secret KEY (act_1)\n"
+    for words in (("labels",), ("explain", "WebFetch(https://a.example/)")):
+        unknown = cellwall("policy", *words, "--session", new_id("sbx"))
+        assert (unknown.returncode, b"[CW-NO-SESSION]" in unknown.stderr) == (125, True)
     done = cellwall("policy", "labels", "--clear", str(tmp_path))
     assert (done.returncode, b"has no label" in done.stderr) == (125, True)

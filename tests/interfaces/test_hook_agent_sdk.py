@@ -16,6 +16,7 @@ import pytest
 from cellwall.core.errors import CellwallError
 from cellwall.interfaces import agent_sdk
 from cellwall.runtime import wiring
+from cellwall.runtime.app import App
 from conftest import audit_records, need
 from interfaces.claude_code import claude, environment
 from interfaces.fake_model import FakeModel, fake_model
@@ -23,7 +24,7 @@ from interfaces.hook_double import ASKED, doubled
 
 
 @pytest.fixture(autouse=True)
-def house(state_home: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[wiring.App]:
+def house(state_home: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
     found = doubled(wiring.open_app())
     monkeypatch.setattr(agent_sdk, "shared_app", lambda *_: found)
     yield found

@@ -23,7 +23,8 @@ from mcp.server.transport_security import TransportSecuritySettings
 import cellwall as sdk
 from cellwall.admin.emergency_stop import EmergencyStop
 from cellwall.admin.tool_servers import ServerSettings, ToolServerAdmin
-from cellwall.runtime.wiring import App, open_app, principal
+from cellwall.runtime.app import App
+from cellwall.runtime.wiring import open_app, principal
 from cellwall.sandbox.linux.cell_search import find_cells
 from cellwall.sandbox.run_ledger import cell_tag
 from conftest import growing_segment
@@ -123,11 +124,11 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
             yield found
 
 
-def accept_all(app: App, settings: ServerSettings) -> None:
+def accept_all(app: App, settings: ServerSettings, **more: Any) -> None:
     admin, who = ToolServerAdmin(app), principal("cli")
     admin.add(settings, who=who)
     anyio.run(partial(admin.look, settings.name, who=who, ask=None))
-    admin.accept(admin.review(settings.name), who=who)
+    admin.accept(admin.review(settings.name), who=who, **more)
 
 
 def names(found: Agent) -> set[str]:
@@ -214,6 +215,8 @@ def test_only_a_person_at_a_terminal_accepts(home: Path) -> None:
     assert (piped.returncode, error_code(piped)) == (125, "CW-NOT-CONFIRMED")
     wrong = person(*words, says="maybe")
     assert wrong.returncode != 0
+    useless = cellwall(*words, "--together", stdin=b"")  # it has neither a secret nor a domain
+    assert (useless.returncode, error_code(useless)) == (125, "CW-USAGE")
     done = person(*words, "--tool", "convert_time")
     assert (done.returncode, done.stdout) == (0, b"Accepted: convert_time.\n")
     (listed,) = gateway("list")

@@ -41,7 +41,7 @@ def call(request):
 """
 _POLICY = """
 [permissions]
-allow = ["Bash", "Code", "WebFetch", "mcp__keeper", "mcp__second", "mcp__far"]
+allow = ["Bash", "Code", "WebFetch", "mcp__keeper", "mcp__second", "mcp__far", "mcp__near"]
 deny = ["mcp__plain"]
 """
 
@@ -69,9 +69,7 @@ def service(
     for name, changes in others.items():
         (programs / f"{name}.py").write_text(script(changes)[-1])
     config = Path(world.config()).read_text()
-    # Servers with a secret and a domain: each call would ask a person (POL-9).
-    without = "dangerously_without_rule_of_two = true"
-    config += f'[policy]\nfiles = ["{home / "policy.toml"}"]\n{without}\n'
+    config += f'[policy]\nfiles = ["{home / "policy.toml"}"]\n'
     config += "[approvals]\ntimeout_s = 1\n"
     config += f'[vault]\nkey = "file"\nkey_file = "{home}/vault.key"\n'
     config += '[mcp]\ngateway = "offer"\nmax_servers_per_user = 4\n'
@@ -96,11 +94,16 @@ def service(
                 )
             )
             header = "Authorization: Bearer ${TOKEN}"
-            entries.append(
-                ServerSettings(name="far", url=server.url, headers=(header,), secrets=("TOKEN",))
-            )
+            entries += [
+                ServerSettings(name=name, url=server.url, headers=(header,), secrets=("TOKEN",))
+                for name in ("far", "near")
+            ]
+            how = {
+                "far": {"together": True},
+                "near": {"only": ("whisper",), "offered_as": "murmur"},  # the same, else
+            }
             for entry in entries:
-                accept_all(found.app, entry)
+                accept_all(found.app, entry, **how.get(entry.name, {}))
             yield found
 
 
@@ -201,6 +204,27 @@ def test_a_remote_server_gets_the_secret_of_its_user_and_no_token_of_a_client(
         assert told["status"] == ("error" if name == "eli" else "ok"), told
     expected = {name: {f"Bearer token-of-{name}-0123456789"} for name in ("ann", "ben")}
     assert seen == {**expected, "eli": set()}  # who has no secret of this name
+
+
+@pytest.mark.requirement("POL-9")
+def test_a_server_with_a_secret_and_a_domain_asks_unless_a_person_has_named_it(
+    service: McpService, far: tuple[Any, RemoteServer]
+) -> None:
+    _, server = far
+    token, _ = service.token("lea")
+    origin = service.url.removesuffix("/mcp")
+    grant = {"host": server.host, "ports": [server.port]}
+    body = {"value": "token-of-lea-0123456789", "grants": [grant]}
+    service.http(token).put(f"{origin}/v1/secrets/TOKEN", json=body).raise_for_status()
+    server.paths.clear()
+    with service.connected(token) as agent:
+        # By what it can reach, before it has started for the first time.
+        assert agent.told("near-murmur", text="A")["error"]["code"] == "CW-RULE-OF-TWO"
+        assert server.paths == []
+        assert agent.told("far-whisper", text="A")["status"] == "ok"
+        # What the conversation has from elsewhere asks: this server reads files of the host.
+        assert agent.told("keeper-remember", note="n")["error"]["code"] == "CW-RULE-OF-TWO"
+        assert agent.told("far-whisper", text="A")["status"] == "ok"
 
 
 @pytest.mark.requirement("NET-3")

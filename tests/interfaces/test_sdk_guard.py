@@ -15,7 +15,8 @@ from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, RunCode, RunCommand
 from cellwall.guard.mark import unwrap
-from cellwall.runtime.wiring import App, open_app, principal, shared_app
+from cellwall.runtime.app import App
+from cellwall.runtime.wiring import open_app, principal, shared_app
 from conftest import audit_records
 
 TOKEN = "ghp_" + "k7Qm2ZpX9rT4vW8yB3nC6dF1gH5jL0sA2eU4"

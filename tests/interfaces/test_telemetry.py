@@ -19,8 +19,9 @@ import cellwall
 from cellwall.config.load import load_settings
 from cellwall.core.telemetry import Lifetime
 from cellwall.core.types import Action, RunCode, RunCommand
+from cellwall.runtime.app import App
 from cellwall.runtime.observing import describe_telemetry, metrics_text
-from cellwall.runtime.wiring import App, close_shared, open_app, principal
+from cellwall.runtime.wiring import close_shared, open_app, principal
 from interfaces.conftest import Supervised, start_supervisor
 from interfaces.test_cli_process import cellwall as command
 from interfaces.test_cli_process import error_code

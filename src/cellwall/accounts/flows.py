@@ -23,7 +23,7 @@ _MAX_LIVE = 20_000
 refusal would let a flood lock everybody out for as long as its sign-ins live."""
 
 
-class Flows:
+class PendingFlows:
     """The pending sign-ins of one service."""
 
     def __init__(self, store: FlowsPort, sealer: KeySealer, rates: Rates, clock: Clock) -> None:

@@ -42,7 +42,7 @@ from webauthn.helpers.structs import (
 from cellwall.accounts import failures
 from cellwall.accounts.account_log import AccountLog
 from cellwall.accounts.authenticator_data import check_attestation, check_authenticator_data
-from cellwall.accounts.flows import Flows
+from cellwall.accounts.flows import PendingFlows
 from cellwall.accounts.guesses import Guesses
 from cellwall.accounts.identity import Identity
 from cellwall.accounts.names import canonical_name
@@ -86,7 +86,7 @@ class Passkeys:
     def __init__(
         self,
         store: AccountsPort,
-        flows: Flows,
+        flows: PendingFlows,
         sign_in: SignIn,
         guesses: Guesses,
         log: AccountLog,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cellwall.accounts.account_log import AccountLog
 from cellwall.accounts.authentication import Authentication
 from cellwall.accounts.directory import Directory
-from cellwall.accounts.flows import Flows
+from cellwall.accounts.flows import PendingFlows
 from cellwall.accounts.guesses import Guesses, GuessSettings
 from cellwall.accounts.identity import Identity
 from cellwall.accounts.live_sign_ins import LiveSignIns
@@ -78,7 +78,7 @@ class Accounts:
             clock=clock,
             code_s=settings.pairing_code_s,
         )
-        flows = Flows(store, sealer, self.rates, clock)
+        flows = PendingFlows(store, sealer, self.rates, clock)
         self.oidc: OidcSignIn | None = None
         """None: no provider is configured."""
         if settings.provider is not None and settings.oidc is not None:

@@ -10,15 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from cellwall.admin.ability import Ability, counted, impossible, listed, named, sized
+from cellwall.admin.ability import Ability, counted, impossible, listed, named, sized, weakening
 from cellwall.config.models import Settings
 from cellwall.core.types import ROLE_NAMES
 from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
 from cellwall.policy.rules import OTHERWISE, Layer, Rule
+from cellwall.runtime.session_labels import flow_mode
 from cellwall.sandbox.linux.outer_wall import DEVICES, HostRoot
-
-_NO_NETWORK = "none: a sandbox has no network interface"
 
 
 def abilities_of(settings: Settings, policy: Policy, host: HostRoot) -> tuple[Ability, ...]:
@@ -43,18 +42,18 @@ def _reads(settings: Settings, host: HostRoot) -> Iterator[Ability]:
     if extra:
         name = "sandbox.extra_read_only_paths"
         yield named("read.shared-directories", "directories of the host", extra, name)
+    own = "its own workspace, and a directory that a person gives to the run"
     yield Ability(
         id="read.workspace",
-        what="its own workspace, and a directory that a person gives to the run",
+        what=own if _takes_directories(settings) else "its own workspace",
     )
-    is_exposed = settings.workspace.dangerously_expose_sensitive_names
-    yield Ability(
-        id="read.protected-names",
-        what="protected names (.env, .ssh, keys) in a given directory",
-        bound="exposed" if is_exposed else "hidden",
-        setting="workspace.dangerously_expose_sensitive_names",
-        is_possible=is_exposed,
-        is_weakened=is_exposed,
+    yield weakening(
+        "read.protected-names",
+        "protected names (.env, .ssh, keys) in a given directory",
+        "workspace.dangerously_expose_sensitive_names",
+        is_on=settings.workspace.dangerously_expose_sensitive_names,
+        on="exposed",
+        off="hidden",
     )
     yield impossible(
         "read.host-files",
@@ -63,6 +62,11 @@ def _reads(settings: Settings, host: HostRoot) -> Iterator[Ability]:
     )
     yield impossible("read.environment", "environment variables of the process that starts it")
     yield impossible("read.processes", "processes outside, their arguments and their memory")
+
+
+def _takes_directories(settings: Settings) -> bool:
+    """Containers of an engine get no directory of a user (docs/guides/backends.md)."""
+    return settings.sandbox.backend == "native"
 
 
 def _writes(settings: Settings) -> Iterator[Ability]:
@@ -77,10 +81,13 @@ def _writes(settings: Settings) -> Iterator[Ability]:
     yield sized("write.tmp", "/tmp", tmp_bytes, "sandbox.tmp_bytes")
     shm_bytes = min(sandbox.shm_bytes, limits.memory_bytes)
     yield sized("write.shm", "/dev/shm", shm_bytes, "sandbox.shm_bytes")
+    takes = _takes_directories(settings)
     yield Ability(
         id="write.given-directory",
         what="a directory of the host",
-        bound="only one given as DIR:rw",
+        bound="only one given as DIR:rw" if takes else "none is given to containers of an engine",
+        setting="" if takes else "sandbox.backend",
+        is_possible=takes,
     )
     yield impossible("write.read-only-directory", "a directory given as DIR or DIR:ro")
     yield impossible(
@@ -116,22 +123,25 @@ def _executes(settings: Settings, policy: Policy, host: HostRoot) -> Iterator[Ab
     restricting = [
         rule for rule in written if rule.verdict is not Verdict.ALLOW and rule.tool != OTHERWISE
     ]
+    is_observing = settings.policy.dangerously_observe
     yield Ability(
         id="execute.restricted-calls",
         what="calls that a rule denies, or asks a person about",
-        bound=_counts(restricting) or "only built-in rules",
-        setting="policy.files",
-        is_possible=False,
-        members=_texts(restricting),
-    )
-    is_observing = settings.policy.dangerously_observe
-    yield Ability(
-        id="execute.unmatched-calls",
-        what="calls of an agent that no rule allows",
-        bound="logged, not refused" if is_observing else "denied",
-        setting="policy.dangerously_observe",
+        bound="logged, not refused"
+        if is_observing
+        else _counts(restricting) or "only built-in rules",
+        setting="policy.dangerously_observe" if is_observing else "policy.files",
         is_possible=is_observing,
         is_weakened=is_observing,
+        members=() if is_observing else _texts(restricting),
+    )
+    yield weakening(
+        "execute.unmatched-calls",
+        "calls of an agent that no rule allows",
+        "policy.dangerously_observe",
+        is_on=is_observing,
+        on="logged, not refused",
+        off="denied",
     )
     yield impossible("execute.root", "as root, or with a capability of the kernel")
     yield impossible(
@@ -168,13 +178,12 @@ def _weakened_layers(settings: Settings) -> Iterator[Ability]:
 
 def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
     egress, packages = settings.egress, settings.packages
-    yield Ability(
-        id="reach.hosts",
-        what="hosts, for every sandbox",
-        bound=listed(egress.allow_domains) or _NO_NETWORK,
-        setting="egress.allow_domains",
-        is_possible=bool(egress.allow_domains),
-        members=egress.allow_domains,
+    yield named(
+        "reach.hosts",
+        "hosts, for every sandbox",
+        egress.allow_domains,
+        "egress.allow_domains",
+        empty="none: a sandbox has no network interface",
     )
     fetched = [
         rule.specifier or "every host"
@@ -186,24 +195,21 @@ def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
     if fetched:
         what = "hosts that a run names and a rule allows"
         yield named("reach.rule-hosts", what, fetched, "policy.files")
-    yield Ability(
-        id="reach.registries",
-        what="package registries, filtered",
-        bound=listed(packages.registries) or "only those that a run names",
-        setting="packages.registries",
-        is_possible=bool(packages.registries),
-        members=packages.registries,
+    yield named(
+        "reach.registries",
+        "package registries, filtered",
+        packages.registries,
+        "packages.registries",
+        empty="only those that a run names",
     )
     private = egress.dangerously_allow_addresses
-    yield Ability(
-        id="reach.private-addresses",
-        what="private addresses",
-        bound=listed(private) or "none",
-        setting="egress.dangerously_allow_addresses",
-        is_possible=bool(private),
-        is_weakened=bool(private),
-        members=private,
+    line = named(
+        "reach.private-addresses",
+        "private addresses",
+        private,
+        "egress.dangerously_allow_addresses",
     )
+    yield replace(line, is_weakened=bool(private))
     yield from _packages(settings)
     yield from _flows(settings)
     yield impossible(
@@ -211,9 +217,19 @@ def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
         "services of this machine, past the egress proxy",
         "loopback, its addresses, unix sockets",
     )
-    yield impossible(
-        "reach.other-hosts", "every other host", "by name or address, and the resolver of the host"
-    )
+    if egress.unknown == "ask":
+        yield Ability(
+            id="reach.asked-hosts",
+            what="every other host, after a person's yes while the connection waits",
+            bound="each host and port by itself; the resolver of the host after the yes",
+            setting="egress.unknown",
+        )
+    else:
+        yield impossible(
+            "reach.other-hosts",
+            "every other host",
+            "by name or address, and the resolver of the host",
+        )
     upload, download = egress.max_upload_bytes, egress.max_download_bytes
     yield sized("reach.upload", "sent by a sandbox with egress", upload, "egress.max_upload_bytes")
     yield sized(
@@ -223,17 +239,23 @@ def _reaches(settings: Settings, policy: Policy) -> Iterator[Ability]:
 
 def _flows(settings: Settings) -> Iterator[Ability]:
     """Whether the rule of two holds (POL-9)."""
-    policy = settings.policy
-    is_off = policy.dangerously_without_rule_of_two
-    word = "show" if is_off else policy.rule_of_two
+    policy, word = settings.policy, flow_mode(settings)
     told = {"deny": "denied", "ask": "a person is asked", "show": "shown, not refused"}
+    weaker = next(
+        (
+            name
+            for name in ("dangerously_without_rule_of_two", "dangerously_observe")
+            if getattr(policy, name)
+        ),
+        "",
+    )
     yield Ability(
         id="reach.combined-flow",
         what="egress after untrusted content and private data in one session",
         bound=told[word],
-        setting="policy.dangerously_without_rule_of_two" if is_off else "policy.rule_of_two",
+        setting=f"policy.{weaker or 'rule_of_two'}",
         is_possible=word == "show",
-        is_weakened=is_off,
+        is_weakened=bool(weaker),
         amount=list(told).index(word),
     )
     trusted = policy.dangerously_trusted_domains

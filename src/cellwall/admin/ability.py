@@ -57,13 +57,15 @@ class Ability:
         }
 
 
-def named(id_: str, what: str, members: Iterable[str], setting: str = "") -> Ability:
-    """A thing whose bound is a list of names; without any, it is impossible."""
+def named(
+    id_: str, what: str, members: Iterable[str], setting: str = "", *, empty: str = "none"
+) -> Ability:
+    """A thing whose bound is a list of names; without any (`empty`), it is impossible."""
     names = tuple(members)
     return Ability(
         id=id_,
         what=what,
-        bound=listed(names) or "none",
+        bound=listed(names) or empty,
         setting=setting,
         is_possible=bool(names),
         members=names,
@@ -80,6 +82,18 @@ def counted(id_: str, what: str, amount: float, unit: str, setting: str) -> Abil
     """A thing bounded by another number; infinity is no limit."""
     bound = f"{amount:.12g} {unit}".rstrip() if math.isfinite(amount) else "no limit"
     return Ability(id=id_, what=what, bound=bound, setting=setting, amount=amount)
+
+
+def weakening(id_: str, what: str, setting: str, *, is_on: bool, on: str, off: str) -> Ability:
+    """A thing that is impossible unless a `dangerously_` setting allows it."""
+    return Ability(
+        id=id_,
+        what=what,
+        bound=on if is_on else off,
+        setting=setting,
+        is_possible=is_on,
+        is_weakened=is_on,
+    )
 
 
 def impossible(id_: str, what: str, bound: str = "") -> Ability:

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import AuditFailed, SandboxFailed, VaultError, WorkspaceError
 from cellwall.core.types import Json, Permission, Principal, WorkspaceMode
+from cellwall.runtime.app import App
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import recorded_files
 from cellwall.runtime.session_data import no_hold
-from cellwall.runtime.wiring import App
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import protected_paths
 from cellwall.sandbox.workspace import apply, changes

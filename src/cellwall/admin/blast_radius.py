@@ -107,7 +107,12 @@ def compute_blast_radius(settings: Settings, policy: Policy, host: HostRoot) -> 
 
 def configured_radius(settings: Settings, *, environ: Mapping[str, str]) -> BlastRadius:
     """Of these settings and the policy files that apply in the working directory."""
-    policy = effective_policy(named=settings.policy.files, cwd=os.getcwd(), environ=environ)
+    policy = effective_policy(
+        named=settings.policy.files,
+        cwd=os.getcwd(),
+        environ=environ,
+        protects_build_files=settings.workspace.protects_build_files,
+    )
     return blast_radius(settings, policy)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +26,7 @@ from cellwall.admin.radius_probes import FACTS, LimitProbe, ProbeProgram, radius
 from cellwall.core.errors import CellwallError
 from cellwall.core.limits import MIB, Limits, size_text
 from cellwall.core.outcomes import EventKind, Outcome, Status
+from cellwall.core.scratch import scratch_folder
 from cellwall.core.types import (
     Action,
     Permission,
@@ -37,7 +37,7 @@ from cellwall.core.types import (
     WorkspaceRequest,
 )
 from cellwall.core.verdict import Verdict
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 from cellwall.sandbox.governor import HostMemory
 
 _MAX_WAIT_S = 60.0
@@ -76,7 +76,7 @@ async def probe_radius(
     """The result for each line. Raises where no sandbox runs here at all."""
     with (
         probe_facts(app.settings) as facts,
-        tempfile.TemporaryDirectory(prefix="cellwall-probe-") as folder,
+        scratch_folder("cellwall-probe-") as folder,
     ):
         prober = _Prober(app, who, facts, folder)
         await prober.check_sandbox()
@@ -256,6 +256,8 @@ class _Prober:
             if not kinds & {EventKind.INTENT.value, EventKind.DENIAL.value}:
                 return ProbeResult(ProbeState.CONTRADICTED, f"{action_id} is not in the audit log")
         count = min(len(self._ran), _MAX_CHECKED_RECORDS)
+        if count == 0:
+            raise _Unprobed("no probe ran")
         return ProbeResult(ProbeState.CONFIRMED, f"{count} of the runs above are in the audit log")
 
     async def _perform(

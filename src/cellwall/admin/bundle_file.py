@@ -210,7 +210,7 @@ class OpenedBundle:
         """The archive of the payload, to be read once and in order."""
         os.lseek(self.file, _BLOCK, os.SEEK_SET)
         with os.fdopen(os.dup(self.file), "rb") as raw:
-            stream: Any = _Bounded(raw, self.payload.size)
+            stream: Any = _PayloadReader(raw, self.payload.size)
             if self.is_sealed:
                 stream = _Unsealed(stream, seal)
             try:
@@ -265,7 +265,7 @@ def _read_header(file: int, at: int, total: int) -> tuple[str, int]:
     return info.name, info.size
 
 
-class _Bounded:
+class _PayloadReader:
     """The bytes of the payload and nothing behind it."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
@@ -281,7 +281,7 @@ class _Bounded:
 class _Unsealed:
     """The decrypted payload; no byte of a chunk that fails is returned."""
 
-    def __init__(self, stream: _Bounded, seal: BundleSeal | None) -> None:
+    def __init__(self, stream: _PayloadReader, seal: BundleSeal | None) -> None:
         head = bytearray()
         while not head.endswith(b"\n") and len(head) < _MAX_HEAD_BYTES and (part := stream.read(1)):
             head += part

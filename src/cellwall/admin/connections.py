@@ -22,7 +22,7 @@ from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.connection_list import (
     MAX_ACCOUNTS,
     MAX_OWN_ACCOUNTS,
-    ConnectionList,
+    StoredConnections,
     encode,
     owner_of,
 )
@@ -39,7 +39,7 @@ class ConnectionAdmin:
 
     def __init__(self, home: str, settings: Settings) -> None:
         self._home, self._settings = home, settings
-        self._list = ConnectionList(home)
+        self._list = StoredConnections(home)
 
     def add(
         self,

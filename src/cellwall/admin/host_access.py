@@ -20,12 +20,12 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.engine import Policy, judge_call
 from cellwall.policy.rules import Layer
 from cellwall.policy.subjects import only_itself
+from cellwall.runtime.app import App
 from cellwall.runtime.judging import require
 from cellwall.runtime.policies import PolicyPlace, call_inside
 from cellwall.runtime.policy_file import add_rule
 from cellwall.runtime.recording import AdminChange
 from cellwall.runtime.rule_proposals import propose
-from cellwall.runtime.wiring import App
 
 _TOOL = "WebFetch"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import replace
 from functools import partial
 
@@ -14,14 +13,16 @@ from cellwall.admin.production_check import gather_production, judge_production
 from cellwall.admin.service_check import NO_DATABASE, gather_service, judge_service
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings, weakened
-from cellwall.core.errors import CellwallError
+from cellwall.core.errors import CellwallError, StorageError
 from cellwall.core.outcomes import Outcome
+from cellwall.core.scratch import scratch_folder
 from cellwall.core.types import Action, Principal, RunCommand, WorkspaceMode, WorkspaceRequest
+from cellwall.runtime.app import App
 from cellwall.runtime.configured_parts import native_settings_of
 from cellwall.runtime.home import state_home
 from cellwall.runtime.observing import describe_telemetry
 from cellwall.runtime.policies import effective_policy
-from cellwall.runtime.wiring import App, open_app, principal
+from cellwall.runtime.wiring import open_app, principal
 from cellwall.sandbox.doctor import HostCheck, HostFacts, HostReport, TrialRun, gather, judge
 from cellwall.sandbox.linux.layers import PYTHON
 
@@ -133,17 +134,25 @@ def _check_rules(settings: Settings) -> tuple[HostCheck, ...]:
 async def _try_all(
     app: App, who: Principal, policy: str | None = None, *, keeps_pool: bool = False
 ) -> tuple[TrialRun, ...]:
-    with tempfile.TemporaryDirectory(prefix="cellwall-trial-") as folder:
-        copied = WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, folder)
-        plain = await _try(app, who, policy, WorkspaceRequest())
-        layered = await _try(app, who, policy, copied)
-        if layered.workspace_id is not None:
-            app.store.remove(layered.workspace_id)
+    plain = await _try(app, who, policy, WorkspaceRequest())
     return (
         _as_trial("trial run", "all layers together, as in every run", plain, required=True),
-        _as_trial("trial of copy-on-write", "DIR:cow needs overlayfs", layered, required=False),
+        await _try_copied(app, who, policy),
         await anyio.to_thread.run_sync(partial(_try_warm, app, keeps_pool=keeps_pool)),
     )
+
+
+async def _try_copied(app: App, who: Principal, policy: str | None) -> TrialRun:
+    name, why = "trial of copy-on-write", "DIR:cow needs overlayfs"
+    try:
+        with scratch_folder("cellwall-trial-") as folder:
+            copied = WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, folder)
+            layered = await _try(app, who, policy, copied)
+    except StorageError as error:
+        return TrialRun(name, why, f"{error.message} [{error.code}]", error.hint, required=False)
+    if layered.workspace_id is not None:
+        app.store.remove(layered.workspace_id)
+    return _as_trial(name, why, layered, required=False)
 
 
 def _try_warm(app: App, *, keeps_pool: bool) -> TrialRun:

@@ -11,7 +11,6 @@ import io
 import os
 import re
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +27,7 @@ from cellwall.audit.segments import (
 )
 from cellwall.audit.verify import VerifyReport, verify
 from cellwall.core.notes import PublicKey
+from cellwall.core.scratch import scratch_folder
 from cellwall.sandbox.files.descriptors import closing_fd, write_all
 
 FOLDER = "audit/"
@@ -96,7 +96,7 @@ class ExtractedLog:
     """The log of a bundle in a folder of its own, as long as it is verified."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="cellwall-incident-")
+        self._folder = scratch_folder("cellwall-incident-")
         self._count = 0
 
     def take(self, payload: tarfile.TarFile, member: tarfile.TarInfo) -> None:

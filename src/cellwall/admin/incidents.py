@@ -35,10 +35,10 @@ from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.notes import signed_note
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Json, Permission, Principal, WorkspaceMode
+from cellwall.runtime.app import App
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange, audit_directory
 from cellwall.runtime.secret_leases import RecordRedactor
-from cellwall.runtime.wiring import App
 from cellwall.sandbox.linux.cell_search import find_cells
 
 _MAX_DIFF_BYTES = 1024 * 1024

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import LimitExceeded, WorkspaceError
 from cellwall.core.types import Permission, Principal, WorkspaceMode
+from cellwall.runtime.app import App
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import recorded_files
 from cellwall.runtime.session_data import no_hold
-from cellwall.runtime.wiring import App
 from cellwall.sandbox.workspace.store import StoredWorkspace
 
 _DAY_S = 86_400

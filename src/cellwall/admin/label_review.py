@@ -9,7 +9,7 @@ from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput
 from cellwall.core.labels import LabelSet, LabelSource
 from cellwall.core.outcomes import EventKind
-from cellwall.core.types import Action, Permission, Principal, UseTool
+from cellwall.core.types import Action, Permission, Principal, UseTool, check_id
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.rule_of_two import object_to, unconsented
@@ -17,10 +17,12 @@ from cellwall.runtime.action_labels import LabelRules
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require
-from cellwall.runtime.label_files import LabelFolder
-from cellwall.runtime.label_scopes import real_directory
+from cellwall.runtime.label_files import LabelFolder, read_labels
+from cellwall.runtime.label_scopes import agent_context, real_directory
+from cellwall.runtime.label_store import recorded_labels
 from cellwall.runtime.recording import AdminChange
-from cellwall.runtime.session_labels import flow_mode, recorded_labels
+from cellwall.runtime.session_labels import flow_mode
+from cellwall.runtime.tool_places import places_of
 
 _VERDICTS = {"ask": Verdict.ASK, "deny": Verdict.DENY, "show": Verdict.ALLOW}
 
@@ -38,21 +40,32 @@ class LabelReview:
         return self._folder.tainted()
 
     def session(self, session_id: str) -> LabelSet:
-        """The labels of a live session, or of one whose files are kept."""
-        return recorded_labels(self._home, session_id)
+        """The labels of a live session, of one whose files are kept, or of the session of an agent
+        that has a hook."""
+        conversation = self._folder.path_of(agent_context(session_id))
+        if os.path.lexists(conversation):
+            return LabelSet(tuple(each for each, _ in read_labels(conversation).values()))
+        if os.path.isdir(os.path.join(self._home, "workspaces", check_id(session_id))):
+            return recorded_labels(self._home, session_id)
+        raise BadInput(
+            f"there is no session {session_id}",
+            hint="`cellwall ps` lists live sessions. Labels end with a session whose files are not "
+            "kept.",
+            code="CW-NO-SESSION",
+        )
 
     def clear(self, directory: str, *, who: Principal) -> tuple[LabelSource, ...]:
         """A person has read the files: what sessions left in this directory counts as trusted."""
         refuse_agents("trust in the files of a directory")
         require(self._settings, who, Permission.POLICY_WRITE)
         place = real_directory(directory)
-        content = self._folder.content_in(place)
-        if not content:
+        if not self._folder.labelled_at(place):
+            around = "one around it has" if self._folder.content_in(place) else "it has none"
             raise BadInput(
-                "the directory has no label",
+                f"the directory has no label of its own: {around}",
                 hint="`cellwall policy labels` lists the directories with labels.",
             )
-        known = {"labels": LabelSet(content).to_json()}
+        known = {"labels": LabelSet(self._folder.content_in(place)).to_json()}
         change = AdminChange(EventKind.CONFIG, "clear labels of", place, dict(known))
         with change.recorded_in(self._home, self._settings, who):
             return self._folder.clear(place)
@@ -65,7 +78,7 @@ class LabelReview:
         rules = LabelRules(policy.dangerously_trusted_domains, egress.allow_domains)
         operation = UseTool(call.tool, call.input, call.cwd, is_inside=is_inside)
         action = Action(principal=Principal("", "hook"), operation=operation)
-        content = self._folder.content_in(real_directory(call.cwd))
+        content = self._folder.content_in_all(places_of(operation).read)
         brought = rules.labels_of(action, directory=None, server=LabelSet()).joined(content)
         held = LabelSet() if session_id is None else self.session(session_id)
         needed = unconsented(held, brought.sources, admitted=(), named=())

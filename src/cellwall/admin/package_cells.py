@@ -23,7 +23,7 @@ from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.packages import parse_install
 from cellwall.core.ports import ApproverPort
 from cellwall.core.types import Action, Principal, RunCommand, WorkspaceRequest, new_id
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
 from cellwall.sandbox.files.tar_transfer import unpack
 
@@ -80,7 +80,7 @@ class PackageCell:
 
         `on_packages` is called with the number of packages that the program has got so far.
         """
-        lines = _Lines(on_line)
+        lines = _LineSplitter(on_line)
         operation = RunCommand(tuple(argv), cwd=cwd)
         action = replace(self.pattern, id=new_id("act"), operation=operation, stdin=stdin)
         async with self._counting(action.id, on_packages):
@@ -168,7 +168,7 @@ class PackageCell:
         return outcome
 
 
-class _Lines:
+class _LineSplitter:
     """Splits output into lines of bounded length."""
 
     def __init__(self, on_line: OnLine) -> None:

@@ -18,7 +18,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import check_id
 from cellwall.core.verdict import Verdict
-from cellwall.packages.evidence import PackageVerdict, Reason, Step
+from cellwall.packages.evidence import EvidenceStep, PackageVerdict, Reason
 from cellwall.packages.inventory import (
     InstalledPackage,
     installed_lock,
@@ -39,11 +39,11 @@ from cellwall.packages.registry.judged_index import JudgedIndex
 from cellwall.packages.registry.pypi import BadIndex
 from cellwall.packages.registry.upstream import HttpUpstream
 from cellwall.packages.sbom import render_lock_sbom
+from cellwall.runtime.app import App
 from cellwall.runtime.package_judging import open_judge
 from cellwall.runtime.package_record import REFUSED, SERVED
 from cellwall.runtime.registries import RegistrySite, registry_sites
 from cellwall.runtime.vault import AskPassphrase
-from cellwall.runtime.wiring import App
 from cellwall.secrets import failures as vault_failures
 from cellwall.secrets.session_keys import SessionKeys
 
@@ -181,7 +181,7 @@ def _audit(
         return audit_package(package, judged, advisories, rules, index=index)
     judged = judge.judge_pin(kind, name, version)
     if index is not None:
-        unread = Reason(Step.REGISTRY, Verdict.DENY, "unreadable", index)
+        unread = Reason(EvidenceStep.REGISTRY, Verdict.DENY, "unreadable", index)
         judged = replace(judged, reasons=(*judged.reasons, unread))
     return audit_package(package, judged, advisories, rules)
 

@@ -36,8 +36,9 @@ from cellwall.packages.locks.installable import (
 )
 from cellwall.packages.locks.model import Lock
 from cellwall.packages.names import Ecosystem, canonical_name
+from cellwall.runtime.app import App
 from cellwall.runtime.judging import require
-from cellwall.runtime.wiring import App, open_app
+from cellwall.runtime.wiring import open_app
 from cellwall.sandbox.inside.install import NPM_WITHOUT_GIT
 from cellwall.sandbox.templates import environments, uv_program
 

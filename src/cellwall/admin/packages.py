@@ -21,13 +21,13 @@ from cellwall.packages.registry.upstream import HttpUpstream
 from cellwall.packages.risk import risk_of
 from cellwall.packages.snapshot import MaliciousSnapshot, malicious_snapshot
 from cellwall.packages.verdict import is_fresh
+from cellwall.runtime.app import App
 from cellwall.runtime.judging import require
 from cellwall.runtime.package_judging import open_judge, package_rules, packages_folder
 from cellwall.runtime.recording import AdminChange
 from cellwall.runtime.registries import (
     registry_sites,
 )
-from cellwall.runtime.wiring import App
 
 __all__ = [
     "Ecosystem",

@@ -79,7 +79,12 @@ def probe_facts(settings: Settings) -> Iterator[ProbeFacts]:
 
 def _make_files(stack: ExitStack, token: str) -> list[Json]:
     found: list[Json] = []
-    for folder in (os.path.expanduser("~"), tempfile.gettempdir(), "/var/tmp", "/dev/shm"):
+    for folder in (
+        os.path.expanduser("~"),
+        os.environ.get("TMPDIR", "/tmp"),
+        "/var/tmp",
+        "/dev/shm",
+    ):
         with suppress(OSError):
             prefix = f".cellwall-probe-{token}-"
             descriptor, path = tempfile.mkstemp(prefix=prefix, dir=folder)

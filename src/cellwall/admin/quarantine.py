@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.types import Json, Permission, Principal
+from cellwall.runtime.app import App
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import recorded_files
-from cellwall.runtime.wiring import App
 from cellwall.sandbox.protection import quarantine
 from cellwall.sandbox.protection.quarantine import QuarantineEntry
 

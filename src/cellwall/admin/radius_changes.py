@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from cellwall.admin.ability import Ability
 from cellwall.admin.blast_radius import BlastRadius
+from cellwall.admin.setting_effects import Effect, effects_of
 from cellwall.config.models import SECTIONS, Settings
 from cellwall.core.showing import escaped
 from cellwall.core.types import Json
 
-Effect: TypeAlias = Literal["opens", "closes", "changes"]
 _EFFECTS: tuple[Effect, ...] = ("opens", "closes", "changes")
 _MAX_SHOWN = 100
 
@@ -91,13 +90,11 @@ def compare_settings(before: Settings, after: Settings, diff: RadiusDiff) -> Rad
     """The same, with the settings that differ and that no line of the radius has told."""
     told = {each.setting for each in diff.changes}
     found = [
-        RadiusChange(
-            "changes", f"setting.{name}", name, "as in A", "as in B; no line tells its effect", name
-        )
+        RadiusChange(effect, f"setting.{name}", name, old, new, name)
         for section, model in SECTIONS.items()
         for key in model.model_fields
         if (name := f"{section}.{key}") not in told
-        and getattr(getattr(before, section), key) != getattr(getattr(after, section), key)
+        for effect, old, new in effects_of(name, before, after)
     ]
     return RadiusDiff((*diff.changes, *found))
 
@@ -114,8 +111,9 @@ def _compare_lines(old: Ability | None, new: Ability | None) -> Iterator[RadiusC
 
 
 def _compare_bounds(old: Ability, new: Ability) -> Iterator[RadiusChange]:
-    added = [each for each in new.members if each not in set(old.members)]
-    removed = [each for each in old.members if each not in set(new.members)]
+    had, has = set(old.members), set(new.members)
+    added = [each for each in new.members if each not in had]
+    removed = [each for each in old.members if each not in has]
     more: Effect = "opens" if new.is_possible else "closes"
     less: Effect = "closes" if new.is_possible else "opens"
     for member in added:

@@ -24,10 +24,10 @@ from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.types import Json, Permission, Principal, check_id, new_id
 from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.app import App
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import audit_directory
 from cellwall.runtime.session_data import no_hold
-from cellwall.runtime.wiring import App
 from cellwall.sandbox.files.descriptors import closing_fd, remove_tree
 
 __all__ = ["ErasedSession", "erase"]

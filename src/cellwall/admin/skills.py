@@ -45,8 +45,8 @@ __all__ = [
     "Signed",
     "SigningKeyChoice",
     "Skill",
+    "SkillAdmin",
     "SkillProposal",
-    "Skills",
 ]
 
 
@@ -89,7 +89,7 @@ class Review:
         return tuple(path for path in there if path not in self.draft.files)
 
 
-class Skills:
+class SkillAdmin:
     """The skills of one state folder."""
 
     def __init__(self, *, config: str | None = None, profile: str | None = None) -> None:

@@ -26,12 +26,13 @@ from cellwall.core.packages import Package, parse_request
 from cellwall.core.ports import ApproverPort
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.packages.locks.installable import installable_pylock, packages_of, pins_of
+from cellwall.runtime.app import App
 from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange
-from cellwall.runtime.wiring import App, open_app
+from cellwall.runtime.wiring import open_app
 from cellwall.sandbox.templates import definitions, environments, uv_program
-from cellwall.sandbox.templates.definitions import PYTHON, SHIPPED, Definition
+from cellwall.sandbox.templates.definitions import PYTHON, SHIPPED, TemplateDefinition
 from cellwall.sandbox.templates.environments import Environment, TargetPython
 
 __all__ = ["PYTHON", "SHIPPED", "Environment", "Templates"]
@@ -108,19 +109,19 @@ class Templates:
         return built
 
     @staticmethod
-    def _definition(packages: Sequence[str], lock: bytes | None) -> Definition | None:
+    def _definition(packages: Sequence[str], lock: bytes | None) -> TemplateDefinition | None:
         request = parse_request(packages)
         if lock is None:
-            return Definition(request) if request else None
+            return TemplateDefinition(request) if request else None
         if request:
             raise BadInput(
                 "a template is built from packages or from a lock, not both",
                 hint="Name the packages when you make the lock: cellwall packages lock NAME",
                 code="CW-USAGE",
             )
-        return Definition((), pins_of(installable_pylock(lock)))
+        return TemplateDefinition((), pins_of(installable_pylock(lock)))
 
-    def _is_defined(self, name: str, definition: Definition) -> bool:
+    def _is_defined(self, name: str, definition: TemplateDefinition) -> bool:
         try:
             return definitions.read(self._home, name) == definition
         except CellwallError:  # unknown or damaged: define it anew
@@ -128,7 +129,7 @@ class Templates:
 
     def name_of_lock(self, lock: bytes) -> str:
         """The name of the template for a lock without a name."""
-        return Definition((), pins_of(installable_pylock(lock))).name
+        return TemplateDefinition((), pins_of(installable_pylock(lock))).name
 
     def build_request(
         self,
@@ -179,7 +180,7 @@ class _CellInstaller:
     ask: ApproverPort | None
 
     def __call__(
-        self, definition: Definition, python: TargetPython, staging: str
+        self, definition: TemplateDefinition, python: TargetPython, staging: str
     ) -> Sequence[Package]:
         async def install() -> Sequence[Package]:
             return await self._install(app, definition, python, staging)
@@ -188,7 +189,7 @@ class _CellInstaller:
             return run_cancellable(install)
 
     async def _install(
-        self, app: App, definition: Definition, python: TargetPython, staging: str
+        self, app: App, definition: TemplateDefinition, python: TargetPython, staging: str
     ) -> Sequence[Package]:
         site, inside = environments.SITE, f"/workspace/{environments.SITE}"
         with package_cell(

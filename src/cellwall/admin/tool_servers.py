@@ -26,6 +26,7 @@ from cellwall.egress.destinations.hostnames import parse_url
 from cellwall.mcp_servers.definitions import ToolSet
 from cellwall.mcp_servers.pins import AcceptedTool, ToolChange, accept, compare, plain_name, reject
 from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.app import App
 from cellwall.runtime.egress import check_domain
 from cellwall.runtime.judging import require
 from cellwall.runtime.offered_tools import findings_in, one_budget, owner_of, owners_of
@@ -36,9 +37,9 @@ from cellwall.runtime.server_catalog import (
     ServerSettings,
     check_header,
     describe,
+    labels_together,
 )
 from cellwall.runtime.tool_servers import ToolServers
-from cellwall.runtime.wiring import App
 
 __all__ = [
     "ReviewedTool",
@@ -48,6 +49,7 @@ __all__ = [
     "ToolServerAdmin",
     "check_settings",
     "describe",
+    "labels_together",
     "waiting_in",
 ]
 
@@ -186,20 +188,26 @@ class ToolServerAdmin:
         only: Sequence[str] = (),
         despite_findings: bool = False,
         offered_as: str = "",
+        together: bool = False,
         who: Principal,
     ) -> frozenset[str]:
-        """(3) Accept the server and the tools that wait; returns their names."""
+        """(3) Accept the server and the tools that wait; returns their names. `together`: the
+        person consents to all labels of the server, for this set; else such a consent ends."""
         refuse_agents("the tools of an MCP server")
         require(self._app.settings, who, Permission.CONFIG_WRITE)
         doubtful = self.check_acceptable(
-            review, only=only, despite_findings=despite_findings, offered_as=offered_as
+            review,
+            only=only,
+            despite_findings=despite_findings,
+            offered_as=offered_as,
+            together=together,
         )
         chosen = _chosen(review, only)
         names = frozenset(each.change.name for each in chosen)
         known: dict[str, Json] = {"server": review.entry.name, "sha256": review.seen.sha256}
         with self._recorded("accept", review.entry.name, who, known) as outcome:
             outcome |= {"tools": sorted(names), "despite_findings": sorted(doubtful)}
-            outcome["offered_as"] = offered_as
+            outcome |= {"offered_as": offered_as, "together": together}
             self._decide(
                 review,
                 names,
@@ -211,6 +219,7 @@ class ToolServerAdmin:
                         names,
                         despite_findings=doubtful,
                         offered_as=dict.fromkeys(names, offered_as) if offered_as else {},
+                        together=together,
                     ),
                 ),
             )
@@ -223,8 +232,15 @@ class ToolServerAdmin:
         only: Sequence[str] = (),
         despite_findings: bool = False,
         offered_as: str = "",
+        together: bool = False,
     ) -> frozenset[str]:
         """Raise for what cannot be accepted; returns the names of definitions with findings."""
+        if together and not labels_together(review.entry.settings):
+            raise BadInput(
+                f"the MCP server {review.entry.name} lacks private data or egress",
+                hint="Its calls do not ask by themselves: leave out --together.",
+                code="CW-USAGE",
+            )
         if offered_as and (len(only) != 1 or not is_tool_name(offered_as)):
             raise BadInput(
                 "another name is for one tool, in letters, digits, _ and -",

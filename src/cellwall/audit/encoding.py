@@ -151,11 +151,11 @@ def _may_have_number_as_name(text: str) -> bool:
 
 def encode_bounded(body: Mapping[str, Json], max_field_bytes: int) -> str:
     """Like `encode_simple`, checking every part."""
-    return _encode_mapping(body, _Budget(max_field_bytes), depth=1)
+    return _encode_mapping(body, _BodyBudget(max_field_bytes), depth=1)
 
 
 @dataclass(slots=True)
-class _Budget:
+class _BodyBudget:
     """What is left of a body's limits. The limit on entries also bounds the work."""
 
     max_field_bytes: int
@@ -167,7 +167,7 @@ class _Budget:
         return self.entries <= 0 or self.encoded_bytes <= 0
 
 
-def _encode_value(value: object, budget: _Budget, *, depth: int) -> str:
+def _encode_value(value: object, budget: _BodyBudget, *, depth: int) -> str:
     budget.entries -= 1
     # Scalars first: the `Mapping` and `Sequence` checks cost more than encoding.
     if not isinstance(value, _SCALAR) and depth < _MAX_DEPTH:
@@ -198,7 +198,7 @@ def _encode_scalar(value: object, max_bytes: int) -> str:
     return quote(f"[cut: {type(value).__name__:.64}]")
 
 
-def _encode_mapping(mapping: Mapping[str, Json], budget: _Budget, *, depth: int) -> str:
+def _encode_mapping(mapping: Mapping[str, Json], budget: _BodyBudget, *, depth: int) -> str:
     kept: dict[str, str] = {}
     times: dict[str, int] = {}
     for key, value in mapping.items():
@@ -251,7 +251,7 @@ def _unique_name(name: str, kept: Mapping[str, str], times: dict[str, int]) -> s
     return numbered
 
 
-def _encode_sequence(sequence: Sequence[object], budget: _Budget, *, depth: int) -> str:
+def _encode_sequence(sequence: Sequence[object], budget: _BodyBudget, *, depth: int) -> str:
     kept: list[str] = []
     cleaner = SequenceRedactor()
     for value in sequence:

@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from cellwall.audit.key_trust import KeyTrust, UntrustedCheckpoint
 from cellwall.audit.merkle import (
     Checkpoint,
     Frontier,
@@ -25,7 +26,6 @@ from cellwall.audit.merkle import (
     deletion_lines,
     key_lines,
     leaf_hash,
-    open_checkpoint,
     unproven_checkpoint,
 )
 from cellwall.audit.records import GENESIS, BadRecord, parse_link, parse_record
@@ -135,7 +135,7 @@ def _verify_once(
         checkpoints=check.met,
         deleted=check.deleted,
         origin=check.origin,
-        keys=tuple(check.signers),
+        keys=tuple(check.keys.signers),
     )
 
 
@@ -143,10 +143,8 @@ class _Verifier:
     """One pass through a log."""
 
     def __init__(self, keys: Sequence[PublicKey], on_verified: OnVerified | None = None) -> None:
-        self._trusted = list(keys)
+        self.keys = KeyTrust(keys)
         self._on_verified = on_verified
-        self._announced: dict[PublicKey, tuple[int, bool]] = {}
-        self._retired: list[PublicKey] = []
         self._notes: list[tuple[Checkpoint, bytes]] = []
         self.origin: str | None = None
         self._prev: bytes | None = GENESIS.encode()
@@ -157,14 +155,13 @@ class _Verifier:
         self._last_note = 0
         self.frontier = Frontier()
         self.signed = self.met = self.deleted = 0
-        self.signers: dict[str, None] = {}
 
     def check_log(
         self, segments: Sequence[Segment], notes: Iterable[bytes], since: int | None
     ) -> None:
         if not segments:
             raise _Bad(None, "there is no audit log")
-        if not self._trusted:
+        if not self.keys.trusted:
             raise _Bad(None, "no public key is known; give one with --key")
         self._kept_elsewhere = frozenset(notes)
         self._notes = _all_notes(segments, self._kept_elsewhere)
@@ -287,17 +284,14 @@ class _Verifier:
                 self.origin = str(body["origin"])
             elif kind == b"key":
                 key = PublicKey.parse(str(body["key"]))
-                is_rotation = body["reason"] == "rotation"
-                if is_rotation:  # (3)
-                    lines = key_lines(self.origin or "", key)
-                    check_statement(body["note"], lines, self._trusted)
-                    self._retired = [each for each in self._retired if each != key]
-                self._announced[key] = number, is_rotation
+                if body["reason"] == "rotation":  # (3)
+                    self.keys.rotate(key, number, body["note"], key_lines(self.origin or "", key))
+                else:
+                    self.keys.announce(key, number)
             else:  # (4), second half
                 last = int(body["last"])
-                check_statement(
-                    body["note"], deletion_lines(self.origin or "", last), self._trusted
-                )
+                lines = deletion_lines(self.origin or "", last)
+                check_statement(body["note"], lines, self.keys.trusted)
                 self._mark_deleted(last)
         except (BadRecord, BadNote, KeyError, ValueError, TypeError) as problem:
             raise _Bad(number, f"it cannot be read: {problem}") from None
@@ -328,38 +322,13 @@ class _Verifier:
 
     def _open_trusted(self, note: bytes, number: int) -> Checkpoint:
         """(2), (3): the checkpoint in a note, if trusted keys signed it."""
-        where = "the checkpoint after it"
         try:
-            known = [*self._trusted, *self._announced, *self._retired]
-            checkpoint, signed = open_checkpoint(note, known)
+            checkpoint = self.keys.open(note, self.origin)
         except BadNote as problem:
-            raise _Bad(number, f"{where}: {problem}") from None
-        # The old key signed the record that announces the new one; see `_apply_log_record`.
-        rotated = [
-            key
-            for key in signed
-            if self._announced.get(key, (0, False))[1] and key not in self._retired
-        ]
-        vouching = [key for key in signed if key in self._trusted or key in rotated]
-        if not vouching and signed[0] in self._retired:
-            raise _Bad(number, f"{where} is signed with a key that was retired")
-        if not vouching:
-            begun, _ = self._announced[signed[0]]
-            raise _Bad(
-                begun,
-                "a key was announced that no earlier key confirms; "
-                "if it is yours, give it with --key",
-            )
-        if self.origin not in (None, checkpoint.origin):
-            raise _Bad(number, f"{where} is of another log")
+            raise _Bad(number, f"the checkpoint after it: {problem}") from None
+        except UntrustedCheckpoint as problem:
+            raise _Bad(problem.record or number, str(problem)) from None
         self.origin = checkpoint.origin
-        self._trusted += [key for key in rotated if key not in self._trusted]
-        # Not while both sign: a crash during a rotation leaves the old key in use.
-        if rotated == list(signed):
-            old = [key for key in self._trusted if str(key) in self.signers and key not in signed]
-            self._trusted = [key for key in self._trusted if key not in old]
-            self._retired += old
-        self.signers.update(dict.fromkeys(map(str, signed)))
         return checkpoint
 
     def _check_end(self) -> None:

@@ -118,6 +118,12 @@ class EgressSection(Section):
         "domains that every sandbox and fetch may reach, beside those named for one run",
         most=10_000,
     )
+    unknown: Annotated[str, one_of("deny", "ask")] = word(
+        "a destination that no domain names: refused, or put to a person while the connection "
+        "waits, at most `approvals.timeout_s`; no answer refuses it",
+        "deny",
+        "ask",
+    )
     header_rules: tuple[Annotated[str, Field(max_length=2048)], ...] = listed(
         (),
         "headers that requests must have, must not have or get added, as in "

@@ -118,7 +118,7 @@ def merge(base: TomlTable, top: TomlTable) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _SettingsFile:
     """A file to read. Messages show only `shown` of its path (ERR-1)."""
 
     path: str
@@ -136,19 +136,19 @@ def candidates(file: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
     return (_find(file, environ).path,)
 
 
-def _find(file: str | None, environ: Mapping[str, str]) -> _Source:
+def _find(file: str | None, environ: Mapping[str, str]) -> _SettingsFile:
     named = file if file is not None else environ.get("CELLWALL_CONFIG") or None
     if named is not None:
-        return _Source(named, _plain(named), named=True)
+        return _SettingsFile(named, _plain(named), named=True)
     tail = "cellwall/config.toml"
     xdg = environ.get("XDG_CONFIG_HOME", "")
     if os.path.isabs(xdg):  # the XDG specification says to ignore a relative one
-        return _Source(os.path.join(xdg, tail), f"$XDG_CONFIG_HOME/{tail}", named=False)
+        return _SettingsFile(os.path.join(xdg, tail), f"$XDG_CONFIG_HOME/{tail}", named=False)
     home = environ.get("HOME", "")
     if not os.path.isabs(home):
         # A service without HOME must not silently fall back from a strict file to defaults.
         home = pwd.getpwuid(os.geteuid()).pw_dir
-    return _Source(os.path.join(home, ".config", tail), f"~/.config/{tail}", named=False)
+    return _SettingsFile(os.path.join(home, ".config", tail), f"~/.config/{tail}", named=False)
 
 
 # 2. Open and check
@@ -169,7 +169,7 @@ _FAULT_HINTS = {
 }
 
 
-def _read(source: _Source) -> str:
+def _read(source: _SettingsFile) -> str:
     """The file's text; empty where the user has no file and named none."""
     try:
         return read_settings(source.path)
@@ -193,7 +193,7 @@ def _read(source: _Source) -> str:
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
-def _parse(source: _Source, text: str) -> TomlTable:
+def _parse(source: _SettingsFile, text: str) -> TomlTable:
     deep = find_deep_line(text, most=MAX_NESTING)
     if deep is not None:
         raise ConfigError(
@@ -217,7 +217,7 @@ def _parse(source: _Source, text: str) -> TomlTable:
 
 
 def _report(
-    source: _Source, text: str, data: TomlTable, details: Iterable[ErrorDetails]
+    source: _SettingsFile, text: str, data: TomlTable, details: Iterable[ErrorDetails]
 ) -> ConfigError:
     lines = index_lines(text)
     placed = sorted(

@@ -49,6 +49,7 @@ from cellwall.config.sections import (
 )
 from cellwall.config.server_section import ServerSection
 from cellwall.config.service_sections import AccountsSection, MessagesSection, StorageSection
+from cellwall.core.languages import NAMES
 from cellwall.core.limits import GIB, KIB, MIB, Limits
 from cellwall.core.notes import BadNote, PublicKey
 
@@ -178,6 +179,12 @@ class SandboxSection(Section):
         "permissions are one more layer inside the cell",
         *_JAVASCRIPT,
     )
+    allowed_languages: tuple[Annotated[str, one_of(*NAMES, noun="a language")], ...] = listed(
+        NAMES,
+        "languages in which code may be run. A command may start any interpreter that the sandbox "
+        "sees: the rules of the policy decide about commands",
+        most=len(NAMES),
+    )
     engine_socket: Annotated[str, absolute_path("/run/docker.sock")] | None = Field(
         default=None,
         description="socket of Docker or of Podman's service; left out, the first that is found",
@@ -246,6 +253,12 @@ class WorkspaceSection(Section):
         "names to hide beside the built-in ones, in any folder; * and ? match within one name",
         most=256,
     )
+    build_files: Annotated[str, one_of("review", "protect")] = word(
+        "build, task and test files (Makefile, package.json, conftest.py): code may write them, "
+        "and `diff` and `apply` show them first; or they are read-only on every way in",
+        "review",
+        "protect",
+    )
     keep_changes_days: int = number(
         7, "how long copy-on-write changes are kept for `diff` and `apply`", least=1, most=365
     )
@@ -258,6 +271,10 @@ class WorkspaceSection(Section):
     dangerously_expose_sensitive_names: bool = danger(
         "expose .env, .ssh, key files and agent settings in a given directory to the code"
     )
+
+    @property
+    def protects_build_files(self) -> bool:
+        return self.build_files == "protect"
 
 
 def _check_public_key(text: str) -> str:

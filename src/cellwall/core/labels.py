@@ -121,16 +121,26 @@ def is_complete(labels: Iterable[Label]) -> bool:
 class ActionLabelsPort(Protocol):
     """The labels that one action brings, from its judgement to its end."""
 
-    def judge(self, action: Action) -> Decision | None:
+    def judge(self, action: Action, *, is_named: bool = False) -> Decision | None:
         """ASK or DENY if the action brings the three labels together; None: nothing to object.
+        `is_named`: a person has named together all that the called server itself brings.
 
         From now on other actions of the session are judged as if this one had run."""
 
     def admit_for_session(self) -> None:
         """A person has consented for the rest of the session."""
 
+    def narrow(self, action: Action) -> Action:
+        """The action without the domains to which a page must not redirect it."""
+
     def commit(self) -> dict[str, Json]:
-        """The action begins: the session has its labels from now on. Returns the labels."""
+        """The action begins, or its host asks its user and does not tell the answer: the session
+        has its labels from now on. Returns the labels. Raises `Denied` if another process has
+        brought the rest of the three since the judgement."""
+
+    def keep_with(self, workspace_id: str | None) -> None:
+        """Before a single run: changes that it leaves in a copy can be applied later, also if this
+        process is killed."""
 
     def receive(self, findings: Sequence[Finding]) -> dict[str, Json]:
         """For the result of a tool that has run on the agent's host: the session has its labels.
@@ -196,14 +206,25 @@ class _NoLabels:
 
 
 class _NoActionLabels:
-    def judge(self, action: Action) -> Decision | None:  # noqa: ARG002  # as the port has it
+    def judge(
+        self,
+        action: Action,  # noqa: ARG002  # as the port has it
+        *,
+        is_named: bool = False,  # noqa: ARG002  # as the port has it
+    ) -> Decision | None:
         return None
 
     def admit_for_session(self) -> None:
         pass
 
+    def narrow(self, action: Action) -> Action:
+        return action
+
     def commit(self) -> dict[str, Json]:
         return {}
+
+    def keep_with(self, workspace_id: str | None) -> None:
+        pass
 
     def receive(self, findings: Sequence[Finding]) -> dict[str, Json]:  # noqa: ARG002  # see above
         return {}

@@ -16,6 +16,15 @@ ALIASES = {
     "node": "javascript",
     "typescript": "typescript",
     "ts": "typescript",
+    "c": "c",
+    "cpp": "cpp",
+    "c++": "cpp",
+    "cxx": "cpp",
+    "go": "go",
+    "golang": "go",
+    "java": "java",
+    "rust": "rust",
+    "rs": "rust",
 }
 
 BY_EXTENSION = {
@@ -25,6 +34,13 @@ BY_EXTENSION = {
     ".js": "javascript",
     ".mjs": "javascript",
     ".ts": "typescript",
+    ".c": "c",
+    ".cc": "cpp",
+    ".cpp": "cpp",
+    ".cxx": "cpp",
+    ".go": "go",
+    ".java": "java",
+    ".rs": "rust",
 }
 
 NAMES = tuple(sorted(set(ALIASES.values())))

@@ -187,6 +187,14 @@ class EgressContext:
     """The name of a client that runs outside of any sandbox (NET-8)."""
 
 
+class DestinationConsent(Protocol):
+    """People who are asked about destinations that no rule names (NET-9)."""
+
+    async def ask(self, context: EgressContext, *, host: str, port: int, method: str) -> None:
+        """Return once a person has allowed the destination for the action of `context`, on the
+        loop of egress; raises `EgressRefused` otherwise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressUsage:
     """The connections to servers of one session, and the bytes sent and received."""

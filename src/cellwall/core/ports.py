@@ -1,15 +1,13 @@
-"""The ports between the runtime and its parts."""
+"""The ports between the runtime and its parts; those of the sandbox are in `sandbox_ports`."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from cellwall.core.approvals import Answer, Question
 from cellwall.core.errors import CellwallError
-from cellwall.core.limits import Limits
 from cellwall.core.network import (
     CellNetwork,
     Page,
@@ -171,20 +169,6 @@ class SessionKeysPort(Protocol):
         """Forget all keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One of the bounded slots for running sandboxes; the number is unique while held."""
-
-    number: int
-    memory_bytes: int
-
-
-class GovernorPort(Protocol):
-    """Bounds how many sandboxes run and how much memory is promised to them (LIM-4)."""
-
-    def lease(self, *, memory_bytes: int) -> AbstractAsyncContextManager[Slot]: ...
-
-
 class ToolsPort(Protocol):
     """Host functions for code inside."""
 
@@ -198,12 +182,12 @@ class ToolServersPort(Protocol):
     def judge(self, operation: CallServerTool) -> Decision:
         """DENY unless a person has accepted exactly this tool."""
 
+    def is_named_together(self, server: str) -> bool:
+        """Whether a person has consented that this server, with the tools that it has now, brings
+        untrusted content, private data and egress (POL-9)."""
+
     async def call(self, action: Action, operation: CallServerTool) -> RunResult:
         """Call the tool; a failure of the server is a `CellwallError`."""
-
-
-ToolCaller = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
-"""Returns the response to one call of the code; never raises."""
 
 
 class InstallCells(Protocol):
@@ -299,6 +283,18 @@ class PackagesPort(Protocol):
         """Forget the answers of a session that has ended."""
 
 
+class DestinationsPort(Protocol):
+    """Questions about destinations that no rule names (NET-9)."""
+
+    def open(
+        self, action: Action, perform: Callable[[Action], Awaitable[Outcome]]
+    ) -> AbstractAsyncContextManager[None]:
+        """Questions can be asked meanwhile; `perform` carries out an action for each of them."""
+
+    def end_session(self, session_id: str) -> None:
+        """Forget the questions of a session that has ended."""
+
+
 class ConnectionsPort(Protocol):
     """Connected accounts, each for its owner alone (RBAC-3)."""
 
@@ -324,97 +320,3 @@ class TemplatesPort(Protocol):
 
     def end_session(self, session_id: str) -> None:
         """Forget a session that has ended."""
-
-
-class SandboxPort(Protocol):
-    """Runs an allowed action in isolation. A broken sandbox raises; failing code returns."""
-
-    async def run(
-        self,
-        action: Action,
-        *,
-        slot: Slot,
-        workspace: WorkspaceLease,
-        sink: OutputSink | None,
-        tools: ToolCaller | None,
-        skills: Sequence[Skill],
-        network: CellNetwork | None,
-    ) -> RunResult: ...
-
-    async def steer(self, action: Action) -> RunResult:
-        """An operation on the processes of a live sandbox."""
-
-    def is_live(self, action: Action, mount: WorkspaceMount) -> bool:
-        """Whether the action runs in the live cell of its session, not in one of its own."""
-
-    def live_usage(self, session_id: str, *, with_memory: bool = True) -> LiveUsage:
-        """What a live sandbox has used so far, by whatever process; each counter of the kernel
-        takes a while to read, so the meter of each run leaves memory out."""
-
-    def halt(self, session_id: str) -> None:
-        """End every process of a live sandbox; its files stay."""
-
-    def end_session(self, session_id: str) -> None:
-        """End a live sandbox and everything in it. May block for a moment."""
-
-    def tidy_up(self) -> None:
-        """Do deferred work after an outcome was delivered. Returns at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveUsage:
-    """Usage of a live sandbox since its creation."""
-
-    cpu_s: float = 0.0
-    """It only grows."""
-    running: frozenset[int] = frozenset()
-    """The ids of background programs that have not ended."""
-    memory_bytes: int | None = None
-    """Now; None where the host does not report it, or nothing has run yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnlinkedFiles:
-    """Unlinked files that a sandbox still holds open (LIM-6)."""
-
-    used_bytes: int = 0
-    count: int = 0
-    is_partial: bool = False
-    """There may be more: part could not be inspected."""
-
-
-NO_UNLINKED_FILES = UnlinkedFiles()
-
-
-class WorkspaceLease(Protocol):
-    """The files of one action, ready for the sandbox."""
-
-    @property
-    def id(self) -> str | None: ...
-
-    @property
-    def mount(self) -> WorkspaceMount: ...
-
-    def has_room(self, limits: Limits, unlinked: UnlinkedFiles = NO_UNLINKED_FILES) -> bool:
-        """Whether the files that the run has added are within its limits; walks the tree."""
-
-    def is_filling(self, limits: Limits) -> bool:
-        """Whether free space has shrunk enough to call `has_room` again; cheap."""
-
-    @property
-    def bounded_by_kernel(self) -> bool:
-        """The kernel enforces the limits, so `has_room` is not needed."""
-
-    async def settle(self) -> Sequence[Finding]:
-        """After the run: enforce the rules for leftover files and report findings (FS-3, FS-4)."""
-
-
-class WorkspacePort(Protocol):
-    """Prepares workspaces and operates on their files, never check-then-use (FS-1)."""
-
-    def lease(self, action: Action) -> AbstractAsyncContextManager[WorkspaceLease]: ...
-
-    def operate(self, action: Action) -> object: ...
-
-    def end_session(self, session_id: str) -> Sequence[Finding]:
-        """Inspect a session's workspace a last time and release it, after its sandbox."""

@@ -42,7 +42,7 @@ def _holds_keys() -> bool:
     return False
 
 
-class Treatment(StrEnum):
+class NameTreatment(StrEnum):
     """The treatment of a protected name; hiding is stricter and wins."""
 
     READ_ONLY = "read_only"
@@ -57,7 +57,7 @@ class Protected:
     """One entry of the data: a path relative to any directory, with its reason."""
 
     pattern: str
-    treatment: Treatment
+    treatment: NameTreatment
     kind: Literal["file", "dir", "any"]
     reason: str
     placeholder: bool = False
@@ -75,7 +75,7 @@ class Placeholder:
 
     path: str
     kind: Literal["file", "dir"]
-    treatment: Treatment
+    treatment: NameTreatment
 
 
 @lru_cache(maxsize=16_384)
@@ -199,7 +199,7 @@ class Protection:
         is_dir: bool | None = None,
         is_git: IsGit = is_git_by_name,
         has_certificates: HasCertificates = _holds_keys,
-    ) -> Treatment | None:
+    ) -> NameTreatment | None:
         """The treatment of a path, by its own name or that of a directory above.
 
         Without `is_dir` the path counts as the type that is protected.
@@ -225,7 +225,7 @@ class Protection:
         is_dir: bool | None,
         is_git: IsGit = is_git_by_name,
         has_certificates: HasCertificates = _holds_keys,
-    ) -> Treatment | None:
+    ) -> NameTreatment | None:
         """The treatment of the folded name at `end`, without the directories above."""
         entries = self._matching(names, end=end, is_dir=is_dir, is_git=is_git)
         found = [
@@ -234,7 +234,7 @@ class Protection:
             if not (entry.certificates and end == len(names) and has_certificates())
         ]
         if self._paths and names[:end] in self._paths:
-            found.append(Treatment.READ_ONLY)
+            found.append(NameTreatment.READ_ONLY)
         return max(found, key=_strictness, default=None)
 
     def leads_to_protected(self, names: tuple[str, ...]) -> bool:
@@ -281,7 +281,7 @@ class Protection:
         )
 
     def with_extra(
-        self, names: Iterable[str], *, treatment: Treatment = Treatment.HIDE
+        self, names: Iterable[str], *, treatment: NameTreatment = NameTreatment.HIDE
     ) -> Protection:
         """This protection with the user's own names; none can be removed."""
         extra = [Protected(name, treatment, "any", "named in the configuration") for name in names]
@@ -301,7 +301,7 @@ def _leading_parts(entries: Iterable[Protected]) -> tuple[tuple[re.Pattern[str],
     heads = {
         tuple(fold(part) for part in parts[:depth])
         for entry in entries
-        if entry.treatment is Treatment.READ_ONLY or entry.policy == "deny"
+        if entry.treatment is NameTreatment.READ_ONLY or entry.policy == "deny"
         for parts in [entry.pattern.split("/")]
         if parts[0] != GIT
         for depth in range(1, len(parts))
@@ -311,8 +311,8 @@ def _leading_parts(entries: Iterable[Protected]) -> tuple[tuple[re.Pattern[str],
     )
 
 
-def _strictness(treatment: Treatment) -> int:
-    return list(Treatment).index(treatment)
+def _strictness(treatment: NameTreatment) -> int:
+    return list(NameTreatment).index(treatment)
 
 
 def _check_entry(entry: Protected) -> Protected:
@@ -337,7 +337,7 @@ def _check_entry(entry: Protected) -> Protected:
 def _tables() -> tuple[tuple[Protected, ...], tuple[Protected, ...]]:
     """The protecting entries, and those that are only shown first."""
     text = resources.files("cellwall.core").joinpath("protected_names.toml").read_text("utf-8")
-    blank = Protected("", Treatment.HIDE, "any", "")
+    blank = Protected("", NameTreatment.HIDE, "any", "")
     protecting: list[Protected] = []
     shown: list[Protected] = []
     for group, table in tomllib.loads(text).items():
@@ -347,7 +347,9 @@ def _tables() -> tuple[tuple[Protected, ...], tuple[Protected, ...]]:
             steers = values.pop("steers", False)
             values.setdefault("policy", "deny" if steers else table["policy"])
             values["exceptions"] = tuple(values.get("exceptions", ()))
-            values["treatment"] = Treatment(Treatment.READ_ONLY if is_shown else table["treatment"])
+            values["treatment"] = NameTreatment(
+                NameTreatment.READ_ONLY if is_shown else table["treatment"]
+            )
             entry = _check_entry(replace(blank, group=group, **values))
             (shown if is_shown else protecting).append(entry)
     return tuple(protecting), tuple(shown)

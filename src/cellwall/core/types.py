@@ -187,6 +187,24 @@ class SetDomains:
 
 
 @dataclass(frozen=True, slots=True)
+class ReachHost:
+    """Code inside connects to a destination that no rule names (NET-9)."""
+
+    host: str
+    """Canonical; an IPv6 address without brackets."""
+    port: int
+    method: str
+    """Of the request: `CONNECT`, `GET`; `SOCKS` or `TCP` where the protocol is not HTTP."""
+    parent: str = ""
+    """The id of the action whose code connects."""
+
+    @property
+    def destination(self) -> str:
+        """As rules write it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class ServeClient:
     """Give a program outside of any sandbox the egress of a sandbox (NET-8).
 
@@ -229,6 +247,8 @@ class UseTool:
     """Whether a shell command will run in a sandbox; else it can reach all that its host can."""
     host_asks: bool = False
     """Whether the host can ask its user; else a question is a denial."""
+    project: str = ""
+    """The directory around `cwd` that the sandbox of a shell command gets; empty: `cwd`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +369,7 @@ class Action:
         | ProcessOperation
         | CallTool
         | SetDomains
+        | ReachHost
         | ServeClient
         | FetchUrl
         | InstallPackages
@@ -370,6 +391,9 @@ class Action:
     allow_domains: tuple[str, ...] = ()
     registries: tuple[str, ...] = ()
     """Package registries that the cell reaches through Cellwall's proxy: `pypi`, `npm` (PKG-1)."""
+    asks_destinations: bool = False
+    """A person is asked about destinations that no rule names. By the configuration alone (NET-9).
+    """
     secrets: tuple[str, ...] = ()
     """Names of secrets; the code gets placeholders for them (SEC-5)."""
     tools: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ from cellwall.core.errors import BadInput, EgressRefused
 from cellwall.core.forks import OwnerProcess
 from cellwall.core.network import (
     CellNetwork,
+    DestinationConsent,
     EgressContext,
     HostService,
     KnownValues,
@@ -39,7 +40,7 @@ from cellwall.egress.limits import EgressSettings
 from cellwall.egress.loop import END_TIMEOUT_S, EgressLoop
 from cellwall.egress.proxy.audit_events import RecordEvent
 from cellwall.egress.proxy.cell_network import ProxyNetwork
-from cellwall.egress.proxy.session import Session
+from cellwall.egress.proxy.session import EgressSession
 
 if TYPE_CHECKING:
     from cellwall.egress.proxy.gateway import Gateway
@@ -57,14 +58,17 @@ class EgressService:
         record: RecordEvent,
         known: KnownValues,
         services: Mapping[str, HostService] | None = None,
+        consent: DestinationConsent | None = None,
         upstream_tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`services` by the names that actions use. `upstream_tls` trusts servers that the system's
-        authorities do not know; the service makes it as strict as the default context."""
+        """`services` by the names that actions use. `consent` asks a person about destinations
+        that no rule names, for the actions that ask. `upstream_tls` trusts servers that the
+        system's authorities do not know; the service makes it as strict as the default context."""
         self._settings = settings
         self._record = record
         self._known = known
         self._services = services or {}
+        self._consent = consent
         self._upstream_tls = upstream_tls
         self._reset()
 
@@ -148,6 +152,7 @@ class EgressService:
             or bool(secrets or services)
             or self._settings.has_checks
             or self._needs_interception(allowlist)
+            or (action.asks_destinations and bool(self._settings.header_rules))
         )
         authority = None
         if needs_authority:
@@ -155,13 +160,14 @@ class EgressService:
 
             authority = Authority()
         egress_loop = self._running_loop()
-        session = Session(
+        session = EgressSession(
             egress_loop.shared,
             _context(action),
             allowlist,
             secrets=secrets,
             authority=authority,
             services=services,
+            consent=self._consent if action.asks_destinations else None,
         )
         network = ProxyNetwork(session, egress_loop.call)
         self._open.add(network)

@@ -20,7 +20,7 @@ from cellwall.core.outcomes import SEVERITIES, Finding, RunResult
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import Action, FetchUrl, Json, ProcessInfo
 from cellwall.guard import mark
-from cellwall.guard.report import Report, Treatment
+from cellwall.guard.report import Report, TextTreatment
 from cellwall.guard.scanning import Scanner
 
 TextFilter = Callable[[str], str]
@@ -103,8 +103,8 @@ class ModelRenderer:
         an approval: ASK becomes BLOCK."""
         part = ResultPart(where="result", source=source, text=text)
         report = self._scan(part)
-        if report.verdict is Treatment.ASK:
-            report = replace(report, verdict=Treatment.BLOCK, text="")
+        if report.verdict is TextTreatment.ASK:
+            report = replace(report, verdict=TextTreatment.BLOCK, text="")
         return self._mark(part, report, self.scanner.settings.max_shown_characters), report
 
     def _scan(self, part: ResultPart) -> Report:
@@ -112,12 +112,12 @@ class ModelRenderer:
         if part.is_page:
             # Tags can split words. If the extracted text is worse, only that text is shown.
             page = self.scanner.scan(part.text, kind="output", channel="html")
-            if page.verdict.rank > max(report.verdict.rank, Treatment.ANNOTATE.rank):
+            if page.verdict.rank > max(report.verdict.rank, TextTreatment.ANNOTATE.rank):
                 return page
         return report
 
     def _mark(self, part: ResultPart, report: Report, left_chars: int) -> str:
-        if report.verdict is Treatment.BLOCK:
+        if report.verdict is TextTreatment.BLOCK:
             return f"[cellwall: {part.source} is withheld: {withholding_reason(report)}]"
         text = self.hide(report.text)
         if len(text) > left_chars:
@@ -143,7 +143,7 @@ def withholding_reason(report: Report) -> str:
 
 
 def _approval_question(report: Report) -> str:
-    if report.verdict is not Treatment.ASK:
+    if report.verdict is not TextTreatment.ASK:
         return ""
     worst = max(report.findings, key=lambda finding: SEVERITIES.index(finding.severity))
     return f"what came back may hold instructions for a model: {worst.message}"
@@ -295,7 +295,7 @@ class ToolResultCleaner:
         self._texts += 1
         _, report = self.renderer.text(key, self.source)
         self.findings += [replace(finding, where="a key") for finding in report.findings]
-        if report.verdict.rank < Treatment.NEUTRALISE.rank:
+        if report.verdict.rank < TextTreatment.NEUTRALISE.rank:
             return key
         return f"{_WITHHELD.format('a name')} {self._texts}"
 
@@ -305,9 +305,9 @@ class ToolResultCleaner:
         self._texts += 1
         marked, report = self.renderer.text(text, self.source)
         self.findings += [replace(finding, where=name[:_SHORT]) for finding in report.findings]
-        if report.verdict is Treatment.BLOCK:
+        if report.verdict is TextTreatment.BLOCK:
             return _WITHHELD.format(withholding_reason(report))
-        is_its_own = report.verdict.rank < Treatment.NEUTRALISE.rank and _PLAIN.fullmatch(text)
+        is_its_own = report.verdict.rank < TextTreatment.NEUTRALISE.rank and _PLAIN.fullmatch(text)
         return text if is_its_own else marked
 
 

@@ -15,7 +15,7 @@ Kind = Literal["input", "output"]
 """Input: text or requests from a person or an agent. Output: what a tool returns."""
 
 
-class Treatment(StrEnum):
+class TextTreatment(StrEnum):
     """What is done with a text, from mildest to strictest; the strictest wins (GRD-3)."""
 
     ALLOW = "allow"
@@ -29,7 +29,7 @@ class Treatment(StrEnum):
         return _ORDER.index(self)
 
 
-_ORDER = tuple(Treatment)
+_ORDER = tuple(TextTreatment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Hit:
 class Report:
     """Findings in a text, the treatment, and the text as it may be shown."""
 
-    verdict: Treatment
+    verdict: TextTreatment
     score: float
     """Combined confidence of all findings, between 0 and 1."""
     findings: tuple[Finding, ...]
@@ -87,21 +87,21 @@ class Report:
         }
 
 
-Treatments = Mapping[Severity, Treatment]
+Treatments = Mapping[Severity, TextTreatment]
 
 _INPUT: Treatments = {
-    "low": Treatment.ALLOW,
-    "medium": Treatment.NEUTRALISE,
-    "high": Treatment.BLOCK,
-    "critical": Treatment.BLOCK,
+    "low": TextTreatment.ALLOW,
+    "medium": TextTreatment.NEUTRALISE,
+    "high": TextTreatment.BLOCK,
+    "critical": TextTreatment.BLOCK,
 }
 # A page or a log is still useful without the attacking sentence; a text that also targets a secret
 # or names a destination for it is not.
 _OUTPUT: Treatments = {
-    "low": Treatment.ALLOW,
-    "medium": Treatment.NEUTRALISE,
-    "high": Treatment.NEUTRALISE,
-    "critical": Treatment.BLOCK,
+    "low": TextTreatment.ALLOW,
+    "medium": TextTreatment.NEUTRALISE,
+    "high": TextTreatment.NEUTRALISE,
+    "critical": TextTreatment.BLOCK,
 }
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cellwall.core.outcomes import SEVERITIES, Finding, Severity
-from cellwall.guard.report import GuardSettings, Hit, Kind, Report, Treatment, Treatments
+from cellwall.guard.report import GuardSettings, Hit, Kind, Report, TextTreatment, Treatments
 from cellwall.parsing.budget import ScanBudget, ScanUnfinished, checkpoint, grant
 
 if TYPE_CHECKING:
@@ -254,13 +254,13 @@ class Scanner:
         verdict = max(
             (self.settings.treatments(kind)[finding.severity] for finding in findings),
             key=lambda treatment: treatment.rank,
-            default=Treatment.ALLOW,
+            default=TextTreatment.ALLOW,
         )
         return Report(
             verdict=verdict,
             score=score,
             findings=tuple(findings),
-            text="" if verdict is Treatment.BLOCK else shown(),
+            text="" if verdict is TextTreatment.BLOCK else shown(),
             is_complete=is_complete,
         )
 
@@ -286,7 +286,7 @@ def _clean_for_channel(channel: Channel, text: str) -> str:
 
 def _neutralise(text: str, hits: Sequence[Hit], treatments: Treatments) -> str:
     """Remove every hit whose treatment is at least NEUTRALISE; an approval does not restore it."""
-    at_least = Treatment.NEUTRALISE.rank
+    at_least = TextTreatment.NEUTRALISE.rank
     found = [
         Removal((hit.start, hit.end), hit.category, is_clear=hit.severity in _CLEAR)
         for hit in hits

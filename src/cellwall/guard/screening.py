@@ -29,7 +29,7 @@ from cellwall.core.types import (
     UseAccount,
     UseTool,
 )
-from cellwall.guard.report import Treatment
+from cellwall.guard.report import TextTreatment
 from cellwall.guard.scanning import Scanner
 
 _AGENTS = frozenset({"hook", "mcp", "http", "mcp-http"})
@@ -98,7 +98,7 @@ def _screen_message(message: ReceiveMessage, scanner: Scanner) -> list[Finding]:
     treatments = scanner.settings.treatments("input")
     return [
         replace(finding, severity="high")
-        if treatments[finding.severity].rank > Treatment.NEUTRALISE.rank
+        if treatments[finding.severity].rank > TextTreatment.NEUTRALISE.rank
         else _cap_at_medium(finding)
         for finding in report.findings
     ]

@@ -48,7 +48,7 @@ CANARY_NOTE = "[cellwall: withheld: it contains part of a registered text]\n"
 """In place of output with part of a registered text, such as a system prompt."""
 
 
-class Guard:
+class GuardService:
     """Implements `GuardPort`. Thread-safe; the rules are loaded with the first text."""
 
     def __init__(

@@ -21,7 +21,8 @@ from cellwall.core.errors import CellwallError
 from cellwall.interfaces.hooks.agents.claude_code import AFTER, BEFORE, permission, refusal
 from cellwall.interfaces.hooks.answer import HookOptions, reply_to
 from cellwall.interfaces.hooks.protocol import Reply
-from cellwall.runtime.wiring import App, shared_app
+from cellwall.runtime.app import App
+from cellwall.runtime.wiring import shared_app
 
 HookCallback = Callable[[Any, str | None, Any], Awaitable[dict[str, Any]]]
 _ANSWER_WITHIN_S = 10.0

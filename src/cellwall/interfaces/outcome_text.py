@@ -16,7 +16,7 @@ from cellwall.interfaces import REFUSED
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
-    from cellwall.runtime.wiring import App
+    from cellwall.runtime.app import App
 
 _MAX_FINDINGS = 20
 # For each limit: the option that raises it, its field in `Limits`, and how the value is written.

@@ -16,7 +16,7 @@ from cellwall.core.limits import Limits, parse_size
 if TYPE_CHECKING:
     from cellwall.core.ports import ApproverPort
     from cellwall.core.types import Action, RunCode, RunCommand, WorkspaceRequest
-    from cellwall.runtime.wiring import App
+    from cellwall.runtime.app import App
 
 
 _CHUNK_BYTES = 1 << 20

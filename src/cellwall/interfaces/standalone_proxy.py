@@ -14,6 +14,7 @@ import anyio.to_thread
 from cellwall.core.outcomes import Outcome
 from cellwall.core.ports import ApproverPort
 from cellwall.core.types import Action, Principal, ServeClient
+from cellwall.runtime.app import App
 from cellwall.runtime.proxy_clients import (
     ClientAccess,
     ClientToken,
@@ -21,7 +22,6 @@ from cellwall.runtime.proxy_clients import (
     client_access,
     client_folders,
 )
-from cellwall.runtime.wiring import App
 
 _LOOPBACK = "127.0.0.1"
 
@@ -38,7 +38,7 @@ class ClientPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listening:
+class ListeningProxy:
     """The proxy once all clients can connect."""
 
     address: str
@@ -76,7 +76,7 @@ class StandaloneProxy:
         address: ListenAddress,
         *,
         ask: ApproverPort | None,
-        on_ready: Callable[[Listening], None],
+        on_ready: Callable[[ListeningProxy], None],
         timeout_s: float | None = None,
     ) -> Mapping[str, Outcome]:
         """Serve, and return the outcome of each client; a refused client refuses all."""
@@ -89,7 +89,7 @@ class StandaloneProxy:
         self,
         address: ListenAddress,
         ask: ApproverPort | None,
-        on_ready: Callable[[Listening], None],
+        on_ready: Callable[[ListeningProxy], None],
         timeout_s: float | None,
     ) -> Mapping[str, Outcome]:
         names = [plan.name for plan in self._plans]
@@ -109,7 +109,7 @@ class StandaloneProxy:
                     else:
                         self.is_ready = True
                         on_ready(
-                            Listening(
+                            ListeningProxy(
                                 address=str(bound), clients=tuple(clients), tokenless_ports=ports
                             )
                         )

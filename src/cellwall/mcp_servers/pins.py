@@ -34,6 +34,9 @@ class Pins:
     tools: Mapping[str, AcceptedTool] = field(default_factory=dict)
     rejected: Mapping[str, str] = field(default_factory=dict)
     """Name and digest of each rejected definition."""
+    together: str = ""
+    """The digest of the set with which a person has consented that this server brings all three
+    labels of information flow (POL-9); empty: there is none. Another set needs another consent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ def accept(
     *,
     despite_findings: frozenset[str],
     offered_as: Mapping[str, str] = MappingProxyType({}),
+    together: bool = False,
 ) -> Pins:
     """Accept these tools as they are now, and the server itself; drop those that are gone."""
     tools = {name: tool for name, tool in pins.tools.items() if name in seen.tools}
@@ -122,7 +126,7 @@ def accept(
         renamed = offered_as.get(name, "" if before is None else before.offered_as)
         tools[name] = AcceptedTool(seen.tools[name], name in despite_findings, renamed)
     rejected = {name: digest for name, digest in pins.rejected.items() if name not in names}
-    return Pins(seen.identity, tools, rejected)
+    return Pins(seen.identity, tools, rejected, seen.sha256 if together else "")
 
 
 def reject(pins: Pins, seen: ToolSet, names: frozenset[str]) -> Pins:

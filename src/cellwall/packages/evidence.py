@@ -15,7 +15,7 @@ from cellwall.packages.names import Ecosystem, Resemblance
 from cellwall.packages.osv import Advisory
 
 
-class Step(Enum):
+class EvidenceStep(Enum):
     """The numbered steps, by what they look at."""
 
     RULE = "rule"
@@ -30,7 +30,7 @@ class Step(Enum):
 class Reason:
     """One finding. `text` is for people and models: no host path, no internal state."""
 
-    step: Step
+    step: EvidenceStep
     verdict: Verdict
     code: str
     text: str

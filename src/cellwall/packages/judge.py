@@ -16,9 +16,10 @@ from cellwall.packages.evidence import Evidence, PackageRules, PackageVerdict
 from cellwall.packages.facts import Project
 from cellwall.packages.feed import Feed
 from cellwall.packages.history import releases_before
-from cellwall.packages.names import Ecosystem, Resemblance, Trick
+from cellwall.packages.names import Ecosystem, NameTrick, Resemblance
 from cellwall.packages.osv import Advisory
 from cellwall.packages.popular import (
+    famous_twin,
     imported_package,
     name_index,
     popular_rank,
@@ -136,7 +137,10 @@ class PackageJudge:
         resemblances = _resemblances(ecosystem, name) if compares_name else ()
         if imitated is not None:  # `jsonstream`: the rank is that of `JSONStream`
             rank = popular_rank(ecosystem, name)
-            resemblances = (Resemblance(Trick.LOOKALIKE, imitated, rank),)
+            resemblances = (Resemblance(NameTrick.LOOKALIKE, imitated, rank),)
+        elif (twin := famous_twin(ecosystem, name)) is not None:
+            imitated = twin
+            resemblances = (Resemblance(NameTrick.LOOKALIKE, twin, popular_rank(ecosystem, twin)),)
         return Evidence(
             ecosystem,
             name,
@@ -155,14 +159,14 @@ def _resemblances(ecosystem: Ecosystem, name: str) -> tuple[Resemblance, ...]:
     if popular_rank(ecosystem, name) is not None:
         return ()  # a ranked name imitates none; most trees need no index, which takes a second
     if (provider := imported_package(ecosystem, name)) is not None:
-        return (Resemblance(Trick.REFERENCE, provider, popular_rank(ecosystem, provider)),)
+        return (Resemblance(NameTrick.REFERENCE, provider, popular_rank(ecosystem, provider)),)
     if found := name_index(ecosystem).resemblances(name):
         return found
     # A popular name of the other registry (lodash on PyPI) is squatted in this one.
     other = Ecosystem.NPM if ecosystem is Ecosystem.PYPI else Ecosystem.PYPI
     rank = popular_rank(other, name)
     is_popular = rank is not None and rank <= _OTHER_REGISTRY_RANK
-    return (Resemblance(Trick.ECOSYSTEM, name, rank),) if is_popular else ()
+    return (Resemblance(NameTrick.ECOSYSTEM, name, rank),) if is_popular else ()
 
 
 _OTHER_REGISTRY_RANK = 2000

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from packaging.utils import canonicalize_version
 
 from cellwall.core.verdict import Verdict
-from cellwall.packages.evidence import PackageVerdict, Reason, Step
+from cellwall.packages.evidence import EvidenceStep, PackageVerdict, Reason
 from cellwall.packages.locks.model import STRONG_ALGORITHMS, LockedPackage
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.osv import Advisory
@@ -93,7 +93,7 @@ def judge_in_index(package: LockedPackage, index: JudgedIndex) -> PackageVerdict
     if version is not None:
         return index.versions[version]
     text = f"{package.name} {package.version} is not on {package.ecosystem.value}"
-    missing = Reason(Step.REGISTRY, Verdict.DENY, "unknown-version", text)
+    missing = Reason(EvidenceStep.REGISTRY, Verdict.DENY, "unknown-version", text)
     return replace(index.verdict, reasons=(*index.verdict.reasons, missing))
 
 
@@ -102,14 +102,14 @@ def _judge_lock(package: LockedPackage, rules: LockRules) -> list[Reason]:
     found = []
     if package.version is None:
         text = f"{package.name} is not pinned to a version"
-        found.append(Reason(Step.VERSION, Verdict.ASK, "unpinned", text))
+        found.append(Reason(EvidenceStep.VERSION, Verdict.ASK, "unpinned", text))
     if _is_elsewhere(package, rules):
         text = f"{package.name} comes from {package.origin}, not from {package.ecosystem.value}"
-        found.append(Reason(Step.REGISTRY, Verdict.ASK, "origin", text))
+        found.append(Reason(EvidenceStep.REGISTRY, Verdict.ASK, "origin", text))
     is_strong = any(algorithm in STRONG_ALGORITHMS for algorithm, _ in package.hashes)
     if rules.needs_hashes and not is_strong:
         text = f"the lock has no SHA-256 or stronger hash of {package.name}"
-        found.append(Reason(Step.ARTIFACT, Verdict.ASK, "no-hash", text))
+        found.append(Reason(EvidenceStep.ARTIFACT, Verdict.ASK, "no-hash", text))
     return found
 
 
@@ -132,7 +132,7 @@ def _judge_hashes(package: LockedPackage, index: JudgedIndex) -> list[Reason]:
         f"{package.name} {package.version}: the hash {':'.join(changed[0])[:23]}… of the lock is "
         f"not that of a file on {package.ecosystem.value}"
     )
-    return [Reason(Step.ARTIFACT, Verdict.DENY, "hash-changed", text)]
+    return [Reason(EvidenceStep.ARTIFACT, Verdict.DENY, "hash-changed", text)]
 
 
 # (2)

@@ -1,7 +1,7 @@
 """Package names in one spelling, and the popular name that a name imitates (PKG-1).
 
 The analysis needs no network and no feed: it compares a name with the ranked names of its registry.
-A ranked name is never flagged. Every other name is compared by several keys that a squatter's
+A ranked name is not flagged here. Every other name is compared by several keys that a squatter's
 trick leaves equal (separators removed, digits read as letters, letters sorted, …), and by one edit
 on the lookalike key. How popular the target must be depends on the length of the name and on how
 typical the edit is of a typing error: short names are all one edit apart from one another.
@@ -30,7 +30,7 @@ class Ecosystem(Enum):
     NPM = "npm"
 
 
-class Trick(Enum):
+class NameTrick(Enum):
     """How a name differs from the name that it resembles."""
 
     REFERENCE = "reference"  # a product or module of that name has no such package
@@ -55,7 +55,7 @@ class Trick(Enum):
 class Resemblance:
     """One popular name that a name imitates. `rank` counts from 1; references have none."""
 
-    trick: Trick
+    trick: NameTrick
     target: str
     rank: int | None
 
@@ -115,11 +115,22 @@ def _stem(word: str) -> str:
     return _singular(_REPEATED.sub(r"\1", word))
 
 
+def lookalike_key(name: str) -> str:
+    """Equal for names that a reader takes for each other."""
+    return _lookalike_key(_words(name))
+
+
 def _lookalike_key(words: Iterable[str]) -> str:
     """The letters without separators, plurals, a version at the end and doubled letters."""
     joined = "".join(map(_stem, words))
     unversioned = _TRAILING_VERSION.sub("", joined) if joined[-1:].isdigit() else joined
     letters = unversioned.translate(_DIGIT_LETTERS).replace("rn", "m").replace("vv", "w")
+    return _REPEATED.sub(r"\1", letters)
+
+
+def _spelled_key(words: Iterable[str]) -> str:
+    """As `_lookalike_key`, with the `s` of a plural."""
+    letters = "".join(words).translate(_DIGIT_LETTERS).replace("rn", "m").replace("vv", "w")
     return _REPEATED.sub(r"\1", letters)
 
 
@@ -159,19 +170,19 @@ def _neighbours() -> frozenset[tuple[str, str]]:
 _NEIGHBOURS = _neighbours()
 
 
-def _single_edit(key: str, target: str) -> tuple[Trick, int] | None:
+def _single_edit(key: str, target: str) -> tuple[NameTrick, int] | None:
     """The one edit that makes `key` of `target`, and the place of the edit."""
     shorter = min(len(key), len(target))
     at = next((i for i in range(shorter) if key[i] != target[i]), shorter)
     rest, target_rest = key[at:], target[at:]
     if rest[1:] == target_rest[1:] and rest and target_rest:
-        return Trick.REPLACEMENT, at
+        return NameTrick.REPLACEMENT, at
     if rest[1:] == target_rest and rest:
-        return Trick.ADDITION, at
+        return NameTrick.ADDITION, at
     if rest == target_rest[1:] and target_rest:
-        return Trick.OMISSION, at
+        return NameTrick.OMISSION, at
     is_swapped = len(rest) > 1 and rest[:2] == target_rest[1::-1] and rest[2:] == target_rest[2:]
-    return (Trick.TRANSPOSITION, at) if is_swapped else None
+    return (NameTrick.TRANSPOSITION, at) if is_swapped else None
 
 
 # How popular a target of this many letters must be, where an edit is typical of a typing error
@@ -238,10 +249,10 @@ class NameIndex:
         if name in self._ranks:
             return ()
         if name in self._references:
-            return (Resemblance(Trick.REFERENCE, name, None),)
+            return (Resemblance(NameTrick.REFERENCE, name, None),)
         if _PLACEHOLDER.fullmatch(name):
-            return (Resemblance(Trick.PLACEHOLDER, name, None),)
-        found: dict[str, Trick] = {}
+            return (Resemblance(NameTrick.PLACEHOLDER, name, None),)
+        found: dict[str, NameTrick] = {}
         for trick, target in self._compare(name):
             if target != name:
                 found.setdefault(target, trick)
@@ -252,33 +263,36 @@ class NameIndex:
         # A reference is a well-known product: as popular as the thousand most popular packages.
         return self._ranks.get(name, 800 if name in self._references else _UNRANKED)
 
-    def _compare(self, name: str) -> Iterator[tuple[Trick, str]]:
+    def _compare(self, name: str) -> Iterator[tuple[NameTrick, str]]:
         words = _words(name)
         squashed, key = "".join(words), _lookalike_key(words)
         if not key:
             return
         yield from self._compare_keys(words, squashed, key)
         yield from self._compare_edits(words, key)
+        if (spelled := _spelled_key(words)) != key:
+            # The letter behind the `s` may be the one that is missing: `lodas` is no plural.
+            yield from self._compare_edits(words, spelled)
         yield from self._compare_parts(words, squashed)
 
     def _compare_keys(
         self, words: list[str], squashed: str, key: str
-    ) -> Iterator[tuple[Trick, str]]:
+    ) -> Iterator[tuple[NameTrick, str]]:
         size = len(squashed)
         equal = (
-            (Trick.SEPARATOR, self._squashed.get(squashed), _UNRANKED if size > 3 else 0),
-            (Trick.LOOKALIKE, self._lookalikes.get(key), self._limit(len(key), 4, 6)),
+            (NameTrick.SEPARATOR, self._squashed.get(squashed), _UNRANKED if size > 3 else 0),
+            (NameTrick.LOOKALIKE, self._lookalikes.get(key), self._limit(len(key), 4, 6)),
             (
-                Trick.WORD_ORDER,
+                NameTrick.WORD_ORDER,
                 self._word_sets.get(" ".join(sorted(map(_singular, words)))),
                 _UNRANKED if size > 5 else 1500,
             ),
             (
-                Trick.ANAGRAM,
+                NameTrick.ANAGRAM,
                 self._anagrams.get(_sorted_letters(squashed)),
                 3000 if size < 8 else _UNRANKED,
             ),
-            (Trick.VOWELS, self._same_consonants(key), 3000),
+            (NameTrick.VOWELS, self._same_consonants(key), 3000),
         )
         for trick, target, limit in equal:
             if target is not None and self._popularity(target) <= limit:
@@ -295,7 +309,7 @@ class NameIndex:
             return None
         return target
 
-    def _compare_edits(self, words: list[str], key: str) -> Iterator[tuple[Trick, str]]:
+    def _compare_edits(self, words: list[str], key: str) -> Iterator[tuple[NameTrick, str]]:
         sizes = range(max(len(key) - 1, _MIN_EDIT_LETTERS), len(key) + 2)
         halves = (half for size in sizes for half in _halves(key, size))
         candidates = {name for half in halves for name in self._by_half.get(half, ())}
@@ -312,7 +326,7 @@ class NameIndex:
                 yield edit[0], target
 
     def _is_misspelling(
-        self, words: list[str], key: str, target: str, edit: tuple[Trick, int]
+        self, words: list[str], key: str, target: str, edit: tuple[NameTrick, int]
     ) -> bool:
         target_words, target_key = _words(target), self._keys[target]
         changed = [pair for pair in zip(words, target_words, strict=False) if pair[0] != pair[1]]
@@ -326,11 +340,11 @@ class NameIndex:
         limit = limits.get(len(target_key), _UNRANKED)
         return len(target_key) >= _MIN_EDIT_LETTERS and self._popularity(target) <= limit
 
-    def _compare_parts(self, words: list[str], squashed: str) -> Iterator[tuple[Trick, str]]:
+    def _compare_parts(self, words: list[str], squashed: str) -> Iterator[tuple[NameTrick, str]]:
         name = "-".join(words)
         versioned = re.fullmatch(r"(.*[a-z])-?v?\d[\d-]*", name)
         if versioned and self._popularity(versioned[1]) <= 3000:
-            yield Trick.VERSION, versioned[1]
+            yield NameTrick.VERSION, versioned[1]
         if len(words) == 1:
             yield from self._compare_joined(squashed)
             return
@@ -339,20 +353,20 @@ class NameIndex:
             is_family = max(self._family_sizes[words[0]], self._family_sizes[kept[0]])
             limit = 300 if is_family >= _FAMILY_MEMBERS else 1500
             if self._popularity("-".join(kept)) <= limit and len("-".join(kept)) > 3:
-                yield Trick.AFFIX, "-".join(kept)
+                yield NameTrick.AFFIX, "-".join(kept)
         for at in range(1, len(words)):
             parts = "-".join(words[:at]), "-".join(words[at:])
             if self._family_sizes[words[0]] < 4 and self._are_popular(parts, 1500, 4):
-                yield Trick.COMBINATION, self._versioned(parts[0])
+                yield NameTrick.COMBINATION, self._versioned(parts[0])
 
-    def _compare_joined(self, squashed: str) -> Iterator[tuple[Trick, str]]:
+    def _compare_joined(self, squashed: str) -> Iterator[tuple[NameTrick, str]]:
         for at in range(2, len(squashed) - 1):
             first, second = squashed[:at], squashed[at:]
             if self._are_popular((first, second), 800, 5):
-                yield Trick.COMBINATION, first
+                yield NameTrick.COMBINATION, first
             for affix, rest in ((first, second), (second, first)):
                 if affix in _AFFIXES and len(rest) > 4 and self._popularity(rest) <= 200:
-                    yield Trick.AFFIX, rest
+                    yield NameTrick.AFFIX, rest
 
     def _are_popular(self, parts: tuple[str, str], limit: int, least: int) -> bool:
         return all(
@@ -365,13 +379,13 @@ class NameIndex:
         return min((part, *(f"{part}{number}" for number in "234")), key=self._popularity)
 
 
-def _is_typing_error(key: str, target: str, edit: tuple[Trick, int]) -> bool:
+def _is_typing_error(key: str, target: str, edit: tuple[NameTrick, int]) -> bool:
     trick, at = edit
-    if trick is Trick.REPLACEMENT:
+    if trick is NameTrick.REPLACEMENT:
         pair = key[at], target[at]
         return pair in _NEIGHBOURS or _VOWELS.issuperset(pair)
-    if trick is Trick.OMISSION:
+    if trick is NameTrick.OMISSION:
         return 0 < at < len(target) - 1 or len(target) >= 8
-    if trick is Trick.ADDITION:
+    if trick is NameTrick.ADDITION:
         return 0 < at < len(target)
     return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from cellwall.packages.names import NameIndex, Trick
+from cellwall.packages.names import NameIndex, NameTrick
 
 _MARKS = re.compile(
     r"^(?:node-?|nodejs-|js-)(?=[a-z]{4})|(?<=[a-z]{3})(?:[.-]?js|[.-]ts|-node|-npm)$"
@@ -37,7 +37,7 @@ class NpmNameIndex(NameIndex):
             [scope for scope in self._scopes if len(scope) >= _MIN_LONG_LETTERS]
         )
 
-    def _compare(self, name: str) -> Iterator[tuple[Trick, str]]:
+    def _compare(self, name: str) -> Iterator[tuple[NameTrick, str]]:
         yield from super()._compare(name)
         scope, _, package = name.removeprefix("@").rpartition("/")
         if name.startswith("@") and scope:
@@ -45,30 +45,30 @@ class NpmNameIndex(NameIndex):
         else:
             yield from self._compare_marked(name)
 
-    def _compare_marked(self, name: str) -> Iterator[tuple[Trick, str]]:
+    def _compare_marked(self, name: str) -> Iterator[tuple[NameTrick, str]]:
         base = _MARKS.sub("", name)
         if base == name or len(base) < _MIN_LETTERS:
             return
         if self._popularity(base) <= _MARKED_RANK:
-            yield Trick.AFFIX, base
+            yield NameTrick.AFFIX, base
         limit = _MISSPELLED_RANK if len(base) >= _MIN_LONG_LETTERS else _SCOPED_RANK
         for trick, target in super()._compare(base):
             if target != name and self._popularity(target) <= limit:
                 yield trick, target
 
-    def _compare_scope(self, scope: str, package: str) -> Iterator[tuple[Trick, str]]:
+    def _compare_scope(self, scope: str, package: str) -> Iterator[tuple[NameTrick, str]]:
         if scope in self._scopes:
             return  # the registry gives a scope to one owner
         is_own = any(scope == package + ending for ending in _OWN_SCOPES)
         if is_own and self._popularity(package) <= _SCOPED_RANK:
-            yield Trick.SCOPE, package
+            yield NameTrick.SCOPE, package
         for target in self._imitated_scopes(scope):
             same = f"@{target}/{package}"
-            yield Trick.SCOPE, same if self.rank(same) else self._first_of_scope[target]
+            yield NameTrick.SCOPE, same if self.rank(same) else self._first_of_scope[target]
 
     def _imitated_scopes(self, scope: str) -> Iterator[str]:
         found = self._scope_index.resemblances(re.sub(r"[._]", "-", scope))
-        spelling = (Trick.SEPARATOR, Trick.LOOKALIKE, Trick.TRANSPOSITION)
+        spelling = (NameTrick.SEPARATOR, NameTrick.LOOKALIKE, NameTrick.TRANSPOSITION)
         yield from (each.target for each in found if each.trick in spelling)
         plain = re.sub(r"[._]", "-", scope)
         for cut in (1, 2):  # `typescript-eslinter`

@@ -10,7 +10,7 @@ from datetime import date
 from importlib import resources
 from typing import Any
 
-from cellwall.packages.names import Ecosystem, NameIndex
+from cellwall.packages.names import Ecosystem, NameIndex, lookalike_key
 from cellwall.packages.npm_names import NpmNameIndex
 
 
@@ -41,6 +41,24 @@ def popular_rank(ecosystem: Ecosystem, name: str) -> int | None:
 def _ranks(ecosystem: Ecosystem) -> dict[str, int]:
     names = popular_names(ecosystem).names
     return {name: rank for rank, name in reversed(list(enumerate(names, 1)))}
+
+
+_FAMOUS_RANK, _OBSCURE_RANK = 100, 10_000
+
+
+def famous_twin(ecosystem: Ecosystem, name: str) -> str | None:
+    """One of the most popular names, of which a name at the end of the ranking has the letters:
+    downloads of `panda` are mostly misspelt ones of `pandas`. Builds no index."""
+    rank = popular_rank(ecosystem, name)
+    if rank is None or rank <= _OBSCURE_RANK:
+        return None
+    return _famous_keys(ecosystem).get(lookalike_key(name))
+
+
+@functools.cache
+def _famous_keys(ecosystem: Ecosystem) -> dict[str, str]:
+    famous = popular_names(ecosystem).names[:_FAMOUS_RANK]
+    return {lookalike_key(name): name for name in famous if len(lookalike_key(name)) > 4}
 
 
 @functools.cache

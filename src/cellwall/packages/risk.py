@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cellwall.packages.evidence import PackageVerdict, Step
+from cellwall.packages.evidence import EvidenceStep, PackageVerdict
 
 MAX_POINTS = 10
 
@@ -58,9 +58,9 @@ def risk_of(verdict: PackageVerdict) -> Risk:
 
 def _points(verdict: PackageVerdict) -> Iterable[tuple[str, int]]:
     for reason in (*verdict.reasons, *verdict.answered):
-        if reason.step is Step.NAME:
+        if reason.step is EvidenceStep.NAME:
             yield f"resembles {verdict.suggestion or 'a popular name'}", _NAME_POINTS
-        elif reason.step is Step.ARTIFACT:
+        elif reason.step is EvidenceStep.ARTIFACT:
             yield "suspicious content", _ARTIFACT_POINTS
         elif reason.code in _FINDINGS:
             points, words = _FINDINGS[reason.code]

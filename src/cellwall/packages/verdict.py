@@ -20,11 +20,11 @@ from datetime import datetime, timedelta
 
 from cellwall.core.packages import InstallRuling
 from cellwall.core.verdict import Verdict
-from cellwall.packages.evidence import Evidence, PackageRules, PackageVerdict, Reason, Step
+from cellwall.packages.evidence import Evidence, EvidenceStep, PackageRules, PackageVerdict, Reason
 from cellwall.packages.facts import Project, ProjectStatus, Release
 from cellwall.packages.history import Before, releases_before
 from cellwall.packages.licenses import LicenseState, judge_license
-from cellwall.packages.names import Trick
+from cellwall.packages.names import NameTrick
 from cellwall.packages.osv import Advisory
 
 _MAX_CLOCK_ERROR = timedelta(days=1)
@@ -114,10 +114,10 @@ def _is_answered(ruling: InstallRuling, reason: Reason) -> bool:
         return True
     # A missing feed is no property of the package: a rule or an answer about a package says
     # nothing about the feed.
-    if reason.verdict is not Verdict.ASK or reason.step is Step.FEED:
+    if reason.verdict is not Verdict.ASK or reason.step is EvidenceStep.FEED:
         return False
     is_allowed = ruling.decision is not None and ruling.decision.verdict is Verdict.ALLOW
-    return bool(ruling.approved_by) or (is_allowed and reason.step is not Step.RULE)
+    return bool(ruling.approved_by) or (is_allowed and reason.step is not EvidenceStep.RULE)
 
 
 # (1)
@@ -128,11 +128,11 @@ def _judge_rule(evidence: Evidence, rules: PackageRules) -> list[Reason]:
             return []
         allowing = f"Install({evidence.ecosystem.value}:{evidence.name})"
         text = f"no rule allows {evidence.name}; a person can add the rule {allowing}"
-        return [Reason(Step.RULE, rules.without_rule, "no-rule", text)]
+        return [Reason(EvidenceStep.RULE, rules.without_rule, "no-rule", text)]
     if decision.verdict is Verdict.ALLOW:
         return []
     text = decision.reason or f"the rule {decision.rule} covers this package"
-    return [Reason(Step.RULE, decision.verdict, "rule", text)]
+    return [Reason(EvidenceStep.RULE, decision.verdict, "rule", text)]
 
 
 # (2)
@@ -145,15 +145,15 @@ def _judge_feed(evidence: Evidence, version: str | None, rules: PackageRules) ->
             continue  # the feed has said so already
         if advisory.is_malicious and (version is not None or _names_every_version(advisory)):
             text = f"{_reporter(advisory)} reports {_named(evidence, version)} as malicious"
-            reasons.append(Reason(Step.FEED, Verdict.DENY, "malicious", text))
+            reasons.append(Reason(EvidenceStep.FEED, Verdict.DENY, "malicious", text))
         elif version is not None and not advisory.is_malicious:
             text = f"{_named(evidence, version)} has a known vulnerability: {advisory.id}"
-            reasons.append(Reason(Step.FEED, Verdict.ALLOW, "vulnerable", text))
+            reasons.append(Reason(EvidenceStep.FEED, Verdict.ALLOW, "vulnerable", text))
     updated = evidence.feed_updated
     if not is_fresh(updated, evidence.now, rules):
         state = "is missing" if updated is None else f"was updated {updated.date()}"
         text = f"the feed of malicious packages {state}; run: cellwall packages feed update"
-        reasons.append(Reason(Step.FEED, rules.without_feed, "feed", text))
+        reasons.append(Reason(EvidenceStep.FEED, rules.without_feed, "feed", text))
     return reasons
 
 
@@ -177,16 +177,18 @@ def _names_every_version(advisory: Advisory) -> bool:
 
 # (3)
 _RESEMBLANCE_TEXTS = {
-    Trick.REFERENCE: "{name} is a product or a module, not a well-known package",
-    Trick.PLACEHOLDER: "{name} is a placeholder, not a package",
-    Trick.SEPARATOR: "{name} is {target} (rank {rank}) with other separators",
-    Trick.LOOKALIKE: "{name} looks like {target} (rank {rank})",
-    Trick.WORD_ORDER: "{name} has the words of {target} (rank {rank}) in another order",
-    Trick.AFFIX: "{name} is {target} (rank {rank}) with a word added",
-    Trick.VERSION: "{name} is {target} (rank {rank}) with a number added",
-    Trick.COMBINATION: "{name} joins the names of two popular packages, {target} (rank {rank}) one",
-    Trick.SCOPE: "{name} imitates {target} (rank {rank}) under another scope",
-    Trick.ECOSYSTEM: "{name} is a package of another registry",
+    NameTrick.REFERENCE: "{name} is a product or a module, not a well-known package",
+    NameTrick.PLACEHOLDER: "{name} is a placeholder, not a package",
+    NameTrick.SEPARATOR: "{name} is {target} (rank {rank}) with other separators",
+    NameTrick.LOOKALIKE: "{name} looks like {target} (rank {rank})",
+    NameTrick.WORD_ORDER: "{name} has the words of {target} (rank {rank}) in another order",
+    NameTrick.AFFIX: "{name} is {target} (rank {rank}) with a word added",
+    NameTrick.VERSION: "{name} is {target} (rank {rank}) with a number added",
+    NameTrick.COMBINATION: (
+        "{name} joins the names of two popular packages, {target} (rank {rank}) one"
+    ),
+    NameTrick.SCOPE: "{name} imitates {target} (rank {rank}) under another scope",
+    NameTrick.ECOSYSTEM: "{name} is a package of another registry",
 }
 _MISSPELLED = "{name} is a misspelling of {target} (rank {rank})"
 
@@ -196,7 +198,7 @@ def _judge_name(evidence: Evidence) -> list[Reason]:
     for found in evidence.resemblances[:3]:
         form = _RESEMBLANCE_TEXTS.get(found.trick, _MISSPELLED)
         text = form.format(name=evidence.name, target=found.target, rank=found.rank or "unknown")
-        reasons.append(Reason(Step.NAME, Verdict.ASK, found.trick.value, text))
+        reasons.append(Reason(EvidenceStep.NAME, Verdict.ASK, found.trick.value, text))
     return reasons
 
 
@@ -214,18 +216,18 @@ def _judge_registry(evidence: Evidence, rules: PackageRules) -> list[Reason]:
         likely = next((r for r in evidence.resemblances if r.target != evidence.name), None)
         proposal = f"; did you mean {likely.target} (rank {likely.rank})?" if likely else ""
         text = f"{evidence.name} is not on {registry}{proposal}"
-        return [Reason(Step.REGISTRY, Verdict.DENY, "unknown", text)]
+        return [Reason(EvidenceStep.REGISTRY, Verdict.DENY, "unknown", text)]
     if project.status is ProjectStatus.QUARANTINED:
         text = f"{registry} has quarantined {evidence.name}"
-        return [Reason(Step.REGISTRY, Verdict.DENY, "quarantined", text)]
+        return [Reason(EvidenceStep.REGISTRY, Verdict.DENY, "quarantined", text)]
     reasons = []
     if project.status is not ProjectStatus.ACTIVE:
         text = f"{registry} marks {evidence.name} as {project.status.value}"
-        reasons.append(Reason(Step.REGISTRY, Verdict.ALLOW, project.status.value, text))
+        reasons.append(Reason(EvidenceStep.REGISTRY, Verdict.ALLOW, project.status.value, text))
     created = project.created
     if created is not None and evidence.now - created < rules.min_age:
         text = f"{evidence.name} was first published {_age(evidence.now - created)} ago"
-        reasons.append(Reason(Step.REGISTRY, Verdict.ASK, "new-project", text))
+        reasons.append(Reason(EvidenceStep.REGISTRY, Verdict.ASK, "new-project", text))
     return reasons
 
 
@@ -253,7 +255,7 @@ def _judge_release(evidence: Evidence, release: Release, rules: PackageRules) ->
         found.append((Verdict.DENY, "provenance-lost", text))
     if before is not None:
         found += _judge_people(before, release, named)
-    return [Reason(Step.VERSION, verdict, code, text) for verdict, code, text in found]
+    return [Reason(EvidenceStep.VERSION, verdict, code, text) for verdict, code, text in found]
 
 
 _Found = tuple[Verdict, str, str]

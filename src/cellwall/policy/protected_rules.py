@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache, lru_cache
 
-from cellwall.core.protected_names import GIT, Protected, fold, load
+from cellwall.core.protected_names import GIT, Protected, build_files, fold, load
 from cellwall.core.verdict import Verdict
 from cellwall.policy.paths import PathPattern, path_pattern
 from cellwall.policy.rules import Layer, NameKind, Rule, Source
@@ -24,17 +24,28 @@ _MAX_WILD_NAMES = 2
 def protected_rules() -> tuple[Rule, ...]:
     """The built-in denials of writing."""
     return tuple(
-        Rule(
-            Verdict.DENY,
-            "Write",
-            specifier,
-            Source("built-in"),
-            Layer.BUILT_IN,
-            reason,
-            match=(f"Write({_example(specifier)})", f"Write(sub/{_example(specifier)})"),
-            name_kind=kind,
-        )
-        for specifier, kind, reason in dict.fromkeys(_denials())
+        _denial(specifier, kind, reason) for specifier, kind, reason in dict.fromkeys(_denials())
+    )
+
+
+@cache
+def build_file_rules() -> tuple[Rule, ...]:
+    """The denials of writing build, task and test files, where the configuration protects them."""
+    return tuple(
+        _denial(f"//**/{entry.pattern}", "file", entry.reason) for entry in build_files().entries
+    )
+
+
+def _denial(specifier: str, kind: NameKind, reason: str) -> Rule:
+    return Rule(
+        Verdict.DENY,
+        "Write",
+        specifier,
+        Source("built-in"),
+        Layer.BUILT_IN,
+        reason,
+        match=(f"Write({_example(specifier)})", f"Write(sub/{_example(specifier)})"),
+        name_kind=kind,
     )
 
 

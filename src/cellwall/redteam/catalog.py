@@ -23,6 +23,8 @@ _FOLDER = resources.files("cellwall.redteam").joinpath("attacks")
 _SHARED = ("requirement", "wall", "control", "owasp", "atlas")
 _ID = re.compile(r"[a-z]{1,12}/[A-Za-z0-9_-]{1,80}")
 _TOOLS_MARK = "# TOOLS-OF-THE-ATTACK"
+# Texts that stand before a program, behind that of `stage.py`.
+_BEFORE = {"egress": ("knocks",)}
 _MAIN = "\nif __name__ == '__main__':\n    play()\n"
 
 
@@ -68,10 +70,10 @@ def _shown(text: str) -> str:
 
 @cache
 def program_text(name: str) -> str:
-    """The program with the text of `stage.py` before it."""
+    """The program with the text of `stage.py`, and what else it needs, before it."""
     folder = _FOLDER.joinpath("programs")
-    stage, program = (folder.joinpath(f"{part}.py").read_text("utf-8") for part in ("stage", name))
-    return f"{stage}\n{program}{_MAIN}"
+    parts = ("stage", *_BEFORE.get(name, ()), name)
+    return "\n".join(folder.joinpath(f"{part}.py").read_text("utf-8") for part in parts) + _MAIN
 
 
 def server_text(tools: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation
+from cellwall.core.languages import NAMES, canonical
 from cellwall.core.limits import Limits
 from cellwall.core.packages import REGISTRIES, InstallPackages, parse_install
 from cellwall.core.skills import Skill
@@ -25,6 +26,7 @@ from cellwall.core.types import (
     FetchUrl,
     Json,
     ProcessOperation,
+    ReachHost,
     ReceiveMessage,
     RunCode,
     RunCommand,
@@ -61,6 +63,7 @@ class ActionBounds:
 
     max_code_bytes: int
     max_stdin_bytes: int
+    allowed_languages: tuple[str, ...] = NAMES
 
     def check(self, action: Action) -> None:
         """Raise `BadInput` for the first thing out of bounds."""
@@ -90,7 +93,8 @@ class ActionBounds:
             case RunCommand(argv) as command:
                 _check_words(argv)
                 _check_place(command)
-            case RunCode(code=code):
+            case RunCode(language, code):
+                self._check_language(language)
                 if len(code) > self.max_code_bytes:
                     raise BadInput(
                         f"the code has {len(code)} bytes; {self.max_code_bytes} are allowed",
@@ -114,6 +118,8 @@ class ActionBounds:
                 check_tool(use)
             case InstallPackages() | FetchUrl() | CallServerTool() | RunServer() as reach:
                 _check_reach(reach, action.session_id)
+            case ReachHost() as reach_host:
+                check_domain(reach_host.destination)
             case ServeClient(client):
                 _check_client(client, action.session_id)
             case ReceiveMessage() | SendReply() as message:
@@ -126,6 +132,16 @@ class ActionBounds:
                 # The action repeats the domains; paths are bounded where they are resolved, sizes
                 # by the workspace's limits.
                 pass
+
+    def _check_language(self, language: str) -> None:
+        name = canonical(language)
+        if name not in self.allowed_languages:
+            raise BadInput(
+                f"{name} is not one of the languages allowed here",
+                hint=f"Allowed: {', '.join(self.allowed_languages) or 'none'} "
+                "(sandbox.allowed_languages in the configuration).",
+                code="CW-LANGUAGE-NOT-ALLOWED",
+            )
 
 
 def _check_reach(

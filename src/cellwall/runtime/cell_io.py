@@ -19,7 +19,8 @@ import anyio.to_thread
 
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Finding, Outcome, RunResult
-from cellwall.core.ports import GuardPort, ToolCaller, ToolsPort
+from cellwall.core.ports import GuardPort, ToolsPort
+from cellwall.core.sandbox_ports import ToolCaller
 from cellwall.core.types import Action, CallTool, Json, OutputSink, RunCode, RunCommand
 from cellwall.runtime.label_scopes import context_of
 from cellwall.runtime.outcomes import without_output

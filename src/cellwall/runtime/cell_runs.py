@@ -10,18 +10,8 @@ from functools import partial
 
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import RunResult, Usage
-from cellwall.core.ports import (
-    ApproverPort,
-    EgressPort,
-    PackagesPort,
-    Reservation,
-    SandboxPort,
-    Slot,
-    ToolCaller,
-    VaultPort,
-    WorkspaceLease,
-    WorkspacePort,
-)
+from cellwall.core.ports import ApproverPort, EgressPort, PackagesPort, Reservation, VaultPort
+from cellwall.core.sandbox_ports import SandboxPort, Slot, ToolCaller, WorkspaceLease, WorkspacePort
 from cellwall.core.skills import Skill
 from cellwall.core.telemetry import ActionWatch, Step
 from cellwall.core.types import Action, ProcessInfo, WorkspaceMount

@@ -28,7 +28,7 @@ def owner_of(principal: Principal) -> str:
     return f"{kind}:{principal.name}"
 
 
-class ConnectionList:
+class StoredConnections:
     """The connected accounts of one state folder; read again after a change."""
 
     def __init__(self, home: str) -> None:
@@ -79,9 +79,9 @@ class ConnectionList:
 
 
 @cache
-def connections_of(home: str) -> ConnectionList:
+def connections_of(home: str) -> StoredConnections:
     """The list of a state folder, kept in memory."""
-    return ConnectionList(home)
+    return StoredConnections(home)
 
 
 def encode(account: ConnectedAccount) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -48,12 +48,26 @@ if TYPE_CHECKING:
     from cellwall.egress.limits import EgressSettings
     from cellwall.egress.service import EgressService
     from cellwall.packages.kept_trees import RegistryAnswer
+    from cellwall.runtime.destination_questions import DestinationQuestions
     from cellwall.runtime.package_record import PackageRecord
     from cellwall.runtime.package_sessions import PackageSessions
     from cellwall.runtime.registries import RegistryHost
 
 _REACHING = (RunCommand, RunCode, FetchUrl, SetDomains, ServeClient)
 """Operations that reach the network themselves."""
+_ASKING = (RunCommand, RunCode, ServeClient)
+"""Of them, those whose code may connect to what no rule names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredReach:
+    """What the configuration gives to every sandbox whose user's role permits it."""
+
+    domains: tuple[str, ...] = ()
+    registries: tuple[str, ...] = ()
+    """Package registries."""
+    asks_destinations: bool = False
+    """A person is asked about destinations that no rule names (NET-9)."""
 
 
 def domains_of(settings: Settings) -> tuple[str, ...]:
@@ -75,12 +89,13 @@ def check_domain(text: str) -> None:
     parse_rule(text)
 
 
-def with_configuration(
-    action: Action, role: Role, domains: tuple[str, ...], registries: tuple[str, ...]
-) -> Action:
-    """The action with the configured domains and registries, as far as the role permits them."""
-    action = with_configured_domains(action, role, domains)
-    return with_configured_registries(action, role, registries)
+def with_configuration(action: Action, role: Role, reach: ConfiguredReach) -> Action:
+    """The action with what the configuration gives, as far as the role permits it."""
+    action = with_configured_domains(action, role, reach.domains)
+    action = with_configured_registries(action, role, reach.registries)
+    asks = reach.asks_destinations and isinstance(action.operation, _ASKING)
+    asks = asks and Permission.NETWORK_USE in role.permissions
+    return replace(action, asks_destinations=asks) if action.asks_destinations != asks else action
 
 
 def with_configured_domains(action: Action, role: Role, domains: tuple[str, ...]) -> Action:
@@ -115,7 +130,9 @@ async def open_egress(
     near: ApproverPort | None = None,
 ) -> AsyncIterator[tuple[CellNetwork | None, Mapping[str, str]]]:
     """The cell's network and environment: placeholders of secrets, never values (SEC-5)."""
-    if not (action.allow_domains or action.registries or action.secrets):
+    if not (
+        action.allow_domains or action.registries or action.secrets or action.asks_destinations
+    ):
         yield None, action.env
         return
     asking = nullcontext({}) if packages is None else packages.open(action, near=near)
@@ -157,6 +174,7 @@ class ConfiguredEgress:
         home: str,
         packages: PackageSessions,
         package_record: PackageRecord,
+        destinations: DestinationQuestions,
         checks: Sequence[ContentCheck] = (),
     ) -> None:
         self._checks = tuple(checks)
@@ -165,6 +183,7 @@ class ConfiguredEgress:
         self._packages = packages
         self._header_rules = _header_rules(settings)
         self._package_record = package_record
+        self._destinations = destinations
         self._lock = threading.Lock()
         self._service: EgressService | None = None
         self._registries: Mapping[str, RegistryHost] = {}
@@ -235,7 +254,11 @@ class ConfiguredEgress:
                     self._settings, self._home, self._packages, self._package_record
                 )
                 self._service = EgressService(
-                    bounds, record=self._record, known=self._known, services=self._registries
+                    bounds,
+                    record=self._record,
+                    known=self._known,
+                    services=self._registries,
+                    consent=self._destinations,
                 )
             return self._service
 

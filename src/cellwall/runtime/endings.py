@@ -69,10 +69,14 @@ class Endings:
         return failed_outcome(action, Status.DENIED, decision, findings, audit_id, error)
 
     async def leave_to_host(
-        self, action: Action, decision: Decision, findings: Sequence[Finding]
+        self,
+        action: Action,
+        decision: Decision,
+        findings: Sequence[Finding],
+        labels: dict[str, Json],
     ) -> Outcome:
         """The status is `denied`, so a host that cannot ask its user denies."""
-        body = intent_body(action, decision, ())
+        body = intent_body(action, decision, (), labels)
         audit_id = await self._recorder.record(action, EventKind.INTENT, body)
         error = host_question_error(action, decision)
         return failed_outcome(action, Status.DENIED, decision, findings, audit_id, error)

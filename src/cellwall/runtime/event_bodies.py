@@ -19,6 +19,7 @@ from cellwall.core.types import (
     FetchUrl,
     Json,
     ProcessOperation,
+    ReachHost,
     ReceiveMessage,
     RunCode,
     RunCommand,
@@ -130,6 +131,9 @@ def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901  # one cas
                 body["only_build"] = True
         case ServeClient() | RunServer() as serve:
             body = _serve_body(serve)
+        case ReachHost() as reach:
+            body = {"destination": reach.destination, "method": reach.method}
+            body["parent"] = reach.parent
         case FetchUrl() as fetch:
             body = {"url": fetch.url, "form": fetch.form}
         case ReceiveMessage() | SendReply() as message:

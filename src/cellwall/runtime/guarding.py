@@ -29,9 +29,9 @@ from cellwall.core.types import (
     SendReply,
 )
 from cellwall.guard.mark import MODES, Mode, unwrap, wrap
-from cellwall.guard.report import GuardSettings, Report, Treatment, Treatments
+from cellwall.guard.report import GuardSettings, Report, TextTreatment, Treatments
 from cellwall.guard.scanning import Scanner
-from cellwall.guard.service import Guard, RedactedSink
+from cellwall.guard.service import GuardService, RedactedSink
 from cellwall.parsing.derived_cache import use_cache
 from cellwall.runtime.secret_leases import SecretLeaser
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CompiledRuleCache",
-    "Guard",
+    "GuardService",
     "LazyGuard",
     "Mode",
     "Report",
@@ -68,12 +68,12 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class LazyGuard:
     """Implements `GuardPort`; builds the guard on first use: a run without text needs none."""
 
-    def __init__(self, make: Callable[[], Guard]) -> None:
+    def __init__(self, make: Callable[[], GuardService]) -> None:
         self._make = make
-        self._made: Guard | None = None
+        self._made: GuardService | None = None
 
     @property
-    def guard(self) -> Guard:
+    def guard(self) -> GuardService:
         if self._made is None:
             self._made = self._make()  # two threads may both build it; the results are equal
         return self._made
@@ -106,7 +106,7 @@ def guard_of(
     environ: Mapping[str, str],
     known: Callable[[], Mapping[str, bytes]] | None = None,
     canaries: Callable[[], CanarySet | None] = lambda: None,
-) -> Guard:
+) -> GuardService:
     """The guard as configured. `known` gives values to redact whatever their form, `canaries` the
     registered texts that are withheld."""
     use_cache(CompiledRuleCache(os.path.join(cache_path(environ), "prepared")))
@@ -115,7 +115,7 @@ def guard_of(
     # The user's own files are read now: a mistake in them must be reported before a run.
     packs = tuple(_pack(path) for path in section.rule_files)
     extra = [_gitleaks(path) for path in section.secret_rule_files]
-    return Guard(
+    return GuardService(
         chosen,
         scanner=Scanner(chosen, packs),
         redactor=functools.partial(_redactor, extra, known),
@@ -138,7 +138,9 @@ def _pack(path: str) -> Pack:
     return load_pack(_read(path), name=path)
 
 
-def guard_for(*, config: str | None, profile: str | None, environ: Mapping[str, str]) -> Guard:
+def guard_for(
+    *, config: str | None, profile: str | None, environ: Mapping[str, str]
+) -> GuardService:
     """A guard for texts alone: no sandbox, no audit log, no vault."""
     settings = load_settings(file=config, profile=profile, environ=environ)
     return guard_of(settings, environ)
@@ -169,11 +171,11 @@ def _settings(section: GuardSection) -> GuardSettings:
 
 
 def _treatments(section: GuardSection, kind: str) -> Treatments:
-    found: dict[Severity, Treatment] = {}
+    found: dict[Severity, TextTreatment] = {}
     for severity in SEVERITIES:
-        chosen = Treatment(getattr(section, f"{kind}_{severity}"))
+        chosen = TextTreatment(getattr(section, f"{kind}_{severity}"))
         if section.dangerously_only_annotate:
-            chosen = min(chosen, Treatment.ANNOTATE, key=lambda each: each.rank)
+            chosen = min(chosen, TextTreatment.ANNOTATE, key=lambda each: each.rank)
         found[severity] = chosen
     return found
 
@@ -200,7 +202,7 @@ def _read(path: str) -> str:
         ) from error
 
 
-def shown(guard: Guard, outcome: Outcome) -> str:
+def shown(guard: GuardService, outcome: Outcome) -> str:
     """The outcome of a program's call as a model may see it."""
     result = RunResult(
         outcome.exit_code,

@@ -9,15 +9,8 @@ import anyio
 from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import RunResult
-from cellwall.core.ports import (
-    ConnectionsPort,
-    EgressPort,
-    GuardPort,
-    SandboxPort,
-    ToolServersPort,
-    VaultPort,
-    WorkspacePort,
-)
+from cellwall.core.ports import ConnectionsPort, EgressPort, GuardPort, ToolServersPort, VaultPort
+from cellwall.core.sandbox_ports import SandboxPort, WorkspacePort
 from cellwall.core.telemetry import ActionWatch, Step
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (

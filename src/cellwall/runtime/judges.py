@@ -12,10 +12,14 @@ from cellwall.core.outcomes import Finding
 from cellwall.core.packages import InstallPackages
 from cellwall.core.ports import InstallerPort, PolicyPort, ToolServersPort
 from cellwall.core.tool_servers import CallServerTool
-from cellwall.core.types import Action, UseTool
+from cellwall.core.types import Action, ReachHost, UseTool
 from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.runtime.host_operations import required_servers
 from cellwall.runtime.outcomes import with_all_reasons
+
+_UNKNOWN = Decision.built_in(
+    Verdict.ASK, "egress.unknown", "code in the sandbox connects to it, and no domain rule names it"
+)
 
 
 async def judge(
@@ -35,7 +39,10 @@ async def judge(
     )
     if decision.verdict is Verdict.DENY:
         return decision
-    by_labels = labels.judge(effective)
+    is_named = isinstance(action.operation, CallServerTool) and required_servers(
+        servers
+    ).is_named_together(action.operation.server)
+    by_labels = labels.judge(effective, is_named=is_named)
     return decision if by_labels is None else with_all_reasons(by_labels, decision)
 
 
@@ -56,6 +63,9 @@ async def _judge_call(
         by_rules = policy.judge(action, findings)
         by_names = await anyio.to_thread.run_sync(installer.judge, action.operation)
         return with_all_reasons(by_rules, by_names)
+    if isinstance(action.operation, ReachHost):
+        # No rule makes a destination known: a person decides, and a denial of the rules holds.
+        return strictest(_UNKNOWN, policy.judge(action, findings))
     if isinstance(action.operation, UseTool):
         return await anyio.to_thread.run_sync(policy.judge, action, findings)
     return policy.judge(action, findings)

@@ -31,6 +31,7 @@ from cellwall.core.types import (
     Permission,
     Principal,
     ProcessOperation,
+    ReachHost,
     ReceiveMessage,
     Role,
     RunCode,
@@ -91,7 +92,7 @@ def required_permissions(action: Action) -> frozenset[Permission]:  # noqa: C901
             found.add(Permission.FILES_READ if name in FILE_READS else Permission.FILES_WRITE)
         case CallTool() | CallServerTool():
             found.add(Permission.TOOLS_CALL)
-        case FetchUrl() | SetDomains() | ServeClient():
+        case FetchUrl() | SetDomains() | ReachHost() | ServeClient():
             found.add(Permission.NETWORK_USE)
         case ReceiveMessage() | SendReply():
             found.add(Permission.CHAT_SEND)
@@ -158,6 +159,7 @@ class RuledPolicy:
     """Policy files that the configuration names."""
     is_observing: bool
     environ: Mapping[str, str]
+    protects_build_files: bool = False
 
     def judge(self, action: Action, findings: Sequence[Finding]) -> Decision:
         """No match is DENY; findings of the guard can only make the verdict stricter."""
@@ -175,7 +177,11 @@ class RuledPolicy:
 
         try:
             return judge_by_rules(
-                action, named=named, environ=self.environ, is_observing=self.is_observing
+                action,
+                named=named,
+                environ=self.environ,
+                is_observing=self.is_observing,
+                protects_build_files=self.protects_build_files,
             )
         except ConfigError as error:
             raise error if is_by_a_person else _without_detail(error) from None

@@ -44,12 +44,15 @@ class LabelScope:
         "_shown",
         "_stored",
         "admitted",
+        "carried",
+        "carried_from",
         "keys",
         "path",
         "pending",
         "place",
         "stamp",
         "tainted",
+        "unsaved",
         "workspace",
     )
 
@@ -69,6 +72,12 @@ class LabelScope:
         """What the directory was last labelled with."""
         self.keys: set[LabelKey] = set()
         self.admitted: set[LabelKey] = set()
+        self.unsaved: set[LabelKey] = set()
+        """What memory has and the file lacks; more than this action has brought, if writing it has
+        failed before."""
+        self.carried: set[LabelKey] = set()
+        """What a conversation has read elsewhere and may have brought here."""
+        self.carried_from: LabelSet | None = None
         self._stored: Stored = {}
         self._held: LabelSet | None = None
         self._joined: tuple[BroughtLabels, tuple[LabelSource, ...], BroughtLabels] | None = None
@@ -76,8 +85,8 @@ class LabelScope:
         self.update(stored or {})
 
     @property
-    def stored(self) -> Stored:
-        return self._stored
+    def to_save(self) -> Stored:
+        return {key: self._stored[key] for key in self.unsaved}
 
     def update(self, stored: Stored) -> None:
         """Take over what a file has."""
@@ -133,29 +142,53 @@ class LabelScope:
             if before is None or (is_admitted and not before[1]):
                 self._put(kept.key, before[0] if before else kept, is_admitted=is_admitted)
                 changed.add(kept.key)
+        self.unsaved |= changed
         return changed
+
+    def carry(self, conversation: LabelSet) -> None:
+        """A model has acted here, which may have written down all that it has read. Egress is no
+        property of content."""
+        known = self.keys
+        new = [
+            each
+            for each in conversation.sources
+            if each.label is not Label.EGRESS and each.key not in known
+        ]
+        changed = self.add(new, frozenset())
+        self.carried |= changed
+        self.carried_from = conversation
+
+    def of_server(self) -> LabelSet:
+        """What the server in this session has by its configuration."""
+        return LabelSet(tuple(each for each in self.held.sources if each.key not in self.carried))
 
     def _is_full(self, label: Label) -> bool:
         return sum(key[0] is label for key in self.keys) >= MAX_SOURCES
 
-    def withdraw_egress(self) -> set[LabelKey]:
+    def withdraw_egress(self) -> None:
         """The three have met without a person's consent: sending anything needs one from now on."""
-        changed = {key for key in self.keys if key[0] is Label.EGRESS}
-        for key in changed:
+        for key in [key for key in self.admitted if key[0] is Label.EGRESS]:
             self._put(key, self._stored[key][0], is_admitted=False)
-        return changed
+            self.unsaved.add(key)
 
 
 def context_of(action: Action) -> str:
     """The name of the conversation to which an action belongs; empty: to none."""
     operation = action.operation
     if isinstance(operation, UseTool | ToolResult) and operation.agent_session:
-        return f"agent {operation.agent_session}"
-    if action.context or action.session_id is not None or not action.tools:
+        return agent_context(operation.agent_session)
+    has_calls = bool(action.tools) or action.asks_destinations
+    if action.context or action.session_id is not None or not has_calls:
         return action.context
     return run_context(action)
 
 
+def agent_context(agent_session: str) -> str:
+    """Of the tools of an agent's own host."""
+    return f"agent {agent_session}"
+
+
 def run_context(action: Action) -> str:
-    """Of a single run and the calls of host functions that its code makes."""
+    """Of a single run, the calls of host functions that its code makes, and the destinations that
+    it asks for."""
     return f"run {action.id}"

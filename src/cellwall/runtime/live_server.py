@@ -36,6 +36,8 @@ class LiveServer:
     finished: anyio.Event = field(default_factory=anyio.Event)
     usable: frozenset[str] | None = None
     """None: not compared since the server announced other tools."""
+    sha256: str = ""
+    """The digest of the set that was compared last."""
     starts_s: list[float] = field(default_factory=list)
     is_comparing: bool = False
     compared_s: float = -1e9

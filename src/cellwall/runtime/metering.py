@@ -23,7 +23,8 @@ import anyio
 from cellwall.core.errors import CellwallError, Denied, LimitExceeded
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import EventKind, Outcome, Usage
-from cellwall.core.ports import Reservation, SandboxPort
+from cellwall.core.ports import Reservation
+from cellwall.core.sandbox_ports import SandboxPort
 from cellwall.core.tool_servers import RunServer
 from cellwall.core.types import Action, Json
 from cellwall.runtime.recording import Recorder

@@ -27,7 +27,8 @@ from cellwall.core.errors import CellwallError, Denied, WorkspaceError
 from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.packages import InstallPackages, requested_name
-from cellwall.core.ports import InstallCells, WorkspacePort
+from cellwall.core.ports import InstallCells
+from cellwall.core.sandbox_ports import WorkspacePort
 from cellwall.core.types import Action, Json, RunCommand, WorkspaceMode, WorkspaceRequest
 from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.runtime.outcomes import PACKAGES_RULE
@@ -306,7 +307,7 @@ def _is_done(result: RunResult) -> bool:
 
 
 def _decision(verdict: PackageVerdict) -> Decision:
-    from cellwall.packages.evidence import Step
+    from cellwall.packages.evidence import EvidenceStep
 
     subject = f"{verdict.ecosystem.value}:{verdict.name}"
     reasons = [each for each in verdict.reasons if each.verdict is not Verdict.ALLOW]
@@ -314,7 +315,7 @@ def _decision(verdict: PackageVerdict) -> Decision:
         return Decision.built_in(Verdict.ALLOW, PACKAGES_RULE, f"nothing speaks against {subject}")
     # A person's yes does not replace the feed: the proxy refuses the dependencies all the same.
     strictest_verdict = max(
-        Verdict.DENY if each.step is Step.FEED else each.verdict for each in reasons
+        Verdict.DENY if each.step is EvidenceStep.FEED else each.verdict for each in reasons
     )
     text = "; ".join(each.text for each in reasons)
     if verdict.suggestion and verdict.suggestion not in text:

@@ -26,7 +26,7 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Finding
 from cellwall.core.packages import InstallPackages
-from cellwall.core.ports import WorkspacePort
+from cellwall.core.sandbox_ports import WorkspacePort
 from cellwall.core.types import Action
 from cellwall.runtime.package_judging import packages_folder
 from cellwall.sandbox.languages import python_version

@@ -14,112 +14,48 @@ tells the action's `ActionWatch` that it begins, which ends the step before (OBS
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import anyio
 
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError
-from cellwall.core.labels import NO_LABELS, ActionLabelsPort, LabelsPort
+from cellwall.core.labels import ActionLabelsPort
 from cellwall.core.outcomes import ErrorInfo, EventKind, Finding, Outcome, RunResult, Status
 from cellwall.core.packages import InstallPackages
-from cellwall.core.ports import (
-    ApproverPort,
-    AuditPort,
-    BrokerPort,
-    ConnectionsPort,
-    EgressPort,
-    GovernorPort,
-    GuardPort,
-    InstallerPort,
-    PackagesPort,
-    PolicyPort,
-    QuotaPort,
-    Reservation,
-    RolesPort,
-    SandboxPort,
-    SkillsPort,
-    StopPort,
-    TemplatesPort,
-    ToolServersPort,
-    ToolsPort,
-    VaultPort,
-    WorkspacePort,
-)
+from cellwall.core.ports import ApproverPort, Reservation, ToolServersPort, ToolsPort
 from cellwall.core.skills import Skill
-from cellwall.core.telemetry import OFF, ActionWatch, Step, TelemetryPort
+from cellwall.core.telemetry import ActionWatch, Step
 from cellwall.core.tool_servers import RunServer
-from cellwall.core.types import Action, CallTool, OutputSink, Role, SetDomains, ToolResult, UseTool
+from cellwall.core.types import (
+    Action,
+    CallTool,
+    OutputSink,
+    ReachHost,
+    Role,
+    SetDomains,
+    ToolResult,
+    UseTool,
+)
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.runtime.bounds import ActionBounds, check_skill_size
+from cellwall.runtime.bounds import check_skill_size
 from cellwall.runtime.cell_io import CleanedOutput, Listener, call_tool, screen_input, tool_caller
 from cellwall.runtime.cell_runs import CellRunner
 from cellwall.runtime.connections import resolve_account
-from cellwall.runtime.consents import Consents
 from cellwall.runtime.egress import with_configuration
-from cellwall.runtime.endings import Endings
 from cellwall.runtime.event_bodies import intent_body, outcome_body, tool_result_body
-from cellwall.runtime.host_operations import HostOperations
 from cellwall.runtime.judges import judge
 from cellwall.runtime.judging import effective_role, missing_permissions, with_role
-from cellwall.runtime.metering import Unmetered, UsageMeter
 from cellwall.runtime.outcomes import allowed_outcome, failed_outcome, host_failure, run_outcome
-from cellwall.runtime.recording import Recorder
+from cellwall.runtime.parts import RuntimeParts
 
 _NOT_JUDGED = Decision(Verdict.DENY, reason="refused before the policy judged the action")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime:
-    """The parts, wired together."""
+class Runtime(RuntimeParts):
+    """Carries actions through the steps."""
 
-    stop: StopPort
-    bounds: ActionBounds
-    roles: RolesPort
-    policy: PolicyPort
-    approvals: BrokerPort
-    guard: GuardPort
-    audit: AuditPort
-    governor: GovernorPort
-    sandbox: SandboxPort
-    workspaces: WorkspacePort
-    skills: SkillsPort
-    vault: VaultPort
-    egress: EgressPort
-    installer: InstallerPort
-    domains: tuple[str, ...] = ()
-    """Domains that every sandbox may reach if the role of its user permits the network."""
-    registries: tuple[str, ...] = ()
-    """Package registries, on the same condition."""
-    quota: QuotaPort = field(default_factory=Unmetered)
-    """Rates and budgets of accounts; users of this machine have none."""
-    packages: PackagesPort | None = None
-    templates: TemplatesPort | None = None
-    telemetry: TelemetryPort = OFF
-    connections: ConnectionsPort | None = None
-    labels: LabelsPort = NO_LABELS
-    recorder: Recorder = field(init=False)
-    meter: UsageMeter = field(init=False)
-    _endings: Endings = field(init=False)
-    _people: Consents = field(init=False)
-    _host: HostOperations = field(init=False)
-
-    def __post_init__(self) -> None:
-        recorder = Recorder(self.audit)
-        object.__setattr__(self, "recorder", recorder)
-        object.__setattr__(self, "meter", UsageMeter(self.sandbox, recorder))
-        object.__setattr__(self, "_endings", Endings(recorder, self.guard))
-        people = Consents(self.guard, self.approvals, recorder, self.installer)
-        object.__setattr__(self, "_people", people)
-        host = HostOperations(
-            workspaces=self.workspaces,
-            sandbox=self.sandbox,
-            egress=self.egress,
-            vault=self.vault,
-            guard=self.guard,
-            connections=self.connections,
-        )
-        object.__setattr__(self, "_host", host)
+    __slots__ = ()
 
     async def perform(
         self,
@@ -254,7 +190,7 @@ class Runtime:
                     installer=self.installer,
                     servers=servers,
                     labels=labels,
-                    effective=with_configuration(action, role, self.domains, self.registries),
+                    effective=with_configuration(action, role, self.reach),
                 )
             else:
                 decision = lacking
@@ -262,7 +198,10 @@ class Runtime:
             if decision.verdict is Verdict.ASK and use is not None and use.host_asks:
                 # (5) The agent's host asks its own user; the question is logged before that.
                 watch.step(Step.ASK)
-                return await self._endings.leave_to_host(action, decision, findings)
+                # Its answer is not told, and a failed tool has no result: it counts as a yes.
+                return await self._endings.leave_to_host(
+                    action, decision, findings, labels.commit()
+                )
             # (5) Nothing is leased yet, so a question can wait. No answer denies (POL-8).
             if decision.verdict is Verdict.ASK:
                 watch.step(Step.ASK)
@@ -271,7 +210,7 @@ class Runtime:
                 return await self._endings.deny(
                     action, watch, decision, findings, by_role=lacking is not None
                 )
-            action = with_configuration(action, role, self.domains, self.registries)
+            action = labels.narrow(with_configuration(action, role, self.reach))
             # (6) Skills are verified now, so the log names what the cell will hold (SKL-1). The
             # intent is durable before the effect, or there is no effect (AUD-1).
             watch.step(Step.INTENT)
@@ -287,9 +226,21 @@ class Runtime:
         listener = None if sink is None else Listener(sink)
         clean = None if listener is None else CleanedOutput(self.guard, listener)
         try:
-            outcome = await self._carry_out(
-                action, watch, decision, audit_id, held, clean, tools, servers, ask, skills
-            )
+            # Each unknown destination of its code is an action of its own (NET-9).
+            async with self.destinations.open(action, partial(self.perform, ask=ask)):
+                outcome = await self._carry_out(
+                    action,
+                    watch,
+                    decision,
+                    audit_id,
+                    held,
+                    labels,
+                    clean,
+                    tools,
+                    servers,
+                    ask,
+                    skills,
+                )
         except CellwallError as error:
             cause = self.stop.cause_of(error)
             return self._endings.refuse(action, watch, decision, findings, audit_id, cause)
@@ -322,6 +273,7 @@ class Runtime:
         decision: Decision,
         audit_id: str,
         held: Reservation,
+        labels: ActionLabelsPort,
         sink: CleanedOutput | None,
         tools: ToolsPort | None,
         servers: ToolServersPort | None,
@@ -334,6 +286,10 @@ class Runtime:
             watch.step(Step.RUN)
             value = await call_tool(tools, action.operation)
             return replace(allowed_outcome(action, decision, (), audit_id), value=value)
+        if isinstance(action.operation, ReachHost):
+            # (8) The proxy waits for this outcome, and then connects.
+            watch.step(Step.RUN)
+            return allowed_outcome(action, decision, (), audit_id)
         if isinstance(action.operation, SetDomains):
             # (8) Judged like a new run with these domains; applies to new connections.
             watch.step(Step.RUN)
@@ -354,6 +310,7 @@ class Runtime:
             self.governor.lease(memory_bytes=action.limits.memory_bytes) as slot,
             self.workspaces.lease(action) as workspace,
         ):
+            labels.keep_with(workspace.id)
             cell = CellRunner(
                 vault=self.vault,
                 egress=self.egress,

@@ -29,6 +29,7 @@ from cellwall.core.types import (
     CallTool,
     FetchUrl,
     ProcessOperation,
+    ReachHost,
     ReceiveMessage,
     RunCode,
     RunCommand,
@@ -46,6 +47,7 @@ from cellwall.policy.calls import from_json as read_call
 from cellwall.policy.engine import Policy, names_files, registries_in
 from cellwall.policy.links import targets
 from cellwall.policy.policy_file import load_policy_file
+from cellwall.policy.protected_rules import build_file_rules
 from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source, closes_layer
 from cellwall.policy.subjects import Targets, only_itself
@@ -101,9 +103,15 @@ def approved_rules_place(named: Sequence[str], environ: Mapping[str, str]) -> Po
     return PolicyPlace(policy_places.approved_rules_file(named, environ), layer)
 
 
-def effective_policy(*, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]) -> Policy:
+def effective_policy(
+    *,
+    named: Sequence[str] = (),
+    cwd: str,
+    environ: Mapping[str, str],
+    protects_build_files: bool = False,
+) -> Policy:
     """The merged policy of all files that apply; read again only after a change."""
-    return _effective(named, cwd, environ).policy
+    return _effective(named, cwd, environ, protects_build_files=protects_build_files).policy
 
 
 def policy_without_files(
@@ -112,27 +120,35 @@ def policy_without_files(
     """The same for what names no file, such as each package of an installer: without the rules that
     protect Cellwall's own files, whose paths take longest to find."""
     found = places(named=named, cwd=cwd, environ=environ)
-    return _load_places(found, environ, ()).policy
+    return _load_places(found, environ, (), protects_build_files=False).policy
 
 
 def set_aside(
     *, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]
 ) -> tuple[str, ...]:
     """The project's files whose allow rules are ignored, since no person has trusted them."""
-    return _effective(named, cwd, environ).aside
+    return _effective(named, cwd, environ, protects_build_files=False).aside
 
 
-def _effective(named: Sequence[str], cwd: str, environ: Mapping[str, str]) -> _Loaded:
+def _effective(
+    named: Sequence[str], cwd: str, environ: Mapping[str, str], *, protects_build_files: bool
+) -> _Loaded:
     found = places(named=named, cwd=cwd, environ=environ)
-    return _load_places(found, environ, own_places(environ, found))
+    own = own_places(environ, found)
+    return _load_places(found, environ, own, protects_build_files=protects_build_files)
 
 
 def _load_places(
-    found: tuple[PolicyPlace, ...], environ: Mapping[str, str], own: tuple[str, ...]
+    found: tuple[PolicyPlace, ...],
+    environ: Mapping[str, str],
+    own: tuple[str, ...],
+    *,
+    protects_build_files: bool,
 ) -> _Loaded:
     is_project = any(each.layer is Layer.PROJECT for each in found)
     trust = policy_places.trust_stamp(environ) if is_project else None
-    return _load(found, _stamp(found), os.path.expanduser("~"), trust, own)
+    home = os.path.expanduser("~")
+    return _load(found, _stamp(found), home, trust, own, protects_build_files=protects_build_files)
 
 
 def _stamp(found: Sequence[PolicyPlace]) -> Stamp:
@@ -160,6 +176,8 @@ def _load(
     home: str,
     trust: policy_places.TrustStamp | None,
     own: tuple[str, ...],
+    *,
+    protects_build_files: bool,
 ) -> _Loaded:
     files = [(each.path, load_policy_file(each.path, each.layer, home=home)) for each in found]
     is_allowed_above = any(
@@ -169,6 +187,7 @@ def _load(
     )
     trusted = frozenset() if trust is None else policy_places.read_trusted(trust)
     rules: list[Rule] = [_protecting(path) for path in own]
+    rules += build_file_rules() if protects_build_files else ()
     aside = []
     for path, file in files:
         # The digest is of the text that was parsed: no file can be swapped in between.
@@ -230,12 +249,21 @@ _ANY_LABEL = "any-name-at-all"
 
 
 def judge_by_rules(
-    action: Action, *, named: Sequence[str], environ: Mapping[str, str], is_observing: bool
+    action: Action,
+    *,
+    named: Sequence[str],
+    environ: Mapping[str, str],
+    is_observing: bool,
+    protects_build_files: bool = False,
 ) -> Decision:
     """The decision by all policy files that apply to the action."""
     cwd = action.operation.cwd if isinstance(action.operation, UseTool) else os.getcwd()
-    find = effective_policy if _may_name_files(action.operation) else policy_without_files
-    policy = find(named=named, cwd=cwd, environ=environ)
+    if _may_name_files(action.operation):
+        policy = effective_policy(
+            named=named, cwd=cwd, environ=environ, protects_build_files=protects_build_files
+        )
+    else:
+        policy = policy_without_files(named=named, cwd=cwd, environ=environ)
     decision = strictest(_judge_operation(policy, action), *_judge_domains(policy, action))
     if is_observing and decision.verdict is not Verdict.ALLOW:
         return _observe(decision)
@@ -276,6 +304,8 @@ def _judge_operation(  # noqa: PLR0911  # one case for each operation
             is_client = isinstance(operation, ServeClient)
             reason = "its domains are allowed" if is_client else "the process was allowed to run"
             return Decision.built_in(Verdict.ALLOW, "session", reason)
+        case ReachHost() as host:
+            return _judge_unknown(policy, host)
         case FetchUrl() | InstallPackages() | CallServerTool() | RunServer() as reach:
             return _judge_reach(policy, reach)
         case ReceiveMessage(channel) | SendReply(channel):
@@ -317,6 +347,17 @@ def _judge_reach(
         calls = [call_inside("Install", package=each) for each in packages_of(operation)]
         return strictest(*(policy.check(call, links=only_itself) for call in calls))
     return policy.check(call_inside("WebFetch", url=operation.url), links=only_itself)
+
+
+def _judge_unknown(policy: Policy, operation: ReachHost) -> Decision:
+    """A denial of a rule holds; where no rule names the host, the configuration has a person asked.
+    The administrator's rules are above the configuration: what they do not allow stays denied."""
+    url = f"https://{operation.destination}/"
+    decision = policy.check(call_inside("WebFetch", url=url), links=only_itself)
+    is_unruled = decision.verdict is Verdict.DENY and decision.rule == "default"
+    if is_unruled and decision.source != policy_places.ADMINISTRATOR:
+        return replace(decision, verdict=Verdict.ASK)
+    return decision
 
 
 def _judge_domains(policy: Policy, action: Action) -> list[Decision]:

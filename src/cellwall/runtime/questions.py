@@ -25,6 +25,7 @@ from cellwall.core.types import (
     FetchUrl,
     Principal,
     ProcessOperation,
+    ReachHost,
     ReceiveMessage,
     RunCode,
     RunCommand,
@@ -72,8 +73,11 @@ def question_about(action: Action, decision: Decision, *, timeout_s: float) -> Q
         action_id=action.id,
         session_id=session_of(action),
         call_sha256=digest,
-        # A rule about calls says nothing about what meets in a session.
-        may_be_a_rule=not is_flow and not is_shipped(action.policy),
+        # A rule about calls says nothing about what meets in a session, and none makes a
+        # destination known.
+        may_be_a_rule=not is_flow
+        and not is_shipped(action.policy)
+        and not isinstance(action.operation, ReachHost),
     )
 
 
@@ -161,6 +165,8 @@ def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one
             return _call_subject(call)
         case InstallPackages(ecosystem, requirements):
             return "Install", " ".join((f"{ecosystem}:", *requirements))
+        case ReachHost() as host:
+            return "Connect", host.destination
         case FetchUrl() | SetDomains() | ServeClient() as reach:
             return "WebFetch", _destinations(reach, action)
         case ReceiveMessage() | SendReply() as message:
@@ -256,12 +262,21 @@ def circumstances(action: Action) -> tuple[str, ...]:
     ):
         if words:
             found.append(f"{verb} {', '.join(words)}")
+    if isinstance(operation, ReachHost):
+        found += [f"by {operation.method}, from code of {operation.parent}", *_extent(action)]
     if isinstance(operation, FileOperation) and operation.content:
         digest = hashlib.sha256(operation.content).hexdigest()
         found.append(f"{len(operation.content)} bytes, SHA-256 {digest}")
     if isinstance(operation, FileOperation) and operation.source_sha256:
         found.append(f"{operation.source_bytes} bytes, SHA-256 {operation.source_sha256}")
     return tuple(found)
+
+
+def _extent(action: Action) -> tuple[str, str]:
+    """How long an approval of a destination holds."""
+    where = f"sandbox {action.session_id}" if action.session_id else "a single run"
+    session = "; for this session: until the sandbox ends" if action.session_id else ""
+    return where, f"An approval holds for this host and port, until the run ends{session}."
 
 
 def call_sha256(action: Action) -> str:
@@ -274,6 +289,8 @@ def call_sha256(action: Action) -> str:
         return ""
     if isinstance(operation, CallTool):
         operation = replace(operation, parent="")
+    elif isinstance(operation, ReachHost):
+        operation = replace(operation, parent="", method="")
     elif isinstance(operation, UseTool):
         operation = replace(operation, call="")
     # Scopes bound what is permitted, not what is asked; and the order in a set is arbitrary.

@@ -32,7 +32,7 @@ from cellwall.core.types import (
 )
 
 if TYPE_CHECKING:
-    from cellwall.guard.redact.known import KnownValues
+    from cellwall.guard.redact.known import KnownValueSearch
     from cellwall.runtime.vault import AuditedVault
     from cellwall.secrets.leases import Lease
 
@@ -210,7 +210,7 @@ class RecordRedactor:
     def __init__(self, leaser: SecretLeaser) -> None:
         self._leaser = leaser
         self._seen: tuple[int, int] | None = None
-        self._known: KnownValues | None = None
+        self._known: KnownValueSearch | None = None
         self._short: tuple[tuple[str, bytes], ...] = ()
 
     def __call__(self, body: dict[str, Json]) -> dict[str, Json]:
@@ -221,11 +221,11 @@ class RecordRedactor:
         try:
             seen = (id(vault), vault.generation)
             if seen != self._seen:
-                from cellwall.guard.redact.known import KnownValues
+                from cellwall.guard.redact.known import KnownValueSearch
                 from cellwall.parsing.credentials.known_forms import MIN_BYTES
 
                 values = vault.values()
-                self._known = KnownValues(values.items())
+                self._known = KnownValueSearch(values.items())
                 self._short = tuple(
                     (name, value)
                     for name, value in values.items()

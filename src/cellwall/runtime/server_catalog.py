@@ -30,6 +30,7 @@ from cellwall.audit.files import (
 from cellwall.core.errors import BadInput, CellwallError, ServerFailed
 from cellwall.core.tool_servers import check_server_name, is_tool_name
 from cellwall.core.types import Json
+from cellwall.egress.destinations.hostnames import domain_of
 from cellwall.mcp_servers.definitions import Definition, ToolSet, tool_set
 from cellwall.mcp_servers.pins import AcceptedTool, Pins, to_json
 
@@ -79,6 +80,12 @@ class ServerEntry:
     @property
     def name(self) -> str:
         return self.settings.name
+
+    @property
+    def is_named_together(self) -> bool:
+        """Whether a person has consented to all labels of the server with the tools it has now."""
+        together = self.pins.together
+        return together != "" and self.seen is not None and self.seen.sha256 == together
 
 
 _Stamp = tuple[tuple[int, ...], tuple[int, ...]]
@@ -243,6 +250,7 @@ def _encode(entry: ServerEntry) -> bytes:
         "accepted": accepted,
         "digests": {name: each.definition.sha256 for name, each in pins.tools.items()},
         "rejected": dict(pins.rejected),
+        "together": pins.together,
         "seen": None if entry.seen is None else to_json(entry.seen),
         "seen_at": entry.seen_at,
     }
@@ -270,7 +278,10 @@ def _decode(name: str, data: bytes) -> ServerEntry:
             raise ValueError("a definition differs from its digest")
         identity = whole["identity"]
         pins = Pins(
-            None if identity is None else Definition.of(identity), tools, dict(whole["rejected"])
+            None if identity is None else Definition.of(identity),
+            tools,
+            dict(whole["rejected"]),
+            str(whole.get("together", "")),  # missing in files of older versions
         )
         seen = None if whole["seen"] is None else _seen(whole["seen"])
         return ServerEntry(settings=settings, pins=pins, seen=seen, seen_at=str(whole["seen_at"]))
@@ -346,4 +357,18 @@ def describe(entry: ServerEntry) -> Mapping[str, Json]:
         "workspace": f"{settings.directory}:{settings.mode}" if settings.directory else "",
         "template": settings.template,
         "elicitation": settings.may_elicit,
+        "labels_together": entry.is_named_together,
     }
+
+
+def labels_together(settings: ServerSettings) -> str:
+    """Why a call of this server alone brings all three labels (POL-9); empty if it does not."""
+    private = [f"secret {name}" for name in settings.secrets]
+    private += [f"files of {settings.directory}"] if settings.directory else []
+    egress = [domain_of(settings.url)] if settings.url else list(settings.domains)
+    if not (private and egress):
+        return ""
+    return (
+        "untrusted content (its results), "
+        f"private data ({', '.join(private)}) and egress ({', '.join(egress)})"
+    )

@@ -2,45 +2,37 @@
 
    (1) judge: what the action brings, beside what the session has and what other actions of the
        session are about to bring; these three together are judged, without an await in between
-   (2) commit: the session has the labels before the action has an effect
+   (2) commit: the session has the labels before the action has an effect; if another process has
+       changed them since, the action is judged again
    (3) end: a refused action brings nothing; what the guard found in a result is added
 
 Labels belong to a session, and to the conversation of the agent that uses several sessions, which
-carries content from one to the other: `Action.context`.
+carries content from one to the other: `Action.context`. So a session in which the agent acts has
+read what the conversation has read, also for those who use its files later.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from cellwall.config.models import Settings
-from cellwall.core.errors import CellwallError
-from cellwall.core.labels import FlowMode, Label, LabelKey, LabelSet, LabelSource
+from cellwall.core.errors import CellwallError, Denied
+from cellwall.core.labels import FlowMode, Label, LabelSet, LabelSource, is_complete
 from cellwall.core.outcomes import Finding, Outcome
 from cellwall.core.tool_servers import CallServerTool
-from cellwall.core.types import Action, Json, UseTool, WorkspaceMode, check_id
+from cellwall.core.types import Action, FetchUrl, Json, UseTool, WorkspaceMode
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.rule_of_two import object_to, unconsented
 from cellwall.runtime.action_labels import NOTHING, BroughtLabels, LabelRules, finding_sources
-from cellwall.runtime.label_files import (
-    LABELS_FILE,
-    LabelFolder,
-    Stored,
-    read_labels,
-    stamp_of,
-    write_labels,
-)
-from cellwall.runtime.label_scopes import LabelScope, context_of, real_directory, run_context
+from cellwall.runtime.label_scopes import LabelScope, context_of, run_context
+from cellwall.runtime.label_store import LabelStore
+from cellwall.runtime.tool_places import places_of
 from cellwall.sandbox.workspace.store import StoredWorkspace
 
 _MODES: Mapping[str, FlowMode] = {"ask": "ask", "deny": "deny", "show": "show"}
 _NO_LABELS = LabelSet()
 _VERDICTS = {"ask": Verdict.ASK, "deny": Verdict.DENY}
-_MAX_CONTEXTS = 1000
-_WRITERS = frozenset({"Bash", "Write", "Edit", "MultiEdit", "NotebookEdit"})
 
 
 def flow_mode(settings: Settings) -> FlowMode:
@@ -51,7 +43,7 @@ def flow_mode(settings: Settings) -> FlowMode:
     return _MODES[policy.rule_of_two]
 
 
-class SessionLabels:
+class SessionLabels(LabelStore):
     """Implements `LabelsPort`."""
 
     def __init__(
@@ -62,15 +54,9 @@ class SessionLabels:
         mode: FlowMode,
         rules: LabelRules,
     ) -> None:
-        self._home = home
-        self.folder = LabelFolder(home)
+        super().__init__(home, find_workspace=find_workspace)
         self.mode: FlowMode = mode
         self.rules = rules
-        self._find_workspace = find_workspace
-        self._sessions: dict[str, LabelScope] = {}
-        self._contexts: dict[str, LabelScope] = {}
-        self.lock = threading.Lock()
-        """Actions of one session may run on several event loops."""
 
     def begin(self, action: Action) -> ActionLabels:
         return ActionLabels(self, action)
@@ -80,96 +66,20 @@ class SessionLabels:
         labels.judge(action)
         labels.commit()
 
-    def of_session(self, session_id: str) -> LabelSet:
-        with self.lock:
-            scope = self._sessions.get(session_id)
-            if scope is not None:
-                return scope.held
-        return recorded_labels(self._home, session_id)
-
-    def of_context(self, context: str) -> LabelSet:
-        """The labels of the conversation of an agent."""
-        with self.lock:
-            return self.context_scope(context).held
-
-    def resume(self, session_id: str, resumed_id: str) -> None:
-        """Egress is no property of files, and consent ended with the session that had it."""
-        kept = read_labels(os.path.join(self._find_workspace(resumed_id).folder, LABELS_FILE))
-        stored: Stored = {
-            key: (source, False) for key, (source, _) in kept.items() if key[0] is not Label.EGRESS
-        }
-        if stored:
-            path = os.path.join(self._find_workspace(session_id).folder, LABELS_FILE)
-            write_labels(path, stored)
-
-    def apply_changes(self, session_id: str, directory: str) -> None:
-        untrusted = self.of_session(session_id).of(Label.UNTRUSTED)
-        if untrusted:
-            self.folder.taint(directory, untrusted)
-
-    def keep_with(self, workspace_id: str, sources: Iterable[LabelSource]) -> None:
-        """A single run has left changes that may be applied later."""
-        with suppress(CellwallError):
-            folder = self._find_workspace(workspace_id).folder
-            stored: Stored = {each.key: (each, False) for each in sources}
-            write_labels(os.path.join(folder, LABELS_FILE), stored)
-
-    def end_session(self, session_id: str) -> None:
-        with self.lock:
-            self._sessions.pop(session_id, None)
-
-    def end_context(self, context: str) -> None:
-        """The conversation is over."""
-        with self.lock:
-            scope = self._contexts.pop(context, None)
-        if scope is not None and scope.path is not None:
-            self.folder.remove(scope.path)
-
-    # --- under the lock
-
-    def session_scope(self, session_id: str) -> LabelScope:
-        scope = self._sessions.get(session_id)
-        if scope is None:
-            try:
-                workspace = self._find_workspace(session_id)
-            except CellwallError:  # of no workspace: nothing is kept, either
-                scope = LabelScope(None)
-            else:
-                path = os.path.join(workspace.folder, LABELS_FILE)
-                scope = LabelScope(path, workspace.request, read_labels(path))
-            self._sessions[session_id] = scope
-        return scope
-
-    def context_scope(self, context: str) -> LabelScope:
-        scope = self._contexts.get(context)
-        path = self.folder.path_of(context)
-        if scope is None:
-            if len(self._contexts) >= _MAX_CONTEXTS:  # the files have all that is dropped here
-                idle = next((key for key, each in self._contexts.items() if not each.pending), None)
-                if idle is not None:
-                    del self._contexts[idle]
-            scope = self._contexts[context] = LabelScope(path)
-        # A hook that ran alone, in a process of its own, may have changed the file.
-        if (stamp := stamp_of(path)) != scope.stamp:
-            scope.update(read_labels(path))
-            scope.stamp = stamp
-        return scope
-
-    def save(self, scope: LabelScope, changed: set[LabelKey], *, is_shared: bool) -> None:
-        if scope.path is None or not changed:
-            return
-        if is_shared:
-            own: Stored = {key: scope.stored[key] for key in changed}
-            scope.update(self.folder.merge(scope.path, own))
-            scope.stamp = stamp_of(scope.path)
-        else:
-            write_labels(scope.path, scope.stored)
-
 
 class ActionLabels:
     """Implements `ActionLabelsPort`."""
 
-    __slots__ = ("_action", "_admits_all", "_brought", "_needed", "_own", "_owner", "_shared")
+    __slots__ = (
+        "_action",
+        "_admits_all",
+        "_brought",
+        "_needed",
+        "_own",
+        "_owner",
+        "_server",
+        "_shared",
+    )
 
     def __init__(self, owner: SessionLabels, action: Action) -> None:
         self._owner, self._action = owner, action
@@ -179,14 +89,16 @@ class ActionLabels:
         """Of the conversation."""
         self._own: LabelScope | None = None
         """Of the session, or of this single run."""
+        self._server: LabelScope | None = None
+        """Of the session of the server whose tool is called."""
         self._admits_all = False
 
-    def judge(self, action: Action) -> Decision | None:
+    def judge(self, action: Action, *, is_named: bool = False) -> Decision | None:
         owner = self._owner
         self._action = action
         with owner.lock:
             self._find_scopes(action)
-            self._brought = brought = self._collect(action)
+            self._brought = brought = self._collect(action, is_named=is_named)
             scope = self._scope
             if scope is None or brought.keys <= scope.admitted:
                 return None  # nothing new, and all with consent
@@ -203,26 +115,38 @@ class ActionLabels:
     def admit_for_session(self) -> None:
         self._admits_all = True
 
+    def narrow(self, action: Action) -> Action:
+        """Attack: a host with consent that redirects, with the data in the address, to another."""
+        scope, owner = self._scope, self._owner
+        if not isinstance(action.operation, FetchUrl) or scope is None or owner.mode == "show":
+            return action
+        with owner.lock:
+            return owner.rules.without_redirects(action, scope.held.labels, scope.admitted)
+
     def commit(self) -> dict[str, Json]:
         scope, owner = self._scope, self._owner
         if scope is None:
             return {}
         with owner.lock:
             scope.pending.pop(id(self), None)
-            keys = self._brought.keys
-            if not (keys <= scope.admitted and (self._own is None or keys <= self._own.admitted)):
-                needed = () if self._admits_all else (each.key for each in self._needed)
-                self._add(self._sources, keys.difference(needed))
-            held, shown = scope.held, scope.shown
-        if held.sources:
-            self._taint_directory(held)
-        return shown
+            if not self._is_known:
+                self._take_over()
+            held = scope.held
+            if held.sources:
+                self._taint_directories(held)
+            return scope.shown
+
+    def keep_with(self, workspace_id: str | None) -> None:
+        action, scope = self._action, self._scope
+        is_copy = action.workspace.mode is WorkspaceMode.COPY_ON_WRITE
+        if workspace_id is not None and action.session_id is None and is_copy and scope is not None:
+            self._owner.keep_with(workspace_id, scope.held.sources)
 
     def receive(self, findings: Sequence[Finding]) -> dict[str, Json]:
         """The result of a tool that has run on the agent's host, perhaps after its user's yes."""
         with self._owner.lock:
             self._find_scopes(self._action)
-            self._brought = self._collect(self._action)
+            self._brought = self._collect(self._action, is_named=False)
             if self._scope is None:
                 return {}
             self._observe((*self._sources, *finding_sources(self._action.id, findings)))
@@ -239,13 +163,9 @@ class ActionLabels:
                 if found := finding_sources(action.id, findings):
                     with suppress(CellwallError):  # the outcome is there: memory has the label
                         self._observe(found)
-        if action.session_id is not None:
-            return
-        if context_of(action) == run_context(action):
+                        self.keep_with(None if outcome is None else outcome.workspace_id)
+        if action.session_id is None and context_of(action) == run_context(action):
             owner.end_context(run_context(action))
-        is_copy = action.workspace.mode is WorkspaceMode.COPY_ON_WRITE
-        if outcome is not None and outcome.workspace_id is not None and is_copy:
-            owner.keep_with(outcome.workspace_id, scope.held.sources)
 
     # --- under the lock
 
@@ -264,62 +184,101 @@ class ActionLabels:
         )
 
     def _find_scopes(self, action: Action) -> None:
-        context = context_of(action)
+        context, owner = context_of(action), self._owner
         if context:
-            self._shared = self._owner.context_scope(context)
+            self._shared = owner.context_scope(context)
         if action.session_id is None:
             self._own = LabelScope(None, action.workspace)
-        elif not isinstance(action.operation, CallServerTool):  # whose session is the server's
-            self._own = self._owner.session_scope(action.session_id)
+        elif isinstance(action.operation, CallServerTool):
+            self._server = owner.session_scope(action.session_id)
+        else:
+            self._own = owner.session_scope(action.session_id)
 
-    def _collect(self, action: Action) -> BroughtLabels:
-        own, owner = self._own, self._owner
+    def _collect(self, action: Action, *, is_named: bool) -> BroughtLabels:
+        own, owner, server, operation = self._own, self._owner, self._server, action.operation
         place = None if own is None else own.place
-        read = place
-        if isinstance(action.operation, UseTool):
-            read = real_directory(action.operation.cwd)
-        server = _NO_LABELS
-        if isinstance(action.operation, CallServerTool) and action.session_id is not None:
-            server = owner.session_scope(action.session_id).held
-        brought = owner.rules.labels_of(action, directory=place, server=server)
-        content = () if read is None else owner.folder.content_in(read)
+        reads: tuple[str, ...] = () if place is None else (place,)
+        if isinstance(operation, UseTool):
+            reads = places_of(operation).read
+        of_server = _NO_LABELS if server is None else server.of_server()
+        brought = owner.rules.labels_of(action, directory=place, server=of_server)
+        if is_named:
+            brought = BroughtLabels(brought.sources, brought.keys)
+        content = owner.folder.content_in_all(reads)
         if content:
             brought = brought.joined(content) if own is None else own.joined(brought, content)
-        if self._shared is None or own is None or own.keys <= self._shared.keys:
+        shared, other = self._shared, own or server
+        if shared is None or other is None or other.keys <= shared.keys:
             return brought
         # What the session has read elsewhere comes into the conversation with its use.
-        inherited = [each for each in own.held.sources if each.key not in self._shared.keys]
-        return brought.joined(inherited)
+        new = (other.keys if server is None else server.carried) - shared.keys
+        return brought.joined([each for each in other.held.sources if each.key in new])
 
-    def _add(self, sources: Iterable[LabelSource], admitted: frozenset[LabelKey]) -> None:
-        for scope, is_shared in ((self._shared, True), (self._own, False)):
-            if scope is not None:
-                self._owner.save(scope, scope.add(sources, admitted), is_shared=is_shared)
+    @property
+    def _is_known(self) -> bool:
+        """Nothing is to be added: so it is for most actions."""
+        keys, shared, other = self._brought.keys, self._shared, self._own or self._server
+        return all(
+            scope is None or (keys <= scope.admitted and not scope.unsaved)
+            for scope in (shared, self._own)
+        ) and (shared is None or other is None or other.carried_from is shared.held)
+
+    def _take_over(self) -> None:
+        """The session and the conversation get the labels; in the files first the conversation."""
+        owner, shared, own = self._owner, self._shared, self._own
+        needed = () if self._admits_all else (each.key for each in self._needed)
+        sources, admitted = self._sources, self._brought.keys.difference(needed)
+        with owner.changing(shared) as is_other:
+            if shared is not None:
+                if is_other:
+                    self._judge_again(shared)
+                shared.add(sources, admitted)
+        if own is not None:
+            own.add(sources, admitted)
+        other = own or self._server
+        if shared is not None and other is not None:
+            other.carry(shared.held)
+        owner.save(other)
+
+    def _judge_again(self, scope: LabelScope) -> None:
+        """Attack: two hooks at once, in two processes, that each bring one of the last two."""
+        sources, owner = self._sources, self._owner
+        held = scope.held_beside(id(self))
+        needed = unconsented(held, sources, admitted=scope.admitted, named=self._brought.named)
+        if not needed or owner.mode not in _VERDICTS:
+            return
+        reason = object_to(held, sources, verdict=Verdict.DENY, action_id=self._action.id).reason
+        raise Denied(
+            f"another action has changed the labels meanwhile: {reason}",
+            hint="Try it again: a person is asked then.",
+            code="CW-RULE-OF-TWO",
+        )
 
     def _observe(self, sources: tuple[LabelSource, ...]) -> None:
         """Add labels without a question."""
-        for scope, is_shared in ((self._shared, True), (self._own, False)):
-            if scope is None:
-                continue
-            was_complete = scope.held.is_complete
-            changed = scope.add(sources, frozenset())
-            if changed and not was_complete and scope.held.is_complete:
-                changed |= scope.withdraw_egress()
-            self._owner.save(scope, changed, is_shared=is_shared)
+        owner, shared, own = self._owner, self._shared, self._own
+        if own is not None:
+            _add_unasked(own, sources)
+        with owner.changing(shared):
+            if shared is not None:
+                _add_unasked(shared, sources)
+        owner.save(own)
 
-    def _taint_directory(self, held: LabelSet) -> None:
+    def _taint_directories(self, held: LabelSet) -> None:
         """Before the action writes: a run may end with the power of the host."""
-        operation, own, folder = self._action.operation, self._own, self._owner.folder
-        if isinstance(operation, UseTool) and operation.tool in _WRITERS:
-            folder.taint(real_directory(operation.cwd), held.of(Label.UNTRUSTED))
-        elif own is not None and own.workspace.mode is WorkspaceMode.READ_WRITE and own.place:
+        operation, folder = self._action.operation, self._owner.folder
+        other = self._own or self._server
+        if isinstance(operation, UseTool):
+            for place in places_of(operation).written:
+                folder.taint(place, held.of(Label.UNTRUSTED))
+        elif other is not None and other.workspace.mode is WorkspaceMode.READ_WRITE and other.place:
             state = held, folder.stamp
-            if own.tainted != state:  # also after a person has cleared the label meanwhile
-                folder.taint(own.place, held.of(Label.UNTRUSTED))
-                own.tainted = held, folder.stamp
+            if other.tainted != state:  # also after a person has cleared the label meanwhile
+                folder.taint(other.place, held.of(Label.UNTRUSTED))
+                other.tainted = held, folder.stamp
 
 
-def recorded_labels(home: str, session_id: str) -> LabelSet:
-    """The labels of a session, also of one of another process, or of a kept workspace."""
-    path = os.path.join(home, "workspaces", check_id(session_id), LABELS_FILE)
-    return LabelSet(tuple(source for source, _ in read_labels(path).values()))
+def _add_unasked(scope: LabelScope, sources: tuple[LabelSource, ...]) -> None:
+    had_consent = is_complete(label for label, _ in scope.admitted)
+    if scope.add(sources, frozenset()) and not had_consent and scope.held.is_complete:
+        scope.withdraw_egress()

@@ -10,11 +10,8 @@ A client's credentials are not known here: a server gets the variables and secre
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
-from importlib import resources
 from typing import TYPE_CHECKING
 
 import anyio
@@ -24,19 +21,19 @@ import anyio.to_thread
 from cellwall.core.errors import CellwallError, Denied, ServerFailed
 from cellwall.core.outcomes import Event, EventKind, Outcome, RunResult
 from cellwall.core.ports import ApproverPort
-from cellwall.core.tool_servers import CallServerTool, RunServer, ServerPipe
-from cellwall.core.types import Action, Json, Principal, WorkspaceMode, WorkspaceRequest, new_id
+from cellwall.core.tool_servers import CallServerTool, ServerPipe
+from cellwall.core.types import Action, Json, Principal, WorkspaceMode, new_id
 from cellwall.core.verdict import Decision, Verdict
-from cellwall.egress.destinations.hostnames import domain_of
 from cellwall.mcp_servers.definitions import ToolSet
 from cellwall.mcp_servers.pins import compare, usable
 from cellwall.runtime.live_server import LiveServer, end_servers, new_connection
 from cellwall.runtime.offered_tools import Offer, OfferedServers
 from cellwall.runtime.server_catalog import ServerSettings
+from cellwall.runtime.server_start import hold_nothing, start_action, workspace_request
 
 if TYPE_CHECKING:
     from cellwall.mcp_servers.connection import ServerConnection
-    from cellwall.runtime.wiring import App
+    from cellwall.runtime.app import App
 
 _MAX_STARTS, _STARTS_WITHIN_S = 5, 60.0
 _SHOWN_ERROR_BYTES = 2000
@@ -114,6 +111,12 @@ class ToolServers:
             return Decision.built_in(Verdict.ALLOW, "mcp:accepted", "a person has accepted it")
         return Decision.built_in(Verdict.DENY, "mcp:quarantine", reason)
 
+    def is_named_together(self, server: str) -> bool:
+        """Whether a person has consented to all labels of this server, as its tools are now."""
+        entry, live = self._catalog.read(server), self._live.get(server)
+        seen = "" if live is None or not live.is_up else live.sha256
+        return entry.is_named_together and seen in ("", entry.pins.together)
+
     def _is_withheld(self, settings: ServerSettings) -> bool:
         """A directory that the servers of all users write would carry data between users."""
         return self._is_for_users and settings.mode == WorkspaceMode.READ_WRITE.value
@@ -180,14 +183,13 @@ class ToolServers:
                 self._is_making = True
                 try:
                     with anyio.CancelScope(shield=True):  # else an unknown sandbox would stay
-                        session = self._app.session(_workspace(settings), self._starter)
+                        session = self._app.session(workspace_request(settings), self._starter)
                         session_id = await anyio.to_thread.run_sync(session.__enter__)
                 finally:
                     self._is_making = False
                 live = self._live[server] = LiveServer(settings, session, session_id)
                 # Before it starts: its first call is judged by what it can reach (POL-9).
-                start = self._start_action(settings, session_id, _hold_nothing)
-                self._app.runtime.labels.label_session(start)
+                self._app.runtime.labels.label_session(self._start_action(live, hold_nothing))
             return live
 
     async def _current(self, live: LiveServer) -> ServerConnection:
@@ -228,9 +230,9 @@ class ToolServers:
         *,
         task_status: anyio.abc.TaskStatus[Outcome | None],
     ) -> None:
-        settings, is_started = live.settings, False
+        is_started = False
         live.stop, live.finished = anyio.Event(), anyio.Event()
-        connection = new_connection(settings)
+        connection = new_connection(live.settings)
 
         async def work() -> None:
             nonlocal is_started
@@ -250,7 +252,7 @@ class ToolServers:
                 live.errors = pipe.errors()
 
         try:
-            action = self._start_action(settings, live.session_id, hold)
+            action = self._start_action(live, hold)
             outcome = await self._app.runtime.perform(action, ask=self._ask)
         finally:
             live.connection = None
@@ -259,27 +261,14 @@ class ToolServers:
             task_status.started(outcome)
 
     def _start_action(
-        self,
-        settings: ServerSettings,
-        session_id: str,
-        hold: Callable[[ServerPipe], Awaitable[None]],
+        self, live: LiveServer, hold: Callable[[ServerPipe], Awaitable[None]]
     ) -> Action:
-        argv, domains = settings.argv, settings.domains
-        if settings.url:
-            argv = ("python3", "-I", "-c", _relay(), settings.url, *settings.headers)
-            domains = (domain_of(settings.url),)
-        limits = self._app.limits
-        if settings.memory_bytes:
-            limits = replace(limits, memory_bytes=settings.memory_bytes)
-        return Action(
-            principal=self._starter,
-            operation=RunServer(settings.name, argv, hold, url=settings.url),
-            session_id=session_id,
-            limits=limits,
-            env=dict(settings.env),
-            allow_domains=domains,
-            secrets=settings.secrets,
-            template=settings.template,
+        return start_action(
+            live.settings,
+            live.session_id,
+            hold,
+            starter=self._starter,
+            limits=self._app.limits,
             policy=self._policy,
         )
 
@@ -287,7 +276,7 @@ class ToolServers:
 
     async def _compare(self, live: LiveServer, seen: ToolSet) -> None:
         entry = self._catalog.read(live.name)
-        before, live.usable = live.usable, usable(entry.pins, seen)
+        before, live.usable, live.sha256 = live.usable, usable(entry.pins, seen), seen.sha256
         waiting = [
             each.name or "the server itself"
             for each in compare(entry.pins, seen)
@@ -390,17 +379,3 @@ def _rights_of(who: Principal) -> tuple[object, ...]:
 async def _first_of(event: anyio.Event, scope: anyio.CancelScope) -> None:
     await event.wait()
     scope.cancel()
-
-
-def _workspace(settings: ServerSettings) -> WorkspaceRequest:
-    mode = WorkspaceMode(settings.mode)
-    return WorkspaceRequest(mode, settings.directory or None)
-
-
-@functools.cache
-def _relay() -> str:
-    return resources.files("cellwall.mcp_servers").joinpath("relay.py").read_text("utf-8")
-
-
-async def _hold_nothing(_: ServerPipe) -> None:
-    """For an action of which only the settings count."""

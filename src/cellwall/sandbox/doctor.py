@@ -284,17 +284,13 @@ def _memory_pressure(facts: HostFacts) -> HostCheck:
 
 
 def _languages(facts: HostFacts) -> list[HostCheck]:
-    hints = {
-        "javascript": "apt-get install nodejs, or pip install cellwall[deno]",
-        "typescript": "pip install cellwall[deno], or node 23.6 or newer",
-    }
     return [
         _layer(
             f"language {name}",
             is_there=is_there,
-            found="found" if is_there else "no interpreter",
-            why="`cellwall code` needs its interpreter",
-            hint=hints.get(name, f"Install {name}."),
+            found="found" if is_there else "no interpreter or compiler",
+            why="`cellwall code` needs it for this language",
+            hint=languages.INSTALL_HINTS[name],
             required=False,
         )
         for name, is_there in facts.languages.items()

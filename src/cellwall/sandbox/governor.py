@@ -26,7 +26,7 @@ from enum import Enum
 import anyio
 
 from cellwall.core.errors import BadInput, Busy, ConfigError, SandboxFailed
-from cellwall.core.ports import Slot
+from cellwall.core.sandbox_ports import Slot
 from cellwall.sandbox.files.descriptors import OPEN_TO_LIST
 from cellwall.sandbox.linux.run_cgroup import read_text
 

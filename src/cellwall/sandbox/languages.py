@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+import marshal
 import os
-import py_compile
 import re
 import sys
-import tempfile
 from dataclasses import dataclass
 from importlib import resources
 
@@ -16,6 +16,7 @@ from cellwall.core.host_programs import ProgramRefused, host_program, wheel_prog
 from cellwall.core.languages import canonical
 from cellwall.core.types import RunCode
 from cellwall.sandbox.linux.programs import version_of
+from cellwall.sandbox.toolchains import TOOLCHAINS, command_of, compiler_of
 
 DENO_INSIDE = "/opt/deno/deno"
 _DENO_FILES = {"javascript": "/code/main.js", "typescript": "/code/main.ts"}
@@ -50,6 +51,17 @@ def program_for(
             'sandbox.javascript = "deno" from the configuration.',
             code="CW-LANGUAGE-MISSING",
         )
+    program = _found_program(language, has_network=has_network)
+    if program is None:
+        raise BadInput(
+            f"no interpreter or compiler for {operation.language!r:.40} on this host",
+            hint=f"Install it: {INSTALL_HINTS[language]}.",
+            code="CW-LANGUAGE-MISSING",
+        )
+    return program
+
+
+def _found_program(language: str, *, has_network: bool) -> Program | None:
     match language:
         case "python":
             return Program(interpreter(), "", is_interpreter=True)
@@ -59,19 +71,32 @@ def program_for(
         case "javascript":
             if (node := _node()) is not None:
                 return Program((node, "/code/main.js"), "/code/main.js")
-            if (deno := _deno_program("/code/main.js", has_network=has_network)) is not None:
-                return deno
+            return _deno_program("/code/main.js", has_network=has_network)
         case "typescript":
             if (deno := _deno_program("/code/main.ts", has_network=has_network)) is not None:
                 return deno
             if (node := _node()) is not None and _strips_types(node):
                 return Program((node, "--no-warnings", "/code/main.ts"), "/code/main.ts")
-    raise BadInput(
-        f"no interpreter for {operation.language!r:.40} on this host",
-        hint="Install it, for example `apt-get install nodejs` for JavaScript, or "
-        "`pip install cellwall[deno]` for JavaScript and TypeScript.",
-        code="CW-LANGUAGE-MISSING",
-    )
+        case _:
+            return _compiled_program(language)
+    return None
+
+
+INSTALL_HINTS = {
+    "python": "apt-get install python3",
+    "shell": "apt-get install bash",
+    "javascript": "apt-get install nodejs, or pip install cellwall[deno]",
+    "typescript": "pip install cellwall[deno], or node 23.6 or newer",
+    **{name: f"apt-get install {each.package}" for name, each in TOOLCHAINS.items()},
+}
+
+
+def _compiled_program(language: str) -> Program | None:
+    toolchain = TOOLCHAINS[language]
+    compiler = compiler_of(toolchain, _inside)
+    if compiler is None:
+        return None
+    return Program(command_of(toolchain, compiler), toolchain.code_path, env=toolchain.env)
 
 
 def deno_bind() -> tuple[str, str] | None:
@@ -129,6 +154,7 @@ def available() -> dict[str, bool]:
         "shell": (_inside("bash") or _inside("sh")) is not None,
         "javascript": node is not None or has_deno,
         "typescript": has_deno or (node is not None and _strips_types(node)),
+        **{name: compiler_of(each, _inside) is not None for name, each in TOOLCHAINS.items()},
     }
 
 
@@ -189,31 +215,25 @@ _RUN_RUNNER = (
 )
 
 
+_HASHED = 1  # PEP 552: by the hash of its source, which is not compared
+
+
 @functools.cache
 def inside_files() -> dict[str, bytes]:
     """The modules of Cellwall that a Python interpreter finds inside: path -> content."""
-    return {**module_files("runner"), **module_files("show"), **module_files("tools")}
+    names = ("runner", "channel", "show", "tools")
+    return {path: content for name in names for path, content in module_files(name).items()}
 
 
 def module_files(name: str) -> dict[str, bytes]:
     """One module and its bytecode, which another version of Python ignores."""
-    with (
-        resources.as_file(resources.files("cellwall.sandbox.inside") / f"{name}.py") as source,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        compiled = os.path.join(folder, "compiled")
-        # The file name in tracebacks, by which the runner separates its frames from the code's.
-        py_compile.compile(
-            str(source),
-            cfile=compiled,
-            dfile="<cellwall>",
-            doraise=True,
-            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-        )
-        with open(compiled, "rb") as file:
-            return {
-                f"/.cellwall/_cellwall_{name}.py": source.read_bytes(),
-                f"/.cellwall/__pycache__/_cellwall_{name}.{sys.implementation.cache_tag}.pyc": (
-                    file.read()
-                ),
-            }
+    source = (resources.files("cellwall.sandbox.inside") / f"{name}.py").read_bytes()
+    # The file name in tracebacks, by which the runner separates its frames from the code's.
+    code = compile(source, "<cellwall>", "exec", dont_inherit=True)
+    flags = _HASHED.to_bytes(4, "little")
+    header = importlib.util.MAGIC_NUMBER + flags + importlib.util.source_hash(source)
+    tag = sys.implementation.cache_tag
+    return {
+        f"/.cellwall/_cellwall_{name}.py": source,
+        f"/.cellwall/__pycache__/_cellwall_{name}.{tag}.pyc": header + marshal.dumps(code),
+    }

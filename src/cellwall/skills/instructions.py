@@ -3,18 +3,21 @@
 CLAUDE.md, AGENTS.md, rules and commands of agents lie among other files, at any depth.
 `core/protected_names.toml` lists their names. The signed list lies at the top of the project; it is
 a manifest like that of a skill, so changed, added and missing files are all reported by name. A
-link is signed as its target path.
+link is signed as its target path. Files that they import by name (`@docs/style.md`) are signed too.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from cellwall.core.errors import SkillRefused
+from cellwall.core.instruction_imports import MAX_BYTES as SEARCHED_BYTES
+from cellwall.core.instruction_imports import all_imports
 from cellwall.core.notes import MAX_NOTE_BYTES, PublicKey
 from cellwall.core.protected_names import load
 from cellwall.skills.folders import (
@@ -118,6 +121,39 @@ def _find_instructions(folder: int, only: str | None) -> Iterator[tuple[str, byt
         if instruction is not None:
             yield instruction
         return
+    read: dict[str, bytes] = {}
+    for instruction in _walk_instructions(folder):
+        read[instruction[0]] = instruction[1]
+        yield instruction
+    for path in all_imports(tuple(read), partial(_text_of, folder, read)):
+        if (imported := _read_below(folder, path)) is not None:
+            yield imported
+
+
+def _text_of(folder: int, read: Mapping[str, bytes], path: str) -> bytes | None:
+    if path in read:
+        return read[path][:SEARCHED_BYTES]
+    imported = _read_below(folder, path)
+    return None if imported is None else imported[1][:SEARCHED_BYTES]
+
+
+def _read_below(folder: int, path: str) -> tuple[str, bytes, bool] | None:
+    """A file below the project, by a way without links; None where there is none."""
+    *above, name = path.split("/")
+    here = os.dup(folder)
+    try:
+        for each in above:
+            inner = open_directory(each, at=here)
+            os.close(here)
+            here = inner
+        return _read(here, name, path)
+    except (OSError, SkillRefused):  # a folder, a link on the way: agents get no text of it
+        return None
+    finally:
+        os.close(here)
+
+
+def _walk_instructions(folder: int) -> Iterator[tuple[str, bytes, bool]]:
     left = _MAX_ENTRIES
     pending = [""]
     while pending:

@@ -11,7 +11,7 @@ from cellwall.storage.models import AttemptRow
 from cellwall.storage.repository import Repository, insert_missing
 
 
-class Attempts(Repository):
+class AttemptRepository(Repository):
     """Implements `AttemptsPort`."""
 
     async def begin_attempt(

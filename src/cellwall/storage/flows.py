@@ -11,7 +11,7 @@ from cellwall.storage.models import FlowRow
 from cellwall.storage.repository import Repository
 
 
-class Flows(Repository):
+class FlowRepository(Repository):
     """Implements `FlowsPort`."""
 
     async def add_flow(self, flow: PendingFlow, *, max_live: int, now_s: float) -> None:

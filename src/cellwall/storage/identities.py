@@ -13,7 +13,7 @@ from cellwall.storage.repository import Repository, lock_user
 from cellwall.storage.users import insert_named
 
 
-class Identities(Repository):
+class IdentityRepository(Repository):
     """Implements `IdentitiesPort`."""
 
     async def find_identity(self, issuer: str, subject: str) -> ExternalIdentity | None:

@@ -13,7 +13,7 @@ from cellwall.storage.repository import Repository, bump_revision, end_tokens, l
 from cellwall.storage.users import insert_named
 
 
-class Keys(Repository):
+class KeyRepository(Repository):
     """Implements `KeysPort`."""
 
     async def add_signing_key(self, key: SealedKey, *, others_until_s: float) -> None:

@@ -15,7 +15,7 @@ from cellwall.storage.users import read_user
 _MINUTE_S = 60.0
 
 
-class Messages(Repository):
+class MessageRepository(Repository):
     """Implements `MessagesPort`."""
 
     async def add_pairing_code(self, code: PairingCode) -> None:

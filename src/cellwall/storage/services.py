@@ -10,7 +10,7 @@ from cellwall.storage.repository import Repository, insert_or_update
 _FORGET_AFTER_S = 30 * 86_400.0
 
 
-class Services(Repository):
+class ServiceRepository(Repository):
     """Implements `ServicesPort`."""
 
     async def note_service(self, *, now_s: float) -> None:

@@ -28,7 +28,7 @@ def _is_shown(viewer: Viewer) -> ColumnElement[bool]:
     return or_(ApprovalRow.owner_id == viewer.user_id, ApprovalRow.session_id.in_(shared))
 
 
-class Sessions(Repository):
+class SessionRepository(Repository):
     """Implements `SessionsPort`."""
 
     async def add_session(self, session: SessionRecord, *, max_live: int) -> bool:

@@ -5,21 +5,32 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from cellwall.storage.attempts import Attempts
+from cellwall.storage.attempts import AttemptRepository
 from cellwall.storage.engine import Database, StorageSettings
-from cellwall.storage.flows import Flows
-from cellwall.storage.identities import Identities
-from cellwall.storage.keys import Keys
-from cellwall.storage.messages import Messages
+from cellwall.storage.flows import FlowRepository
+from cellwall.storage.identities import IdentityRepository
+from cellwall.storage.keys import KeyRepository
+from cellwall.storage.messages import MessageRepository
 from cellwall.storage.schema import require_current
-from cellwall.storage.services import Services
-from cellwall.storage.sessions import Sessions
-from cellwall.storage.tokens import Tokens
-from cellwall.storage.usage import Usage
-from cellwall.storage.users import Users
+from cellwall.storage.services import ServiceRepository
+from cellwall.storage.sessions import SessionRepository
+from cellwall.storage.tokens import TokenRepository
+from cellwall.storage.usage import UsageRepository
+from cellwall.storage.users import UserRepository
 
 
-class Store(Users, Tokens, Keys, Flows, Identities, Attempts, Sessions, Services, Usage, Messages):
+class Store(
+    UserRepository,
+    TokenRepository,
+    KeyRepository,
+    FlowRepository,
+    IdentityRepository,
+    AttemptRepository,
+    SessionRepository,
+    ServiceRepository,
+    UsageRepository,
+    MessageRepository,
+):
     """Implements `AccountsPort`, `SessionsPort`, `ServicesPort`, `UsagePort` and `MessagesPort`."""
 
 

@@ -48,7 +48,7 @@ _MAX_LISTED = 200
 """Live sign-ins of one user in a list; the newest."""
 
 
-class Tokens(Repository):
+class TokenRepository(Repository):
     """Implements `TokensPort`."""
 
     async def revision(self) -> int:

@@ -27,7 +27,7 @@ class _Exceeded(Exception):
         self.charge = charge
 
 
-class Usage(Repository):
+class UsageRepository(Repository):
     """Implements `UsagePort`."""
 
     async def set_budget(self, budget: Budget) -> None:

@@ -35,7 +35,7 @@ async def _require_owner(connection: AsyncConnection) -> None:
         raise LastOwner
 
 
-class Users(Repository):
+class UserRepository(Repository):
     """Implements `UsersPort`."""
 
     async def add_user(self, user: User) -> None:

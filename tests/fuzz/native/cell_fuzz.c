@@ -62,9 +62,16 @@ int seccomp_enforce(const char *filter, size_t length, int want_listener) {
   use_bytes(filter, length);
   return -1;
 }
-int is_full(const char *path) { return use(path), 0; }
+const char *limit_of_mounts(const struct cell *cell) {
+  for (int i = 0; i < cell->watched_count; i++) use(cell->watched[i]);
+  return NULL;
+}
+const char *limit_after_end(const struct cell *cell, int status) {
+  limit_of_mounts(cell);
+  for (int i = 0; i < cell->searched_count; i++) use(cell->searched[i]);
+  return status != 0 && cell->max_file_bytes == 0 ? "file_size" : NULL;
+}
 int has_too_many_open(int listener, uint64_t most) { return listener >= 0 && most == 0; }
-int has_file_of(const char *path, uint64_t size) { return use(path), size == 0; }
 int cellwall_zygote(int control_fd) { return control_fd; }
 pid_t spawn(struct program *program, int *error_fd, int *terminal) {
   for (int i = 0; i < program->argument_count; i++) use(program->arguments[i]);

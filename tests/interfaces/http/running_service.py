@@ -26,6 +26,7 @@ from cellwall.core.types import ROLE_NAMES, Principal
 from cellwall.interfaces.http.application import ServiceSettings, make_application
 from cellwall.interfaces.http.bounded_websocket import BoundedWebSocket
 from cellwall.runtime import wiring
+from cellwall.runtime.app import App
 from cellwall.storage.engine import StorageSettings, blocking_engine
 from cellwall.storage.schema import migrate
 from cellwall.storage.store import Store
@@ -45,7 +46,7 @@ class RunningService:
 
     home: Path
     url: str
-    app: wiring.App
+    app: App
     settings: ServiceSettings
     accounts: Accounts = field(init=False)
     store: Store = field(init=False)

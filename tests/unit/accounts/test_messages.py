@@ -24,6 +24,7 @@ from cellwall.core.errors import BadInput, Denied, NotFound
 from cellwall.core.outcomes import EventKind, Status
 from cellwall.core.types import Permission, Principal
 from cellwall.runtime import wiring
+from cellwall.runtime.app import App
 from cellwall.storage.engine import StorageSettings
 from cellwall.storage.store import Store
 from conftest import audit_records
@@ -42,7 +43,7 @@ class Desk:
     store: Store
     accounts: Accounts
     inbox: Inbox
-    app: wiring.App
+    app: App
     clock: Clock
     count: int = 0
 

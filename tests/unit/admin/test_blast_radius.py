@@ -124,12 +124,38 @@ def test_what_is_impossible_is_told_for_each_verb_and_becomes_possible_by_a_sett
     strict, weak = impossible(settings()), impossible(settings(**WEAK))
     assert {each.partition(".")[0] for each in strict} == set(VERBS) - {"spend"}
     assert strict - weak == {
-        *("read.protected-names", "execute.unmatched-calls"),
+        *("read.protected-names", "execute.unmatched-calls", "execute.restricted-calls"),
         *("reach.hosts", "reach.registries", "reach.private-addresses", "reach.combined-flow"),
     }
     text = compute_blast_radius(settings(), Policy(), HOST).to_text()
     assert "  cannot  other files of the host: homes," in text
     assert "  can     devices: /dev/null," in text
+
+
+@pytest.mark.requirement("CFG-3", "POL-9")
+def test_what_is_only_observed_is_told_as_possible() -> None:
+    """Observing lifts the rules and the rule of two, whatever the other settings say."""
+    for name in ("execute.restricted-calls", "reach.combined-flow"):
+        lines = [
+            each
+            for policy in ({}, {"dangerously_observe": True})
+            for each in compute_blast_radius(settings(policy=policy), Policy(), HOST).abilities
+            if each.id == name
+        ]
+        assert [(each.is_possible, each.is_weakened) for each in lines] == [
+            (False, False),
+            (True, True),
+        ]
+        assert lines[1].setting == "policy.dangerously_observe"
+
+
+@pytest.mark.requirement("CFG-3", "ISO-11")
+def test_containers_of_an_engine_get_no_directory() -> None:
+    for backend, is_possible in (("native", True), ("container", False), ("gvisor", False)):
+        given = settings(sandbox={"backend": backend})
+        lines = {each.id: each for each in compute_blast_radius(given, Policy(), HOST).abilities}
+        assert lines["write.given-directory"].is_possible == is_possible
+        assert ("gives" in lines["read.workspace"].what) == is_possible
 
 
 @pytest.mark.requirement("CFG-3")
@@ -146,7 +172,7 @@ def test_every_line_has_a_probe_or_the_reason_why_there_is_none() -> None:
     host = HostRoot(("/usr",), (), ("ssl/certs",), "/home/user/python")
     lines = [
         each
-        for given in (settings(), settings(**WEAK))
+        for given in (settings(), settings(**WEAK), settings(egress={"unknown": "ask"}))
         for each in compute_blast_radius(given, Policy([allow]), host).abilities
     ]
     assert {each.id for each in lines} == known

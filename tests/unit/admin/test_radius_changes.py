@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cellwall.admin import setting_effects
 from cellwall.admin.blast_radius import BlastRadius, compute_blast_radius
 from cellwall.admin.radius_changes import RadiusChange, compare, compare_settings
 from cellwall.config.load import profile_settings
@@ -112,9 +113,9 @@ def test_profiles_are_ordered() -> None:
 @pytest.mark.requirement("CFG-3")
 def test_a_lower_role_closes_and_settings_without_a_line_are_told() -> None:
     assert effects(radius(), radius(roles={"default": "user"})) == {"closes"}
-    before, after = Settings(), Settings.model_validate({"guard": {"input_high": "ask"}})
-    diff = compare_settings(before, after, compare(radius(), radius(guard={"input_high": "ask"})))
-    assert [(each.effect, each.what) for each in diff.changes] == [("changes", "guard.input_high")]
+    before, after = Settings(), Settings.model_validate({"server": {"port": 1}})
+    diff = compare_settings(before, after, compare(radius(), radius(server={"port": 1})))
+    assert [(each.effect, each.what) for each in diff.changes] == [("changes", "server.port")]
     wide = {"limits": {"memory_bytes": "1g"}}
     diff = compare_settings(
         before, Settings.model_validate(wide), compare(radius(), radius(**wide))
@@ -125,3 +126,72 @@ def test_a_lower_role_closes_and_settings_without_a_line_are_told() -> None:
 def test_a_change_that_opens_nothing_for_code_is_only_told() -> None:
     assert effects(radius(), radius(audit={"keep_days": 9})) == {"changes"}
     assert compare(radius(), radius()).to_text() == "Nothing opens or closes.\n"
+
+
+def settings_effects(before: dict[str, object], after: dict[str, object]) -> list[str]:
+    old, new = (Settings.model_validate(each) for each in (before, after))
+    lines = compare(radius(**before), radius(**after))  # type: ignore[arg-type]  # sections
+    return [each.effect for each in compare_settings(old, new, lines).changes]
+
+
+@pytest.mark.requirement("CFG-3")
+@pytest.mark.parametrize(
+    ("section", "narrow", "wide"),
+    [
+        ("roles", {"users": {"bob": "guest"}}, {}),  # who is named no more has the default
+        ("roles", {"users": {"bob": "user"}}, {"users": {"bob": "administrator"}}),
+        ("roles", {"interfaces": {"hook": "user"}}, {}),
+        ("oidc", {}, {"roles": {"staff": "administrator"}}),
+        ("approvals", {"channels": ["terminal"]}, {}),
+        ("approvals", {"key": "a" * 10}, {}),
+        ("guard", {}, {"input_high": "ask"}),
+        ("guard", {"denied_code": ["code.*"]}, {}),
+        ("guard", {"personal_data": "hide"}, {}),
+        ("hook", {"questions": "nobody"}, {}),
+        ("mcp", {}, {"gateway": "offer"}),
+        ("egress", {"header_rules": ["a.example forbid x-admin"]}, {}),
+        ("egress", {"personal_data": "deny"}, {}),
+        ("egress", {}, {"max_connections": 257}),
+        ("packages", {"denied_licenses": ["AGPL-3.0-only"]}, {}),
+        ("workspace", {"extra_protected_names": ["secrets.yml"]}, {}),
+        ("budgets", {"team_runs": 5}, {"team_runs": 0}),
+        ("sandbox", {"javascript": "deno"}, {}),
+    ],
+)
+def test_a_setting_without_a_line_opens_and_closes_as_well(
+    section: str, narrow: dict[str, object], wide: dict[str, object]
+) -> None:
+    sections = {section: narrow}, {section: wide}
+    assert set(settings_effects(*sections)) == {"opens"}
+    assert set(settings_effects(*reversed(sections))) == {"closes"}
+
+
+@pytest.mark.requirement("CFG-3")
+def test_another_registry_opens_whichever_it_was() -> None:
+    mirror = {"packages": {"pypi_url": "https://mirror.example"}}
+    assert settings_effects({}, mirror) == settings_effects(mirror, {}) == ["opens"]
+
+
+@pytest.mark.requirement("CFG-3")
+def test_each_effect_is_that_of_a_setting_without_a_line() -> None:
+    known = {
+        f"{section}.{key}" for section, model in SECTIONS.items() for key in model.model_fields
+    }
+    tables = (
+        setting_effects.MORE_OPENS,
+        setting_effects.FEWER_OPEN,
+        setting_effects.BUDGETS,
+        setting_effects.OTHER_OPENS,
+        setting_effects.ROLES,
+        frozenset(setting_effects.WORDS),
+    )
+    named = [name for table in tables for name in table]
+    assert set(named) <= known
+    assert len(named) == len(set(named))
+    # Not told twice: a line has its own direction.
+    assert not {each.setting for each in radius().abilities} & set(named)
+
+
+def test_many_rules_are_compared_quickly() -> None:
+    rules = tuple((ALLOW, f"Bash(tool-{number})") for number in range(3000))
+    assert effects(radius(rules), radius(rules[1:])) == {"closes"}

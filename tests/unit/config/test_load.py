@@ -77,7 +77,7 @@ max_field_bytes = 1979-05-27
         'config.toml:20: workspace.dangerously_expose_sensitive_names: "yes" is not true or false.',
         (
             "config.toml:21: workspace.colour: unknown key. Known here: blocked_extensions, "
-            "max_walk_entries, extra_protected_names, keep_changes_days, keep_sessions_days, "
+            "max_walk_entries, extra_protected_names, build_files, keep_changes_days, keep_sessions_days, "
             "dangerously_expose_sensitive_names."
         ),
         (

@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import GIB, KIB, MIB, LimitName, Limits, parse_size, size_text
 
+PROMISED = {
+    *("wall_s", "cpu_s", "memory_bytes", "processes", "open_files", "file_size_bytes"),
+    *("disk_bytes", "output_bytes"),
+}
+
 
 @pytest.mark.requirement("LIM-1")
 def test_every_limit_has_a_default_within_its_bounds_and_a_reason() -> None:
     limits = Limits()
+    assert {spec.name for spec in fields(Limits)} >= PROMISED
     for spec in fields(Limits):
         assert spec.metadata["least"] <= getattr(limits, spec.name) <= spec.metadata["most"]
         assert spec.metadata["most"] < math.inf

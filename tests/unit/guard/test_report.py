@@ -9,11 +9,11 @@ import pytest
 from cellwall.config.load import load_settings
 from cellwall.core.errors import ConfigError
 from cellwall.core.outcomes import SEVERITIES, Finding
-from cellwall.guard.report import GuardSettings, Kind, Treatment
+from cellwall.guard.report import GuardSettings, Kind, TextTreatment
 from cellwall.runtime.guarding import guard_of
 
 KINDS: tuple[Kind, ...] = ("input", "output")
-ACTING = (Treatment.NEUTRALISE, Treatment.ASK, Treatment.BLOCK)
+ACTING = (TextTreatment.NEUTRALISE, TextTreatment.ASK, TextTreatment.BLOCK)
 
 
 def guard(tmp_path: Path, lines: str = ""):
@@ -23,7 +23,7 @@ def guard(tmp_path: Path, lines: str = ""):
     return guard_of(load_settings(file=str(config), profile=None, environ=environ), environ)
 
 
-def verdict(made, severity, kind: Kind) -> Treatment:
+def verdict(made, severity, kind: Kind) -> TextTreatment:
     finding = Finding("injection", severity, "an attack", span=(0, 1))
     return made.scanner._build_report(
         [finding], kind, score=0.5, shown=lambda: "x", is_complete=True
@@ -36,7 +36,7 @@ def test_by_default_something_is_done_from_medium_on(kind: Kind, tmp_path: Path)
     shipped = guard(tmp_path).settings.treatments(kind)
     assert shipped == GuardSettings().treatments(kind)  # of the file and of the code
     assert {shipped[severity] for severity in ("medium", "high", "critical")} <= set(ACTING)
-    assert shipped["critical"] is Treatment.BLOCK
+    assert shipped["critical"] is TextTreatment.BLOCK
 
 
 @pytest.mark.requirement("GRD-3")

@@ -9,13 +9,13 @@ from cellwall.core.types import Action, Principal, RunCode, RunCommand
 from cellwall.guard.code import MAX_CHARACTERS, code_in
 from cellwall.guard.code.command_code import SHELLS, CodeArgument, language_of
 from cellwall.guard.report import GuardSettings
-from cellwall.guard.service import Guard
+from cellwall.guard.service import GuardService
 
 LONG = b"#" + b" " * MAX_CHARACTERS
 
 
 def screen_action(operation: RunCode | RunCommand, *denied: str) -> list[Finding]:
-    guard = Guard(GuardSettings(denied_code=denied))
+    guard = GuardService(GuardSettings(denied_code=denied))
     return list(guard.screen(Action(principal=Principal("a", "sdk"), operation=operation)))
 
 
@@ -149,7 +149,7 @@ def test_ordinary_commands_are_left_alone(argv: tuple[str, ...]) -> None:
 def test_a_pattern_with_a_high_severity_refuses_code_of_every_language(language: str) -> None:
     operation = RunCode(language, b"x = 'internal.example'")
     for severity, is_refused in (("low", False), ("medium", False), ("high", True)):
-        guard = Guard(GuardSettings(code_patterns=(rf"{severity} internal\.example",)))
+        guard = GuardService(GuardSettings(code_patterns=(rf"{severity} internal\.example",)))
         action = Action(principal=Principal("a", "sdk"), operation=operation)
         found = [each for each in guard.screen(action) if each.rule == "code.pattern"]
         assert [each.severity == "high" for each in found] == [is_refused]

@@ -10,7 +10,7 @@ from cellwall.core.files import FileOperation
 from cellwall.core.network import Page
 from cellwall.core.outcomes import RunResult
 from cellwall.core.types import Action, FetchUrl, Principal, RunCommand, ToolResult
-from cellwall.guard.service import Guard
+from cellwall.guard.service import GuardService
 
 pytestmark = pytest.mark.requirement("GRD-4")
 
@@ -18,7 +18,7 @@ MARKED = re.compile(
     r'<<<cellwall:begin (?P<number>[0-9a-f]+) source="[^"]+"[^\n]*>>>\n(?P<text>.*?)\n<<<cellwall:end (?P=number)>>>',
     re.DOTALL,
 )
-GUARD = Guard()
+GUARD = GuardService()
 
 
 def action(operation: object, audience: str = "model") -> Action:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cellwall.core.verdict import Verdict
-from cellwall.packages.evidence import PackageVerdict, Reason, Step
+from cellwall.packages.evidence import EvidenceStep, PackageVerdict, Reason
 from cellwall.packages.lock_audit import LockRules, audit_package, judge_in_index
 from cellwall.packages.locks.model import LockedFile, LockedPackage
 from cellwall.packages.names import Ecosystem
@@ -74,7 +74,9 @@ def test_another_spelling_of_the_version_is_compared_too():
 
 
 def test_a_vulnerability_is_asked_about_with_the_version_that_fixes_it():
-    note = Reason(Step.FEED, Verdict.ALLOW, "vulnerable", "has a known vulnerability: GHSA-1")
+    note = Reason(
+        EvidenceStep.FEED, Verdict.ALLOW, "vulnerable", "has a known vulnerability: GHSA-1"
+    )
     judged = replace(ALLOWED, reasons=(note,))
     known = [
         advisory("GHSA-1", {"introduced": "0"}, {"fixed": "0.5"}, {"introduced": "0.9"}, {"fixed": "1.2"}),
@@ -114,6 +116,6 @@ def test_a_version_that_the_registry_does_not_have_is_denied():
 
 
 def test_a_package_that_the_registry_does_not_have_keeps_the_answer_of_the_registry():
-    unknown = Reason(Step.REGISTRY, Verdict.DENY, "unknown", "zebra is not on pypi")
+    unknown = Reason(EvidenceStep.REGISTRY, Verdict.DENY, "unknown", "zebra is not on pypi")
     missing = index((), verdict=replace(ALLOWED, reasons=(unknown,)))
     assert judge_in_index(PACKAGE, missing).reasons == (unknown,)

@@ -6,7 +6,7 @@ import pytest
 
 from cellwall.core.errors import BadInput
 from cellwall.packages.names import MAX_NAME_CHARACTERS, Ecosystem, NameIndex, canonical_name
-from cellwall.packages.popular import imported_package, name_index, popular_names
+from cellwall.packages.popular import famous_twin, imported_package, name_index, popular_names
 
 
 def resemblances(ecosystem, name):
@@ -62,7 +62,20 @@ def test_names_that_imitate_a_popular_npm_package_are_found():
 @pytest.mark.parametrize("ecosystem", Ecosystem)
 def test_no_popular_package_is_taken_for_a_squat(ecosystem):
     index = name_index(ecosystem)
-    assert [n for n in popular_names(ecosystem).names if index.resemblances(n)] == []
+    names = popular_names(ecosystem).names
+    assert [n for n in names if index.resemblances(n)] == []
+    twins = [n for n in names if famous_twin(ecosystem, n)]
+    assert len(twins) <= 6, "of 15,000 and 20,000"
+
+
+@pytest.mark.requirement("PKG-1")
+def test_misspelt_famous_names_are_flagged_although_they_look_ordinary():
+    """`panda` is ranked for its misspelt downloads; `lodas` could be a plural."""
+    assert famous_twin(Ecosystem.PYPI, "panda") == "pandas"
+    assert [each.target for each in name_index(Ecosystem.NPM).resemblances("lodas")] == ["lodash"]
+    for ecosystem, name in ((Ecosystem.PYPI, "pandas"), (Ecosystem.NPM, "lodash")):  # the control
+        assert famous_twin(ecosystem, name) is None
+        assert name_index(ecosystem).resemblances(name) == ()
 
 
 @pytest.mark.slow

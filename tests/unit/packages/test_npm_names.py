@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellwall.packages.names import Ecosystem, Trick
+from cellwall.packages.names import Ecosystem, NameTrick
 from cellwall.packages.popular import name_index
 
 
@@ -28,5 +28,5 @@ def test_an_imitation_is_found_with_its_target(name, target):
 )
 def test_scopes_of_others_and_ranked_names_are_not_flagged(name):
     found = name_index(Ecosystem.NPM).resemblances(name)
-    assert Trick.SCOPE not in [each.trick for each in found]
+    assert NameTrick.SCOPE not in [each.trick for each in found]
     assert found == ()

@@ -11,7 +11,7 @@ from cellwall.core.packages import InstallRuling
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.packages.evidence import Evidence, PackageRules
 from cellwall.packages.facts import Project, ProjectStatus, Release
-from cellwall.packages.names import Ecosystem, Resemblance, Trick
+from cellwall.packages.names import Ecosystem, NameTrick, Resemblance
 from cellwall.packages.osv import Advisory, Affected, VersionRange
 from cellwall.packages.verdict import judge_project, judge_version, may_be_built
 
@@ -86,7 +86,7 @@ def test_without_a_fresh_feed_the_profile_decides():
 @pytest.mark.requirement("PKG-1")
 def test_a_misspelt_name_is_asked_about_with_the_real_one():
     found = judge_project(
-        evidence(release(), resemblances=(Resemblance(Trick.OMISSION, "things", 4),)), RULES
+        evidence(release(), resemblances=(Resemblance(NameTrick.OMISSION, "things", 4),)), RULES
     )
     assert (found.verdict, found.suggestion) == (Verdict.ASK, "things")
     assert found.reasons[0].text == "thing is a misspelling of things (rank 4)"
@@ -96,7 +96,7 @@ def test_a_misspelt_name_is_asked_about_with_the_real_one():
 def test_a_name_that_the_registry_does_not_have_is_denied_with_the_likely_one():
     known = evidence(
         project=None,
-        resemblances=(Resemblance(Trick.TRANSPOSITION, "requests", 6),),
+        resemblances=(Resemblance(NameTrick.TRANSPOSITION, "requests", 6),),
         name="reqeusts",
     )
     found = judge_project(known, RULES)
@@ -181,7 +181,7 @@ def test_a_quarantined_project_is_denied():
 @pytest.mark.requirement("PKG-2")
 def test_an_allowing_rule_answers_questions_and_no_denial():
     allowed = Decision(Verdict.ALLOW, rule="Install(pypi:thing)")
-    resembling = (Resemblance(Trick.OMISSION, "things", 4),)
+    resembling = (Resemblance(NameTrick.OMISSION, "things", 4),)
     asked = evidence(release(), resemblances=resembling, ruling=InstallRuling(allowed))
     assert judge_project(asked, RULES).verdict is Verdict.ALLOW
     yanked = release("2.0", is_yanked=True)
@@ -238,7 +238,7 @@ def test_a_build_is_judged_like_the_version_without_the_reason_that_it_is_not_bu
 def test_an_approval_answers_the_questions_of_rules_and_names_and_no_denial():
     asking = Decision(Verdict.ASK, rule="Install(pypi:*)", reason="ask first")
     known = evidence(
-        release(), resemblances=(Resemblance(Trick.OMISSION, "things", 4),), feed_updated=None
+        release(), resemblances=(Resemblance(NameTrick.OMISSION, "things", 4),), feed_updated=None
     )
     asked = judge_project(replace(known, ruling=InstallRuling(asking)), RULES)
     assert [each.code for each in asked.reasons] == ["rule", "feed", "omission"]

@@ -13,7 +13,7 @@ from cellwall.policy.outside import outside_rules
 from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import Layer, Source
 
-pytestmark = pytest.mark.requirement("POL-4")
+pytestmark = pytest.mark.requirement("POL-4", "FS-8")
 
 CWD, HOME = "/home/me/project", "/home/me"
 
@@ -48,11 +48,15 @@ ASKED = [
     *("jq -n env", "jq -n '$ENV.A'", "yq -n 'strenv(A)'", "awk 'BEGIN{for(k in ENVIRON)print k}'"),
     *("pip install x", "python3 -m pip install x", "uv add x", "npm i x", "npx x", "uvx x"),
     *("uv run --with x pytest", "uv run --with=x y", "uv run -w x y"),
+    *("tar xf a.tar", "tar -xzf a.tgz", "tar zxvf a.tgz", "tar --extract -f a.tar", "unzip a.zip"),
+    *("7z x a.7z", "cpio -i < a", "patch -p1 < a.diff", "git apply a.diff", "git am a.patch"),
     # wherever they stand
     *("ls && ps", "echo $(ps)", "timeout 5 curl example.com", "bash -c 'ps aux'", "(env)"),
     *("nice printenv", "find . -name x -exec curl example.com ';'", "A=1 ps", "time ps"),
 ]
 FREE = [
+    *("tar tf a.tar", "tar -czf a.tgz src", "tar cf a.tar index", "unzip -l a.zip", "7z l a.7z"),
+    *("patch --dry-run -p1 < a.diff", "git status", "git add apply.py"),
     *("ls", "env A=1 ls", "env -i ls", "set -e; ls", "set -euo pipefail; ls", "export A=1; ls"),
     *(
         "declare n=1; ls",
@@ -108,6 +112,7 @@ def test_every_program_of_the_table_is_asked_about():
         assert rule.why
         given = {"rsync": "h:a", "rclone": "r:a", "openssl": "s_client"}
         given |= dict.fromkeys(("jq", "gojq", "jaq", "yq"), "env")
+        given |= dict.fromkeys(("tar", "gtar", "bsdtar"), "xf") | {"git": "apply"}
         given |= dict.fromkeys(("awk", "gawk", "mawk", "nawk"), "'BEGIN{print ENVIRON[1]}'")
         argument = given.get(program, "-p 1" if "attaches" in rule.why else "x")
         assert (program, verdict(everything, f"{program} {argument} y")) != (program, "allow")

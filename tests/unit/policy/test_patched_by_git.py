@@ -16,6 +16,7 @@ def _patch(command: str, name: str) -> str:
     return f"{command} <<'EOF'\n--- {name}\n+++ {name}\n@@ -1 +1 @@\n-a\n+b\nEOF"
 
 
+@pytest.mark.requirement("FS-8")
 @pytest.mark.parametrize(
     ("command", "name"),
     [

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import platform
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 from release.elf_files import NotElf, read_elf
-from release.wheel_check import LIBRARIES, PROGRAM, problems
+from release.wheel_check import LIBRARIES, PROGRAM, problems, source_files
 
 import cellwall
 
@@ -24,6 +25,9 @@ def wheel_of(folder: Path, name: str, changes: dict[str, bytes | None] | None = 
     files: dict[str, bytes | None] = {
         each: (INSTALLED / each).read_bytes() for each in (PROGRAM, *LIBRARIES)
     }
+    files["cellwall-0.1.0.dist-info/METADATA"] = b"Name: cellwall\nVersion: 0.1.0\n"
+    tag = name.removeprefix("cellwall-0.1.0-").removesuffix(".whl")
+    files["cellwall-0.1.0.dist-info/WHEEL"] = f"Tag: {tag}\n".encode()
     files |= changes or {}
     path = folder / name
     record = "cellwall-0.1.0.dist-info/RECORD"
@@ -54,6 +58,10 @@ def test_a_wheel_with_our_native_files_has_no_problems(tmp_path: Path) -> None:
         (NAME, {PROGRAM: None, **dict.fromkeys(LIBRARIES)}, "is missing"),
         (NAME, {"cellwall/extra.so": (INSTALLED / LIBRARIES[0]).read_bytes()}, "nobody expects"),
         (NAME, {PROGRAM: (INSTALLED / LIBRARIES[0]).read_bytes()}, "not static"),
+        (NAME, {"cellwall/extra.so": b"\x7fELF\x01\x01\x01"}, "another kind of machine"),
+        (NAME, {"cellwall-0.1.0.dist-info/METADATA": b"Version: 0.2.0\n"}, "says Version"),
+        (NAME, {"cellwall-0.1.0.dist-info/WHEEL": b"Tag: py3-none-any\n"}, "says Tag"),
+        (NAME, {"cellwall-0.1.0.dist-info/WHEEL": None}, "WHEEL is missing"),
         ("cellwall-0.1.0-py3-none-linux_aarch64.whl", {}, "no platform of a release"),
     ],
 )
@@ -68,6 +76,22 @@ def test_bytes_that_record_does_not_cover_are_found(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "a") as wheel:
         wheel.writestr("cellwall/more.py", b"")
     assert "its RECORD lists other files" in problems(path)
+
+
+def test_a_wheel_has_the_files_of_the_source_archive_and_no_others(tmp_path: Path) -> None:
+    archive = tmp_path / "cellwall-0.1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as made:
+        for name in ("src/cellwall/one.py", "src/cellwall/data/two.toml", "tests/three.py"):
+            made.addfile(tarfile.TarInfo(f"cellwall-0.1.0/{name}"))
+    sources = source_files(str(archive))
+    assert sources == {"cellwall/one.py", "cellwall/data/two.toml"}
+    whole: dict[str, bytes | None] = dict.fromkeys(sources, b"")
+    assert problems(wheel_of(tmp_path, NAME, whole), sources=sources) == []
+    changed = {**whole, "cellwall/one.py": None, "cellwall/planted.py": b""}
+    assert problems(wheel_of(tmp_path, NAME, changed), sources=sources) == [
+        "cellwall/one.py is missing",
+        "cellwall/planted.py is not in the source archive",
+    ]
 
 
 def test_a_program_of_the_host_is_read_as_its_loader_reads_it() -> None:

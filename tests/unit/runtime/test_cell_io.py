@@ -10,13 +10,13 @@ from typing import Literal
 import anyio
 import pytest
 
-from cellwall.guard.service import Guard, RedactedSink
+from cellwall.guard.service import GuardService, RedactedSink
 from cellwall.runtime import cell_io
 from cellwall.runtime.cell_io import CleanedOutput
 
 pytestmark = pytest.mark.requirement("GRD-11")
 
-GUARD = Guard()
+GUARD = GuardService()
 TOKEN = b"ghp_" + b"a1B2" * 9
 SLOW = b"LS0tLS1CRUdJTi/" * 4000
 

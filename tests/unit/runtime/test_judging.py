@@ -19,6 +19,7 @@ from cellwall.core.types import (
     Permission,
     Principal,
     ProcessOperation,
+    ReachHost,
     ReceiveMessage,
     RunCode,
     RunCommand,
@@ -226,6 +227,7 @@ CASES = [
     ({"secrets": ("TOKEN",)}, {P.SANDBOX_EXECUTE, P.SECRETS_USE}),
     ({"operation": FetchUrl("https://a.example/")}, {P.NETWORK_USE}),
     ({"operation": SetDomains(())}, {P.NETWORK_USE}),
+    ({"operation": ReachHost("a.example", 443, "CONNECT")}, {P.NETWORK_USE}),
     (
         {"operation": InstallPackages("pypi", ("requests",))},
         {P.SANDBOX_EXECUTE, P.PACKAGES_INSTALL, P.FILES_WRITE},
@@ -293,3 +295,43 @@ def test_what_a_role_lacks_is_a_denial_that_names_both() -> None:
         "me has the role guest, which lacks network:use and sandbox:execute"
     )  # fmt: skip
     assert missing_permissions(shipped_roles()["user"], RUN) is None
+
+
+@pytest.mark.requirement("FS-8")
+def test_build_files_are_denied_to_agents_where_the_configuration_protects_them(tmp_path):
+    path = tmp_path / "all.toml"
+    path.write_text('[permissions]\nallow = ["Bash", "Write", "Edit"]\n')
+    written = (
+        UseTool("Write", {"file_path": "Makefile", "content": "x"}, str(tmp_path)),
+        UseTool("Edit", {"file_path": "sub/package.json"}, str(tmp_path)),
+        UseTool("Bash", {"command": "echo x >> conftest.py"}, str(tmp_path), is_inside=True),
+        UseTool("Bash", {"command": "cp a.txt sub/PACKAGE.JSON"}, str(tmp_path), is_inside=True),
+    )
+    ordinary = UseTool("Write", {"file_path": "main.c", "content": "x"}, str(tmp_path))
+    for is_on, verdict in ((True, Verdict.DENY), (False, Verdict.ALLOW)):
+        policy = RuledPolicy((str(path),), False, {}, protects_build_files=is_on)
+        assert [policy.judge(action(each, "mcp"), ()).verdict for each in written] == [verdict] * 4
+        assert policy.judge(action(ordinary, "mcp"), ()).verdict is Verdict.ALLOW
+
+
+@pytest.mark.requirement("NET-9", "POL-7")
+def test_an_unknown_destination_is_asked_about_unless_a_rule_or_the_administrator_denies_it(
+    tmp_path,
+):
+    def verdict_of(host: str) -> Verdict:
+        found = RuledPolicy((str(path),), False, {}).judge(
+            action(ReachHost(host, 443, "CONNECT"), "mcp"), ()
+        )
+        return found.verdict
+
+    path = tmp_path / "own.toml"
+    path.write_text('[permissions]\nallow = ["Bash"]\ndeny = ["WebFetch(domain:bad.example)"]\n')
+    hosts = ("a.example", "bad.example", "169.254.169.254")
+    assert [verdict_of(host) for host in hosts] == [Verdict.ASK, Verdict.DENY, Verdict.DENY]
+    administrator = tmp_path / "none.toml"
+    administrator.write_text('[permissions]\nallow = ["Bash", "WebFetch(domain:ok.example)"]\n')
+    administrator.chmod(0o600)
+    assert [verdict_of(host) for host in ("a.example", "ok.example")] == [
+        Verdict.DENY,
+        Verdict.ASK,
+    ]

@@ -13,7 +13,7 @@ from cellwall.core.errors import AuditFailed
 from cellwall.core.network import EgressContext
 from cellwall.core.outcomes import PackageUse
 from cellwall.core.verdict import Verdict
-from cellwall.packages.evidence import PackageVerdict, Reason, Step
+from cellwall.packages.evidence import EvidenceStep, PackageVerdict, Reason
 from cellwall.packages.inventory import InstalledPackage
 from cellwall.packages.names import Ecosystem
 from cellwall.runtime.package_record import MAX_ACTIONS, MAX_LISTED, MAX_REFUSALS, PackageRecord
@@ -59,7 +59,7 @@ def note_all(note, subjects):
 
 
 def refused(name, text="no"):
-    reason = Reason(Step.REGISTRY, Verdict.DENY, "unknown", text)
+    reason = Reason(EvidenceStep.REGISTRY, Verdict.DENY, "unknown", text)
     return PackageVerdict(Ecosystem.PYPI, name, None, (reason,), "real")
 
 

@@ -14,12 +14,12 @@ from cellwall.core.approvals import AnswerKind
 from cellwall.core.errors import AuditFailed
 from cellwall.core.network import EgressContext
 from cellwall.core.verdict import Verdict
-from cellwall.packages.evidence import PackageRules, PackageVerdict, Reason, Step
+from cellwall.packages.evidence import EvidenceStep, PackageRules, PackageVerdict, Reason
 from cellwall.packages.feed import Feed
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.registry.artifacts import ArtifactStore
-from cellwall.packages.registry.downloads import Document
+from cellwall.packages.registry.downloads import RegistryDocument
 from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.pypi import JSON_TYPE
 from cellwall.packages.registry.pypi_registry import PypiRegistry
@@ -43,7 +43,7 @@ class Upstream:
         name = url.rstrip("/").rpartition("/")[2]
         self.loaded.append(name)
         if name not in NAMES and not name.startswith("requests-"):
-            return Document(404, "text/plain", b"")
+            return RegistryDocument(404, "text/plain", b"")
         filename = f"{name.replace('-', '_')}-1.0-py3-none-any.whl"
         file = {
             "filename": filename,
@@ -51,7 +51,9 @@ class Upstream:
             "hashes": {"sha256": "0" * 64},
             "upload-time": "2020-01-01T00:00:00Z",
         }
-        return Document(200, JSON_TYPE, json.dumps({"name": name, "files": [file]}).encode())
+        return RegistryDocument(
+            200, JSON_TYPE, json.dumps({"name": name, "files": [file]}).encode()
+        )
 
 
 async def _ignore(_event):
@@ -380,7 +382,9 @@ def test_consent_to_an_installation_answers_the_questions_of_its_cell_alone(plac
 @pytest.mark.requirement("PKG-2", "POL-8")
 def test_an_answer_about_a_package_or_another_file_is_none_about_a_file(place):
     def verdict(artifact=""):
-        reason = Reason(Step.ARTIFACT, Verdict.ASK, "bytecode", "bytecode without its source")
+        reason = Reason(
+            EvidenceStep.ARTIFACT, Verdict.ASK, "bytecode", "bytecode without its source"
+        )
         return PackageVerdict(Ecosystem.PYPI, "reqeusts", "1.0", (reason,), artifact=artifact)
 
     async def work():

@@ -27,7 +27,7 @@ from cellwall.core.files import FileOperation
 from cellwall.core.limits import LimitName
 from cellwall.core.network import EgressUsage, Page, SecretUse
 from cellwall.core.outcomes import ErrorInfo, Event, EventKind, Finding, RunResult, Status
-from cellwall.core.ports import Slot
+from cellwall.core.sandbox_ports import Slot
 from cellwall.core.skills import Skill
 from cellwall.core.types import (
     Action,
@@ -43,6 +43,8 @@ from cellwall.core.types import (
 )
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.bounds import ActionBounds
+from cellwall.runtime.destination_questions import DestinationQuestions
+from cellwall.runtime.egress import ConfiguredReach
 from cellwall.runtime.pipeline import Runtime
 from cellwall.sandbox.stop_flag import StopFlag
 
@@ -207,7 +209,7 @@ class Stage:
     def runtime(self) -> Runtime:
         bounds = ActionBounds(max_code_bytes=1000, max_stdin_bytes=1000)
         return Runtime(
-            stop=StopFlag("/nowhere"), bounds=bounds, roles=Roles(), policy=self, approvals=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self, vault=Lender(self), egress=self, installer=self, domains=self.domains,
+            stop=StopFlag("/nowhere"), bounds=bounds, roles=Roles(), policy=self, approvals=self, guard=self, audit=self, governor=self, sandbox=self, workspaces=self, skills=self, vault=Lender(self), egress=self, installer=self, destinations=DestinationQuestions(1.0), reach=ConfiguredReach(self.domains),
         )  # type: ignore[arg-type]  # one class plays every port  # fmt: skip
 
 

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.admin.tool_servers import ServerReview
 from cellwall.guard.scanning import Scanner
+from cellwall.interfaces.cli.mcp_review_text import review_text
 from cellwall.mcp_servers.definitions import tool_set
 from cellwall.mcp_servers.pins import accept
 from cellwall.runtime.offered_tools import Offer, OfferedServers
-from cellwall.runtime.server_catalog import ServerCatalog, ServerEntry, ServerSettings
+from cellwall.runtime.server_catalog import (
+    ServerCatalog,
+    ServerEntry,
+    ServerSettings,
+    labels_together,
+)
 
 pytestmark = pytest.mark.requirement("SRV-7")
 SEEN = tool_set({"name": "one"}, [{"name": "echo", "inputSchema": {"type": "object"}}])
@@ -20,6 +27,32 @@ SEEN = tool_set({"name": "one"}, [{"name": "echo", "inputSchema": {"type": "obje
 def accepted(entry: ServerEntry) -> ServerEntry:
     names = frozenset({"echo"})
     return replace(entry, pins=accept(entry.pins, SEEN, names, despite_findings=frozenset()))
+
+
+@pytest.mark.requirement("POL-9")
+def test_consent_to_all_labels_of_a_server_ends_with_another_set_of_tools(tmp_path: Path) -> None:
+    catalog = ServerCatalog(str(tmp_path))
+    catalog.add(ServerSettings(name="one", url="https://a.example/mcp", secrets=("KEY",)))
+    catalog.note_seen("one", SEEN)
+
+    def agree(entry: ServerEntry, *, together: bool = True) -> ServerEntry:
+        names, none = frozenset({"echo"}), frozenset[str]()
+        pins = accept(entry.pins, SEEN, names, despite_findings=none, together=together)
+        return replace(entry, pins=pins)
+
+    assert not catalog.update("one", accepted).is_named_together
+    assert catalog.update("one", agree).is_named_together
+    assert ServerCatalog(str(tmp_path)).read("one").is_named_together
+    assert not catalog.update("one", lambda each: agree(each, together=False)).is_named_together
+    catalog.update("one", agree)
+    other = tool_set({"name": "one"}, [{"name": "send", "inputSchema": {"type": "object"}}])
+    assert not catalog.note_seen("one", other).is_named_together
+    # The server is shown with what it brings; one without a secret or a domain brings less.
+    text = review_text(ServerReview(catalog.read("one"), other, ()))
+    assert "private data (secret KEY) and egress (a.example:443)" in text
+    assert "--accept --together" in text
+    for less in ({"url": "https://a.example/mcp"}, {"argv": ("true",), "secrets": ("KEY",)}):
+        assert labels_together(ServerSettings(name="one", **less)) == ""  # type: ignore[arg-type]
 
 
 def known(offers: OfferedServers) -> Offer:

@@ -258,20 +258,6 @@ def test_untrusted_content_comes_with_the_files_of_a_directory(
 
 
 @pytest.mark.requirement("POL-9")
-def test_a_single_run_on_a_copy_leaves_its_labels_with_the_copy(
-    labels: Labels, project: Path
-) -> None:
-    run = labels.session(project, "cow")  # as the sandbox makes it for the run
-    request = WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, str(project))
-    action = agent(CODE, registries=("pypi",), workspace=request)
-    begun, decision = labels.judge(action)
-    assert decision is None
-    begun.commit()
-    begun.end(Outcome(status=Status.OK, action_id=action.id, workspace_id=run))
-    assert Label.UNTRUSTED in labels.found.of_session(run).labels
-
-
-@pytest.mark.requirement("POL-9")
 def test_another_session_of_the_same_conversation_does_not_escape(labels: Labels) -> None:
     one, two, context = labels.session(), labels.session(), new_id("ctx")
     assert (

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from cellwall.core.errors import CellwallError, LayerMissing, WorkspaceError
-from cellwall.core.ports import Slot
+from cellwall.core.sandbox_ports import Slot
 from cellwall.core.types import (
     Action,
     Principal,
@@ -22,7 +22,7 @@ from cellwall.core.types import (
 )
 from cellwall.runtime import wiring
 from cellwall.sandbox.linux.cgroups import Choice
-from cellwall.sandbox.linux.jobs import RunRequest
+from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, walls_for
 from cellwall.sandbox.linux.native import ColdPath
 from cellwall.sandbox.run_ledger import RunLedger
@@ -70,7 +70,7 @@ def test_a_missing_wall_is_a_refusal_with_its_hint(
     wanted = Action(principal=Principal("me", "sdk"), operation=RunCommand(("true",)))
 
     async def run() -> None:
-        await sandbox.run(RunRequest(action=wanted, slot=Slot(0, 1), workspace=lease))
+        await sandbox.run(CellRunRequest(action=wanted, slot=Slot(0, 1), workspace=lease))
 
     with pytest.raises(LayerMissing) as refused:
         anyio.run(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -12,6 +13,7 @@ from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.types import Action, RunCode
 from cellwall.runtime import wiring
 from cellwall.sandbox import languages
+from cellwall.sandbox.linux import jobs
 from conftest import need
 
 # What Deno must refuse beyond the walls of the cell; the value is the reason of the refusal.
@@ -76,6 +78,26 @@ def test_deno_refuses_what_the_cell_alone_would_allow(
     monkeypatch.setattr(languages, "_DENO_PERMISSIONS", ("--allow-all",))
     allowed = run(CODE, language, tmp_path)
     assert {name for name in ATTACKS if allowed[name] == "done"} == set(ATTACKS)
+
+
+@pytest.mark.requirement("ISO-11")
+@pytest.mark.parametrize(
+    "name", ["DENO_PERMISSION_BROKER_PATH", "DENO_V8_FLAGS", "NODE_OPTIONS", "LD_PRELOAD"]
+)
+def test_no_variable_of_a_caller_takes_the_place_of_permissions(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(languages, "_deno", lambda: "/usr/bin/deno")
+    action = Action(
+        principal=wiring.principal("sdk"),
+        operation=RunCode("typescript", b""),
+        env={"MODE": "test"},
+    )
+    program, _ = jobs.program_of(action, only_deno=True)  # the control
+    assert program.argv[0] == languages.DENO_INSIDE
+    with pytest.raises(BadInput) as refused:
+        jobs.program_of(replace(action, env={name: "/tmp/x"}), only_deno=True)
+    assert refused.value.code == "CW-ENV-REFUSED"
 
 
 @pytest.mark.requirement("ISO-11", "ISO-4")

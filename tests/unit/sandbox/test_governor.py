@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import BadInput, Busy, ConfigError, SandboxFailed
-from cellwall.core.ports import Slot
+from cellwall.core.sandbox_ports import Slot
 from cellwall.sandbox.governor import Governor, HostMemory
 
 CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"

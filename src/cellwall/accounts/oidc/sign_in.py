@@ -25,7 +25,7 @@ from urllib.parse import urlencode
 
 from cellwall.accounts import failures
 from cellwall.accounts.account_log import AccountLog
-from cellwall.accounts.flows import Flows
+from cellwall.accounts.flows import PendingFlows
 from cellwall.accounts.guesses import Guesses
 from cellwall.accounts.identity import Identity
 from cellwall.accounts.names import canonical_name
@@ -74,7 +74,7 @@ class OidcSignIn:
         self,
         store: AccountsPort,
         provider: Provider,
-        flows: Flows,
+        flows: PendingFlows,
         sign_in: SignIn,
         guesses: Guesses,
         log: AccountLog,

@@ -81,15 +81,20 @@ def _verify_copies(host: TrialHost, home: str, attacks: Sequence[Attack]) -> lis
     if len(untouched.lines()) <= _MIDDLE or not notes:
         return [judge(attack, control=NOT_TRIED, attempt=NOT_TRIED) for attack in attacks]
     _write(untouched.checkpoint, notes[-1])
-    control = untouched.verify()
+    # A copy as well: if copies did not verify, every changed one would seem to be found.
+    control = _new_copy(host, original, kept).verify()
     results = []
     for attack in attacks:
-        folder = os.path.join(host.new_folder("copy"), "audit")
-        shutil.copytree(original, folder)
-        copy = _LogCopy(folder, kept)
+        copy = _new_copy(host, original, kept)
         _CHANGES[attack.data["change"]](copy)
         results.append(judge(attack, control=control, attempt=copy.verify()))
     return results
+
+
+def _new_copy(host: TrialHost, original: str, kept: str) -> _LogCopy:
+    folder = os.path.join(host.new_folder("copy"), "audit")
+    shutil.copytree(original, folder)
+    return _LogCopy(folder, kept)
 
 
 def _relinked(lines: Iterable[bytes], *, start: int = 1, prev: str = _GENESIS) -> list[bytes]:

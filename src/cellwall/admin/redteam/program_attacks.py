@@ -16,8 +16,15 @@ from typing import Any, TypeAlias
 
 import anyio
 
+from cellwall.admin.redteam import egress_attacks
 from cellwall.admin.redteam.blocking import in_thread
-from cellwall.admin.redteam.cell_programs import facts_for, run_code, run_inside, run_watched
+from cellwall.admin.redteam.cell_programs import (
+    describe,
+    facts_for,
+    run_code,
+    run_inside,
+    run_watched,
+)
 from cellwall.admin.redteam.host_targets import HostFiles, HostServers
 from cellwall.admin.redteam.process_witness import ProcessWitness
 from cellwall.admin.redteam.trial_host import TrialHost
@@ -171,26 +178,29 @@ async def _neighbours(host: TrialHost, attacks: Attacks) -> list[AttackResult]:
     inside = {**shared, "port": made.get("port", 0)}
     del inside["workspace"]
     ready = anyio.Event()
+    ended: list[str] = []  # how the neighbour ended, if it did
     attempt: Observations = {}
     with host.app.session(WorkspaceRequest(), host.who) as session_id:
         async with anyio.create_task_group() as tasks:
 
             async def hold() -> None:
-                # The line `ready` comes from the holder: if it lied, there would be nothing to
-                # find, so the sandbox is asked for its files as well.
-                await run_code(
+                outcome = await run_code(
                     host,
                     program_text("holder"),
                     facts=facts_for((), **inside) | {"cell": True},
                     session_id=session_id,
-                    sink=lambda _name, _data: ready.set(),
+                    sink=lambda name, _data: ready.set() if name == "stdout" else None,
                 )
+                ended.append(describe(outcome))
                 ready.set()
 
             tasks.start_soon(hold)
             with anyio.move_on_after(_READY_WITHIN_S):
                 await ready.wait()
                 attempt = await run_inside(host, "neighbours", facts_for(attacks, **inside))
+            if ended or not ready.is_set():  # there was nothing to find
+                why = Observation("broken", f"no neighbour ran: {(ended or ['too slow'])[0]}")
+                attempt = dict.fromkeys((attack.key for attack in attacks), why)
             tasks.cancel_scope.cancel()
     return _judge_all(attacks, control, attempt)
 
@@ -267,4 +277,6 @@ _TRIALS: Mapping[str, Callable[[TrialHost, Attacks], Awaitable[list[AttackResult
     "writes": _writes,
     "network": _network,
     "own_network": _own_network,
+    "egress": egress_attacks.run,
+    "": egress_attacks.run_fetches,
 }

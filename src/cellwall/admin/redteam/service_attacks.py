@@ -8,6 +8,8 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -20,6 +22,7 @@ from urllib.parse import urlsplit
 from cellwall.admin.account_admin import AccountAdmin
 from cellwall.admin.redteam.blocking import in_thread
 from cellwall.admin.redteam.trial_host import TrialHost
+from cellwall.admin.vault import VaultAdmin, VaultKeyChoice
 from cellwall.core.errors import SandboxFailed
 from cellwall.redteam.attack import NOT_TRIED, Attack, AttackResult, Observation, judge
 from cellwall.redteam.outside import serving
@@ -28,21 +31,33 @@ _WITHIN_S = 60.0
 _MAX_BODY_BYTES = 1 << 20
 _TOKEN_LIVES_S = 3600.0
 _REVOKED = "revoked"
-_ROLES = {"owner": "owner", "user": "user", "guest": "guest", _REVOKED: "user"}
-"""The people of the service; the token of `revoked` is revoked once it has worked."""
-_SESSION = "SESSION"
-"""In a path: the id of the sandbox of the owner."""
+_ROLES = {
+    "owner": "owner",
+    "colleague": "owner",
+    "user": "user",
+    "guest": "guest",
+    _REVOKED: "user",
+}
+"""The people of the service. The colleague has the role of the owner, and none of the owner's
+things; the token of `revoked` is revoked once it has worked."""
+_BROWSERS = ("browser", "other-browser")
+"""Owners who sign in with a password and keep their token in a cookie."""
+_CSRF = "X-CSRF-Token"
+_FORM_TOKEN = re.compile(rb'name="form_token" value="([^"]+)"')
 _NOTE = b"a note of the owner"
+_BUSY = (408, 429)
+_FORM = "application/x-www-form-urlencoded"
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _HttpRequest:
     """One HTTP request."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes | None = None
+    kind: str = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +66,21 @@ class _Answer:
 
     status: int
     body: bytes = b""
+    cookies: tuple[str, ...] = ()
 
 
-class _Client:
+class _ServiceClient:
     """Speaks to the service, as different people."""
 
     def __init__(self, address: str, tokens: Mapping[str, str]) -> None:
         parts = urlsplit(address)
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
         self.tokens = dict(tokens)
-        self.session = ""
+        self.ids: dict[str, str] = {}
+        """Words of a path -> ids: of things that belong to the owner."""
+        self.browsers: dict[str, _Browser] = {}
 
-    def send(self, request: _Request) -> _Answer:
+    def send(self, request: _HttpRequest) -> _Answer:
         connection = HTTPConnection(self._host, self._port, timeout=_WITHIN_S)
         try:
             has_host = "Host" in request.headers
@@ -73,11 +91,13 @@ class _Client:
                 connection.putheader(name, value)
             body = request.body or b""
             if request.body is not None:
-                connection.putheader("Content-Type", "application/json")
+                connection.putheader("Content-Type", request.kind)
                 connection.putheader("Content-Length", str(len(body)))
             connection.endheaders(body)
             answer = connection.getresponse()
-            return _Answer(answer.status, answer.read(_MAX_BODY_BYTES))
+            cookies = answer.headers.get_all("Set-Cookie") or []
+            pairs = tuple(each.partition(";")[0] for each in cookies)
+            return _Answer(answer.status, answer.read(_MAX_BODY_BYTES), pairs)
         except (OSError, HTTPException):
             return _Answer(0)
         finally:
@@ -85,7 +105,16 @@ class _Client:
 
     def as_owner(self, method: str, path: str, body: object = None) -> _Answer:
         data = None if body is None else json.dumps(body).encode()
-        return self.send(_Request(method, path, _bearer(self.tokens["owner"]), data))
+        return self.send(_HttpRequest(method, path, _bearer(self.tokens["owner"]), data))
+
+
+@dataclass(frozen=True, slots=True)
+class _Browser:
+    """What a signed-in browser sends: cookies, and the two tokens that only its own pages know."""
+
+    cookies: str
+    csrf: str
+    form: str
 
 
 async def run(host: TrialHost, attacks: Sequence[Attack]) -> list[AttackResult]:
@@ -104,6 +133,12 @@ def _run(host: TrialHost, attacks: Sequence[Attack], stop: threading.Event) -> l
         name: "" if stop.is_set() else _new_token(accounts, name, role)
         for name, role in _ROLES.items()
     }
+    vault = VaultAdmin(home, host.app.settings, audit=host.app.audit)
+    vault.init(choice=VaultKeyChoice(), principal=host.who)
+    passwords = {name: secrets.token_urlsafe(24) for name in _BROWSERS}
+    for name, password in passwords.items():
+        if not stop.is_set():
+            accounts.add_user(name, "owner", password)
     words = ["serve", "--json", "--port", "0", "--config", host.config]
     if os.geteuid() == 0:
         words.append("--dangerously-as-root")  # as the person who runs the attacks, on loopback
@@ -117,8 +152,11 @@ def _run(host: TrialHost, attacks: Sequence[Attack], stop: threading.Event) -> l
                 hint="Run `cellwall doctor --service` to see why.",
                 code="CW-REDTEAM-SERVICE",
             )
-        client = _Client(started["address"], tokens)
+        client = _ServiceClient(started["address"], tokens)
         _prepare(client)
+        for name, password in passwords.items():
+            if (browser := _sign_in(client, name, password)) is not None:
+                client.browsers[name] = browser
         return [_try(client, attack) for attack in attacks if not stop.is_set()]
 
 
@@ -128,16 +166,35 @@ def _new_token(accounts: AccountAdmin, name: str, role: str) -> str:
     return token
 
 
-def _prepare(client: _Client) -> None:
-    """A sandbox of the owner with a file, and a token that worked and is revoked."""
+def _prepare(client: _ServiceClient) -> None:
+    """Things of the owner that others must not reach, and a token that worked and is revoked."""
     made = client.as_owner("POST", "/v1/sessions", {})
-    client.session = _field(made, "id")
-    client.as_owner("PUT", f"/v1/sessions/{client.session}/files/note.txt", _NOTE.decode())
+    client.ids["SESSION"] = _field(made, "id")
+    client.ids["OWNER"] = _field(client.as_owner("GET", "/v1/auth/session"), "id")
+    client.ids["TOKEN"] = _own_token_id(client.as_owner("GET", "/v1/tokens"))
+    client.as_owner("PUT", f"/v1/sessions/{client.ids['SESSION']}/files/note.txt", _NOTE.decode())
+    client.as_owner("PUT", "/v1/secrets/CALENDAR", {"value": "a password of the owner"})
+    account = {"url": "https://calendar.example/o/", "username": "o", "secret": "CALENDAR"}
+    client.as_owner("PUT", "/v1/connections/office", account)
     headers = _bearer(client.tokens[_REVOKED])
-    listed = client.send(_Request("GET", "/v1/tokens", headers))
-    ended = client.send(_Request("DELETE", f"/v1/tokens/{_own_token_id(listed)}", headers))
+    listed = client.send(_HttpRequest("GET", "/v1/tokens", headers))
+    ended = client.send(_HttpRequest("DELETE", f"/v1/tokens/{_own_token_id(listed)}", headers))
     if ended.status // 100 != 2:
         client.tokens.pop(_REVOKED)  # nothing was revoked, so nothing can be shown about that
+
+
+def _sign_in(client: _ServiceClient, name: str, password: str) -> _Browser | None:
+    """A browser of this person; None if the service does not let the person in."""
+    body = json.dumps({"name": name, "password": password, "cookie": True}).encode()
+    signed_in = client.send(_HttpRequest("POST", "/v1/auth/token", {}, body))
+    cookies = "; ".join(signed_in.cookies)
+    page = client.send(_HttpRequest("GET", "/ui/people", {"Cookie": cookies}))
+    cookies = "; ".join((*signed_in.cookies, *page.cookies))
+    known = client.send(_HttpRequest("GET", "/v1/auth/session", {"Cookie": cookies}))
+    form = _FORM_TOKEN.search(page.body)
+    if not signed_in.cookies or form is None:
+        return None
+    return _Browser(cookies, _field(known, "csrf_token"), form[1].decode())
 
 
 def _own_token_id(answer: _Answer) -> str:
@@ -156,27 +213,42 @@ def _field(answer: _Answer, name: str) -> str:
         return ""
 
 
-def _try(client: _Client, attack: Attack) -> AttackResult:
+def _try(client: _ServiceClient, attack: Attack) -> AttackResult:
     data = attack.data
-    if data["token"] == _REVOKED and _REVOKED not in client.tokens:
+    is_signed_in = client.browsers.keys() == set(_BROWSERS)
+    if (data["token"] == _REVOKED and _REVOKED not in client.tokens) or (
+        data["token"].startswith("cookie") and not is_signed_in
+    ):
         return judge(attack, control=NOT_TRIED, attempt=NOT_TRIED)
-    wanted = data.get("contains", "").replace(_SESSION, client.session).encode()
+    wanted = _filled(client, data.get("contains", "")).encode()
     attempt = _observe(client.send(_hostile(client, data)), wanted)
     control = _observe(client.send(_benign(client, data)), wanted)
     return judge(attack, control=control, attempt=attempt)
 
 
-def _hostile(client: _Client, data: Mapping[str, Any]) -> _Request:
-    path = data["path"].replace(_SESSION, client.session)
-    path, headers = _credentials(client, data["token"], path)
-    return _Request(data["method"], path, {**headers, **data.get("headers", {})}, _body(data))
+def _hostile(client: _ServiceClient, data: Mapping[str, Any]) -> _HttpRequest:
+    path, headers = _credentials(client, data["token"], _filled(client, data["path"]))
+    headers |= data.get("headers", {})
+    if "form" in data:
+        return _HttpRequest(data["method"], path, headers, data["form"].encode(), _FORM)
+    return _HttpRequest(data["method"], path, headers, _body(data))
 
 
-def _benign(client: _Client, data: Mapping[str, Any]) -> _Request:
-    path = data.get("benign_path", data["path"]).replace(_SESSION, client.session)
+def _benign(client: _ServiceClient, data: Mapping[str, Any]) -> _HttpRequest:
+    path = _filled(client, data.get("benign_path", data["path"]))
     method = data.get("benign_method", data["method"])
+    path, headers = _credentials(client, data.get("benign_token", "owner"), path)
+    if "form" in data:
+        form = f"{data['form']}&form_token={client.browsers[_BROWSERS[0]].form}"
+        return _HttpRequest(method, path, headers, form.encode(), _FORM)
     body = None if method == "GET" else _body({"body": data.get("benign_body", data.get("body"))})
-    return _Request(method, path, _bearer(client.tokens["owner"]), body)
+    return _HttpRequest(method, path, headers, body)
+
+
+def _filled(client: _ServiceClient, text: str) -> str:
+    for word, value in client.ids.items():
+        text = text.replace(word, value)
+    return text
 
 
 def _body(data: Mapping[str, Any]) -> bytes | None:
@@ -186,28 +258,37 @@ def _body(data: Mapping[str, Any]) -> bytes | None:
     return None if body is None else json.dumps(body).encode()
 
 
-def _credentials(client: _Client, how: str, path: str) -> tuple[str, dict[str, str]]:
-    """The path and the headers with which the attacker asks."""
+def _credentials(client: _ServiceClient, how: str, path: str) -> tuple[str, dict[str, str]]:
+    """The path and the headers of a request with these credentials."""
+    if how.startswith("cookie"):
+        own, other = (client.browsers[name] for name in _BROWSERS)
+        csrf = {"cookie-with-csrf": own.csrf, "cookie-with-foreign-csrf": other.csrf}
+        return path, {"Cookie": own.cookies, **({_CSRF: csrf[how]} if how in csrf else {})}
+    if how == "in-query":
+        valid = client.tokens["owner"]
+        return f"{path}?access_token={valid}&token={valid}", {}
+    return path, _headers(client, how)
+
+
+def _headers(client: _ServiceClient, how: str) -> dict[str, str]:
     valid = client.tokens["owner"]
     match how:
         case "":
-            return path, {}
+            return {}
         case "changed":
             last = "a" if valid[-1:] != "a" else "b"
-            return path, _bearer(valid[:-1] + last)
+            return _bearer(valid[:-1] + last)
         case "cut":
-            return path, _bearer(valid[: len(valid) // 2])
+            return _bearer(valid[: len(valid) // 2])
         case "swapped-case":
-            return path, _bearer(valid.swapcase())
+            return _bearer(valid.swapcase())
         case "with-tail":
-            return path, _bearer(f"{valid}%00x")
-        case "in-query":
-            return f"{path}?access_token={valid}&token={valid}", {}
+            return _bearer(f"{valid}%00x")
         case "basic":
             pair = base64.b64encode(f"owner:{valid}".encode()).decode()
-            return path, {"Authorization": f"Basic {pair}"}
+            return {"Authorization": f"Basic {pair}"}
         case _:
-            return path, _bearer(client.tokens.get(how, how))
+            return _bearer(client.tokens.get(how, how))
 
 
 def _bearer(token: str) -> dict[str, str]:
@@ -221,6 +302,8 @@ def _observe(answer: _Answer, wanted: bytes) -> Observation:
             return Observation("through", f"answered with {answer.status}")
         case 2:
             return Observation("refused", f"{answer.status}, without what was asked for")
+        case 4 if answer.status in _BUSY:  # the service did not look at the request itself
+            return Observation("broken", f"answered with {answer.status}")
         case 4:
             return Observation("refused", f"{answer.status} {_field(answer, 'code')}".strip())
         case 0:

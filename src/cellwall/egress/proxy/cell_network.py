@@ -30,7 +30,7 @@ from cellwall.egress.proxy.listeners import (
     serve_proxy,
     serve_transparent,
 )
-from cellwall.egress.proxy.session import Session
+from cellwall.egress.proxy.session import EgressSession
 
 if TYPE_CHECKING:
     from cellwall.egress.proxy.gateway import GatewayClient
@@ -97,7 +97,7 @@ _Server: TypeAlias = "CellListener | CellDnsServer | GatewayClient"
 class ProxyNetwork:
     """Implements `CellNetwork`; thread-safe."""
 
-    def __init__(self, session: Session, call: CallOnLoop) -> None:
+    def __init__(self, session: EgressSession, call: CallOnLoop) -> None:
         """`call` runs a coroutine on the session's loop."""
         self.session = session
         self._call = call

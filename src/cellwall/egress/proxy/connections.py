@@ -12,7 +12,7 @@ from cellwall.egress.limits import EgressSettings
 from cellwall.egress.protocols.http1_codec import ParserSignal, RequestHead, ResponseHead
 from cellwall.egress.protocols.http1_connection import Http1ClientCodec, Http1ServerCodec
 from cellwall.egress.proxy.audit_events import ConnectionRecord
-from cellwall.egress.proxy.session import Destination, ResolvedDestination, Session
+from cellwall.egress.proxy.session import Destination, EgressSession, ResolvedDestination
 from cellwall.egress.proxy.streams import ByteStream, PeerClosed, SocketStream, TlsStream
 
 HTTP_1 = "http/1.1"
@@ -131,7 +131,7 @@ class UpstreamConnection:
     @classmethod
     async def connect(
         cls,
-        session: Session,
+        session: EgressSession,
         target: ResolvedDestination,
         *,
         is_tls: bool,

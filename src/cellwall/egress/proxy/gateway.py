@@ -38,7 +38,7 @@ from cellwall.egress.proxy.listeners import (
     serve_proxy,
 )
 from cellwall.egress.proxy.peer_owner import owner_of_peer
-from cellwall.egress.proxy.session import Session, SharedEgressState
+from cellwall.egress.proxy.session import EgressSession, SharedEgressState
 from cellwall.egress.proxy.streams import PeerClosed
 
 _MAX_UNIDENTIFIED = 128
@@ -50,7 +50,9 @@ _VIA = "http"
 class GatewayClient:
     """One client of a gateway, from `open` to `close`; used on the loop only."""
 
-    def __init__(self, gateway: Gateway, name: str, token_sha256: bytes, session: Session) -> None:
+    def __init__(
+        self, gateway: Gateway, name: str, token_sha256: bytes, session: EgressSession
+    ) -> None:
         self._gateway = gateway
         self.name = name
         self._token_sha256 = token_sha256
@@ -111,7 +113,7 @@ class Gateway:
             *(_PortListener(self, sock, client) for client, sock in tokenless.items()),
         ]
 
-    def client(self, name: str, token_sha256: bytes, session: Session) -> GatewayClient:
+    def client(self, name: str, token_sha256: bytes, session: EgressSession) -> GatewayClient:
         """A client, not served until it is opened."""
         if name in self.clients:
             raise BadInput(f"there are two clients with the name {name}", code="CW-USAGE")

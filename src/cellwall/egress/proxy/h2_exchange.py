@@ -40,7 +40,7 @@ from cellwall.egress.proxy.request_filter import (
     RequestFilter,
     RequestUpload,
 )
-from cellwall.egress.proxy.session import Destination, Session
+from cellwall.egress.proxy.session import Destination, EgressSession
 from cellwall.egress.proxy.streams import PeerClosed
 
 ResponseHeadFields = tuple[int, Fields, bool]
@@ -55,7 +55,7 @@ class Http2Exchange:
 
     def __init__(
         self,
-        session: Session,
+        session: EgressSession,
         connection: ClientConnection,
         *,
         client: Http2Connection,
@@ -117,7 +117,7 @@ class Http2Exchange:
         # (1)
         request = read_h2_request(headers)
         stream.target = request.host, request.port
-        destination = self._filter.authorize(request)
+        destination = await self._filter.authorize(request)
         stream.length = DeclaredLength(request.headers, bad=bad_request)
         stream.expects = any(name == b"expect" for name, _ in request.headers)
         leak_reporter = self._filter.leak_reporter(request)
@@ -268,7 +268,11 @@ class _RequestStream:
     """The body of one request as it arrives, and the idle deadline of its two sides."""
 
     def __init__(
-        self, session: Session, peer: Http2Connection, inbox: StreamInbox, target: tuple[str, int]
+        self,
+        session: EgressSession,
+        peer: Http2Connection,
+        inbox: StreamInbox,
+        target: tuple[str, int],
     ) -> None:
         self.inbox = inbox
         self.target = target

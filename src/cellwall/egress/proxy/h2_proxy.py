@@ -29,7 +29,7 @@ from cellwall.egress.proxy.connections import UpstreamConnection
 from cellwall.egress.proxy.h2_connection import Http2Connection
 from cellwall.egress.proxy.h2_exchange import Http2Exchange
 from cellwall.egress.proxy.h2_streams import Reset
-from cellwall.egress.proxy.session import Session
+from cellwall.egress.proxy.session import EgressSession
 from cellwall.egress.proxy.streams import PeerClosed
 
 _MAX_TASKS = 128
@@ -47,7 +47,7 @@ class Http2Proxy:
     """The streams of one client connection, and of the connection to its server."""
 
     def __init__(
-        self, session: Session, connection: ClientConnection, server: UpstreamConnection
+        self, session: EgressSession, connection: ClientConnection, server: UpstreamConnection
     ) -> None:
         """`server` speaks HTTP/2; the proxy owns it from now on."""
         self._session = session

@@ -22,7 +22,7 @@ from cellwall.egress.proxy.client_connection import ClientConnection, no_refusal
 from cellwall.egress.proxy.connections import DownstreamConnection
 from cellwall.egress.proxy.request_filter import RequestFilter
 from cellwall.egress.proxy.service_connections import ServiceConnection
-from cellwall.egress.proxy.session import Destination, ResolvedDestination, Session
+from cellwall.egress.proxy.session import Destination, EgressSession, ResolvedDestination
 
 _CHUNK_BYTES = 256 * 1024
 _AT_ONCE_BYTES = 64 * 1024
@@ -35,7 +35,7 @@ class HostServiceExchange:
 
     def __init__(
         self,
-        session: Session,
+        session: EgressSession,
         connection: ClientConnection,
         client: DownstreamConnection,
         request_filter: RequestFilter,

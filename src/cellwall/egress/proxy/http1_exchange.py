@@ -36,7 +36,7 @@ from cellwall.egress.proxy.connections import DownstreamConnection, UpstreamConn
 from cellwall.egress.proxy.host_service_exchange import HostServiceExchange
 from cellwall.egress.proxy.relay import InspectBytes
 from cellwall.egress.proxy.request_filter import RequestFilter, RequestUpload
-from cellwall.egress.proxy.session import Destination, ResolvedDestination, Session
+from cellwall.egress.proxy.session import Destination, EgressSession, ResolvedDestination
 from cellwall.egress.proxy.streams import ByteStream, PeerClosed
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
@@ -49,7 +49,7 @@ class Http1Exchange:
 
     def __init__(
         self,
-        session: Session,
+        session: EgressSession,
         connection: ClientConnection,
         *,
         fixed: ResolvedDestination | None,
@@ -109,7 +109,7 @@ class Http1Exchange:
     async def _serve(self, request: HttpRequest) -> bool:
         """Serve one request; whether the connection can have another one."""
         self._connection.encode_refusal = http_refusal
-        destination = self._filter.authorize(request)
+        destination = await self._filter.authorize(request)
         with closing(
             RequestUpload(self._client, self._session, request, self._filter.leak_reporter(request))
         ) as upload:

@@ -26,11 +26,11 @@ from cellwall.egress.proxy.client_connection import (
     socks_refusal,
 )
 from cellwall.egress.proxy.http1_exchange import Http1Exchange
-from cellwall.egress.proxy.session import Session
+from cellwall.egress.proxy.session import EgressSession
 from cellwall.egress.proxy.streams import PeerClosed, SocketStream, reset
 from cellwall.egress.proxy.tunnel import tunnel
 
-Serve = Callable[[Session, ClientConnection], Awaitable[None]]
+Serve = Callable[[EgressSession, ClientConnection], Awaitable[None]]
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _ACCEPTS_PER_TURN = 64
@@ -99,7 +99,7 @@ class CellListener(SocketListener):
     """A listening socket of a cell: all its connections belong to one session."""
 
     def __init__(
-        self, session: Session, listener: socket.socket, serve: Serve, *, via: str
+        self, session: EgressSession, listener: socket.socket, serve: Serve, *, via: str
     ) -> None:
         super().__init__(listener, session.shared.loop)
         self._session = session
@@ -145,7 +145,9 @@ def connection_on(
     )
 
 
-async def serve_connection(session: Session, connection: ClientConnection, serve: Serve) -> None:
+async def serve_connection(
+    session: EgressSession, connection: ClientConnection, serve: Serve
+) -> None:
     """Serve a connection to its end; every error is recorded, and sent if possible."""
     try:
         await serve(session, connection)
@@ -167,7 +169,7 @@ async def serve_connection(session: Session, connection: ClientConnection, serve
             connection.transport.abort()
 
 
-async def serve_proxy(session: Session, connection: ClientConnection) -> None:
+async def serve_proxy(session: EgressSession, connection: ClientConnection) -> None:
     """Serve HTTP or SOCKS5; the first byte tells which."""
     until = session.shared.loop.time() + session.settings.head_timeout_s
     first = await connection.transport.recv(until)
@@ -180,7 +182,7 @@ async def serve_proxy(session: Session, connection: ClientConnection) -> None:
         await serve_http(session, connection)
 
 
-async def serve_http(session: Session, connection: ClientConnection) -> None:
+async def serve_http(session: EgressSession, connection: ClientConnection) -> None:
     """Serve HTTP: requests with absolute URLs, and CONNECT."""
     connection.via = "http"
     connection.encode_refusal = http_refusal
@@ -190,12 +192,14 @@ async def serve_http(session: Session, connection: ClientConnection) -> None:
         return
     request, rest = connect_request
     connection.via = "connect"
-    target = await session.authorize(request.host, request.port, via=connection.via)
+    target = await session.authorize(
+        request.host, request.port, via=connection.via, method="CONNECT"
+    )
     connection.transport.push_back(rest)
     await tunnel(session, connection, target, accept=_ESTABLISHED)
 
 
-async def _serve_socks(session: Session, connection: ClientConnection, until: float) -> None:
+async def _serve_socks(session: EgressSession, connection: ClientConnection, until: float) -> None:
     connection.via = "socks"
     handshake = socks.Handshake()
     while handshake.target is None:
@@ -212,7 +216,7 @@ async def _serve_socks(session: Session, connection: ClientConnection, until: fl
     host, port = handshake.target
     connection.set_target(host, port)
     connection.check_admitted()
-    target = await session.authorize(host, port, via=connection.via)
+    target = await session.authorize(host, port, via=connection.via, method="SOCKS")
     connection.transport.push_back(handshake.rest)
     await tunnel(session, connection, target, accept=socks.reply(socks.OK))
 
@@ -223,7 +227,7 @@ _MAX_QUERY_BYTES = 4096
 _HTTP_PORT = 80
 
 
-async def serve_transparent(session: Session, connection: ClientConnection) -> None:
+async def serve_transparent(session: EgressSession, connection: ClientConnection) -> None:
     """Serve a connection to an address that stands for one name of this session."""
     address, port = connection.transport.local_address
     connection.port = port
@@ -238,14 +242,14 @@ async def serve_transparent(session: Session, connection: ClientConnection) -> N
             code="CW-NO-ADDRESS",
         )
     connection.set_target(name, port)
-    target = await session.authorize(name, port, via=connection.via)
+    target = await session.authorize(name, port, via=connection.via, method="TCP")
     await tunnel(session, connection, target, accept=b"")
 
 
 class CellDnsServer:
     """DNS on one UDP socket of a cell. No query is forwarded: it causes at most an audit event."""
 
-    def __init__(self, session: Session, sock: socket.socket) -> None:
+    def __init__(self, session: EgressSession, sock: socket.socket) -> None:
         self._session = session
         self._socket = sock
         self._loop = session.shared.loop

@@ -20,7 +20,7 @@ from cellwall.egress.protocols.http1_framing import Fields, Headers, bad_request
 from cellwall.egress.protocols.http_heads import HttpRequest, TargetForm
 from cellwall.egress.proxy.audit_events import LeakReporter
 from cellwall.egress.proxy.client_connection import ClientConnection
-from cellwall.egress.proxy.session import Destination, Session
+from cellwall.egress.proxy.session import Destination, EgressSession
 
 _TLS_PORT = 443
 _NO_BODY = frozenset({204, 304})
@@ -42,16 +42,16 @@ class FilteredResponse:
 class RequestFilter:
     """Steps 2 to 5 and 7 for the requests of one client connection."""
 
-    _session: Session
+    _session: EgressSession
     _connection: ClientConnection
     _fixed: Destination | None
     """The only destination; None: each request names its own (a forward proxy)."""
     _is_tls: bool
 
-    def authorize(self, request: HttpRequest) -> Destination:
+    async def authorize(self, request: HttpRequest) -> Destination:
         """The destination of a request, if the rules allow it."""
         # (2)
-        destination = self._destination(request)
+        destination = await self._destination(request)
         path = normal_path(request.path.partition("?")[0])
         for method in request.methods:
             if not any(rule.allows(method, path) for rule in destination.rules):
@@ -73,7 +73,7 @@ class RequestFilter:
         """The leak reporter for a request."""
         return self._session.leak_reporter(request.host, request.port, via=self._connection.via)
 
-    def _destination(self, request: HttpRequest) -> Destination:
+    async def _destination(self, request: HttpRequest) -> Destination:
         fixed = self._fixed
         if fixed is None and request.form is not TargetForm.ABSOLUTE:
             raise bad_request("a proxy request needs an absolute URL")
@@ -87,7 +87,9 @@ class RequestFilter:
             raise EgressRefused(
                 "port 443 accepts TLS only", hint="Use an https URL.", code="CW-NOT-TLS"
             )
-        return self._session.match_rules(request.host, request.port, via=self._connection.via)
+        return await self._session.find(
+            request.host, request.port, via=self._connection.via, method=request.method
+        )
 
     async def prepare(
         self, request: HttpRequest, destination: Destination, headers: Fields
@@ -246,7 +248,7 @@ class RequestUpload:
     def __init__(
         self,
         client: BodySource,
-        session: Session,
+        session: EgressSession,
         request: HttpRequest,
         leak_reporter: LeakReporter,
     ) -> None:

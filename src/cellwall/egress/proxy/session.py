@@ -1,8 +1,9 @@
 """The egress session of one cell: its destinations and its secrets (NET-2, NET-3).
 
 The steps of every connection; a failed step refuses the connection with its reason:
-1. canonical host name, 2. a matching rule, 3. resolution, with every address checked,
-4. the budget, 5. the audit record, 6. a connection to exactly these addresses.
+1. canonical host name, 2. a matching rule, or a person's answer where the configuration says so,
+3. resolution, with every address checked, 4. the budget, 5. the audit record, 6. a connection to
+exactly these addresses.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ import itertools
 import socket
 import ssl
 import time
-from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cellwall.core.errors import CellwallError, EgressRefused
-from cellwall.core.network import EgressContext, HostService, SecretUse
+from cellwall.core.network import DestinationConsent, EgressContext, HostService, SecretUse
 from cellwall.egress.destinations.addresses import Address, Own, own_addresses
 from cellwall.egress.destinations.allowlist import Allowlist, AllowRule
-from cellwall.egress.destinations.cell_dns import MAX_NAMES, NameTable, looks_like_data
+from cellwall.egress.destinations.cell_dns import NameTable
+from cellwall.egress.destinations.chosen_names import ChosenNames
 from cellwall.egress.destinations.header_rules import HeaderRule
 from cellwall.egress.destinations.hostnames import host_of, is_host_in
 from cellwall.egress.destinations.resolution import Resolver, dial, resolve_checked
@@ -32,6 +33,12 @@ from cellwall.egress.limits import (
     EgressSettings,
     FairShare,
     SessionBudget,
+)
+from cellwall.egress.proxy.asked_destinations import (
+    ASKED_PORTS,
+    AskedDestinations,
+    UnknownDestination,
+    may_be_asked,
 )
 from cellwall.egress.proxy.audit_events import (
     ConnectionRecord,
@@ -55,8 +62,6 @@ _ADDRESS_CACHE_S = 2.0
 _MAX_HOSTS = 1024
 _HTTP1_ONLY_S = 300.0
 _MAX_DESTINATIONS = 1024
-_NEW_NAMES_PER_MINUTE = 120
-"""Below a wildcard each new name is a query to that domain's own DNS server: a covert channel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,8 @@ class Destination:
     """Bound to the host on any port: a value sent to one port can be returned by another one."""
     service: HostService | None = None
     """Answers in place of the server; no address is resolved or dialled."""
+    is_asked: bool = False
+    """A person has allowed it, for the action under way."""
 
     @property
     def authority(self) -> str:
@@ -151,7 +158,7 @@ def _served(host: str, port: int, service: HostService) -> Destination:
     return Destination(host=host, port=port, rules=(rule,), intercepts_tls=True, service=service)
 
 
-class Session:
+class EgressSession:
     """The session of one cell, from its start to its end."""
 
     def __init__(
@@ -163,7 +170,9 @@ class Session:
         secrets: Sequence[SecretUse] = (),
         authority: Authority | None = None,
         services: Sequence[HostService] = (),
+        consent: DestinationConsent | None = None,
     ) -> None:
+        """`consent` asks a person about destinations that no rule names; None: they are refused."""
         self.shared = shared
         self._services = {host: service for service in services for host in service.hosts}
         self.offered: Mapping[str, bytes] = {
@@ -182,7 +191,10 @@ class Session:
         self.pool = ConnectionPool(shared.slots)
         self.service_connections = ServiceConnections(self.pool)
         self._numbers = itertools.count(1)
-        self._new_names = _NewNames()
+        self._chosen_names = ChosenNames()
+        self._asked: AskedDestinations | None = None
+        if consent is not None:
+            self._asked = AskedDestinations(consent, self.audit, check_address=shared.addresses_of)
         self._look_ups = asyncio.Semaphore(_MAX_SESSION_LOOKUPS)
         self._http1_only_until_s: dict[tuple[str, int], float] = {}
         self.h2_count = 0
@@ -208,7 +220,7 @@ class Session:
         destinations = self._destinations  # `allow` may replace the dict meanwhile
         if (destination := destinations.get((host_text, port))) is None:
             destination = self._match(str(host_of(host_text)), port)
-            if len(destinations) < _MAX_DESTINATIONS:
+            if len(destinations) < _MAX_DESTINATIONS and not destination.is_asked:
                 destinations[host_text, port] = destination
         if all(rule.is_wildcard for rule in destination.rules):
             # A name that a rule spells out was not chosen by code in the cell.
@@ -253,6 +265,8 @@ class Session:
 
     def knows(self, host: str) -> bool:
         """Whether the cell's DNS resolves the name."""
+        if self._asked is not None and may_be_asked(host):
+            return True
         return host in self._services or self.allowlist.knows(host)
 
     def names_exactly(self, host: str) -> bool:
@@ -262,20 +276,21 @@ class Session:
     @property
     def ports(self) -> frozenset[int]:
         """The ports that programs without proxy support can reach."""
-        return self.allowlist.ports | ({_SERVICE_PORT} if self._services else set())
+        asked = frozenset() if self._asked is None else ASKED_PORTS
+        return self.allowlist.ports | asked | ({_SERVICE_PORT} if self._services else set())
 
     def _match(self, host: str, port: int) -> Destination:
         if (service := self._services.get(host)) is not None:
             return _served(host, port, service)
         rules = self.allowlist.reach(host, port)
+        is_asked = False
+        if not rules and self._asked is not None:
+            rules = self._asked.rules_for(host, port)
+            is_asked = True
         if not rules:
-            raise EgressRefused(
-                f"{host}:{port} is not on the allowlist",
-                hint=f"To allow it, use `--allow-domain {host}:{port}`.",
-                code="CW-NOT-ALLOWED",
-            )
+            raise UnknownDestination(host, port)
         if all(rule.is_wildcard for rule in rules):
-            self._check_channel(host)
+            self._chosen_names.check(host)
         # The secrets that may be injected into some request to the host.
         secrets = tuple(
             use
@@ -292,25 +307,26 @@ class Session:
             or self.allowlist.must_intercept(host, port),
             header_rules=bounds,
             secrets=secrets,
+            is_asked=is_asked,
         )
 
-    def _check_channel(self, host: str) -> None:
-        if looks_like_data(host):
-            raise EgressRefused(
-                "the host name looks like encoded data",
-                hint="If it is a real host, allow its full name instead of a wildcard.",
-                code="CW-NAME-DATA",
-            )
-        if not self._new_names.has_room(host):
-            raise EgressRefused(
-                "too many new names below a wildcard were requested in one minute",
-                hint="Send fewer requests, or allow the hosts by their full names.",
-                code="CW-NET-LIMIT",
-            )
+    async def find(self, host_text: str, port: int, *, via: str, method: str) -> Destination:
+        """Steps 1 and 2; a person may allow what no rule does (NET-9)."""
+        try:
+            return self.match_rules(host_text, port, via=via)
+        except UnknownDestination as refusal:
+            if self._asked is None:
+                raise
+            host = refusal.host
+        self.shared.known.check_host(host, self.leak_reporter(host, port, via=via))
+        await self._asked.ask(host, port, method=method)
+        return self.match_rules(host_text, port, via=via)
 
-    async def authorize(self, host_text: str, port: int, *, via: str) -> ResolvedDestination:
+    async def authorize(
+        self, host_text: str, port: int, *, via: str, method: str
+    ) -> ResolvedDestination:
         """Steps 1 to 3."""
-        return await self.resolve(self.match_rules(host_text, port, via=via))
+        return await self.resolve(await self.find(host_text, port, via=via, method=method))
 
     async def resolve(self, destination: Destination) -> ResolvedDestination:
         if destination.service is not None:
@@ -366,25 +382,3 @@ class Session:
             )
             raise
         return connection_record
-
-
-class _NewNames:
-    """Rate limit for new names."""
-
-    def __init__(self) -> None:
-        self._known_names: OrderedDict[str, None] = OrderedDict()
-        self._times_s: deque[float] = deque()
-
-    def has_room(self, host: str) -> bool:
-        if host in self._known_names:
-            return True
-        now_s = time.monotonic()
-        while self._times_s and self._times_s[0] < now_s - 60:
-            self._times_s.popleft()
-        if len(self._times_s) >= _NEW_NAMES_PER_MINUTE:
-            return False
-        self._times_s.append(now_s)
-        self._known_names[host] = None
-        if len(self._known_names) > MAX_NAMES:
-            self._known_names.popitem(last=False)
-        return True

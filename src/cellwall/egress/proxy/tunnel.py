@@ -28,7 +28,7 @@ from cellwall.egress.proxy.connections import HTTP_1, HTTP_2, UpstreamConnection
 from cellwall.egress.proxy.h2_proxy import Http2Proxy
 from cellwall.egress.proxy.http1_exchange import Http1Exchange
 from cellwall.egress.proxy.relay import SocketRelay
-from cellwall.egress.proxy.session import ResolvedDestination, Session
+from cellwall.egress.proxy.session import EgressSession, ResolvedDestination
 from cellwall.egress.proxy.streams import PeerClosed, TlsStream, reset
 
 _HTTP_PORT = 80
@@ -37,7 +37,11 @@ _TLS_RECORD = 0x16
 
 
 async def tunnel(
-    session: Session, connection: ClientConnection, target: ResolvedDestination, *, accept: bytes
+    session: EgressSession,
+    connection: ClientConnection,
+    target: ResolvedDestination,
+    *,
+    accept: bytes,
 ) -> None:
     """`accept` is sent to the client when it may continue."""
     if target.destination.port == _HTTP_PORT:
@@ -51,7 +55,11 @@ async def tunnel(
 
 
 async def _pass_through(
-    session: Session, connection: ClientConnection, target: ResolvedDestination, *, accept: bytes
+    session: EgressSession,
+    connection: ClientConnection,
+    target: ResolvedDestination,
+    *,
+    accept: bytes,
 ) -> None:
     settings = session.settings
     known = session.shared.known.index()
@@ -110,7 +118,7 @@ def _has_matching_sni(connection: ClientConnection, data: bytes, host: str) -> b
 
 
 async def serve_http(
-    session: Session, connection: ClientConnection, target: ResolvedDestination
+    session: EgressSession, connection: ClientConnection, target: ResolvedDestination
 ) -> None:
     """Serve HTTP without TLS to one host."""
     connection.encode_refusal = http_refusal
@@ -118,7 +126,7 @@ async def serve_http(
 
 
 async def serve_intercepted(
-    session: Session, connection: ClientConnection, target: ResolvedDestination
+    session: EgressSession, connection: ClientConnection, target: ResolvedDestination
 ) -> None:
     """Serve HTTP in TLS to one host; without TLS only on a port that a rule names."""
     connection.encode_refusal = no_refusal
@@ -161,7 +169,7 @@ async def serve_intercepted(
 
 
 async def _connect_upstream(
-    session: Session, connection: ClientConnection, target: ResolvedDestination, hello: Hello
+    session: EgressSession, connection: ClientConnection, target: ResolvedDestination, hello: Hello
 ) -> UpstreamConnection | CellwallError | None:
     """Connect to the server first if the client offers HTTP/2, to learn if the server does.
 
@@ -186,7 +194,7 @@ async def _connect_upstream(
 
 
 async def _intercept(
-    session: Session, connection: ClientConnection, context: ssl.SSLContext
+    session: EgressSession, connection: ClientConnection, context: ssl.SSLContext
 ) -> TlsStream:
     stream = TlsStream(connection.transport, context, server_name=None)
     try:

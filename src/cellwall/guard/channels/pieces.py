@@ -26,7 +26,7 @@ class ExtractionLimits:
     max_hits: int = 1_000
 
 
-class Run(NamedTuple):
+class SourceRun(NamedTuple):
     """`length` characters of a piece, from `at` on, were made from `start:end` of the message."""
 
     at: int
@@ -45,7 +45,7 @@ class Piece:
     text: str
     where: str
     is_hidden: bool
-    runs: tuple[Run, ...] = field(default=(), repr=False, compare=False)
+    runs: tuple[SourceRun, ...] = field(default=(), repr=False, compare=False)
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         """Source range of these characters; the whole run if it was encoded."""
@@ -63,7 +63,7 @@ class Piece:
             stop = last.end
         return min(begin, stop), max(begin, stop)
 
-    def _run(self, at: int) -> Run:
+    def _run(self, at: int) -> SourceRun:
         return self.runs[max(0, bisect_right(self.runs, at, key=_AT) - 1)]
 
 
@@ -78,13 +78,13 @@ class Extracted:
 
 
 @dataclass(slots=True)
-class _Group:
+class _PieceGroup:
     parts: list[str] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
+    runs: list[SourceRun] = field(default_factory=list)
     length: int = 0
 
 
-def _continues(last: Run, start: int, end: int, length: int) -> bool:
+def _continues(last: SourceRun, start: int, end: int, length: int) -> bool:
     """Whether a text continues the last run, both verbatim."""
     return last.end == start and end - start == length and last.end - last.start == last.length
 
@@ -99,7 +99,7 @@ class Gathering:
 
     def __init__(self, limits: ExtractionLimits = ExtractionLimits()) -> None:  # noqa: B008  # frozen
         self._limits = limits
-        self._groups: dict[tuple[str, bool], _Group] = {}
+        self._groups: dict[tuple[str, bool], _PieceGroup] = {}
         self._hits: list[Hit] = []
         self._left = limits.max_characters
         self._runs_left = limits.max_runs
@@ -132,7 +132,7 @@ class Gathering:
         if last is not None and not glue and _continues(last, start, end, len(text)):
             group.runs[-1] = last._replace(length=last.length + len(text), end=end)
         else:
-            group.runs.append(Run(group.length, len(text), start, end))
+            group.runs.append(SourceRun(group.length, len(text), start, end))
             self._runs_left -= 1
         group.length += len(text)
         self._left -= len(text)
@@ -172,13 +172,13 @@ class Gathering:
         )
         return Extracted(pieces, tuple(self._hits), self.is_complete)
 
-    def _group(self, where: str, *, is_hidden: bool) -> _Group:
+    def _group(self, where: str, *, is_hidden: bool) -> _PieceGroup:
         key = (where, is_hidden)
         group = self._groups.get(key)
         if group is None:
             if len(self._groups) >= self._limits.max_pieces:
                 key = (_BEYOND, is_hidden)
-            group = self._groups.setdefault(key, _Group())
+            group = self._groups.setdefault(key, _PieceGroup())
         return group
 
 

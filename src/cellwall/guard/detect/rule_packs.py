@@ -45,7 +45,7 @@ _MAX_NESTING = 4
 
 
 @dataclass(frozen=True)
-class Rule:
+class DetectionRule:
     """One pattern, and what it means where it matches."""
 
     id: str
@@ -102,7 +102,7 @@ class Pack:
     """A named set of rules."""
 
     name: str
-    rules: tuple[Rule, ...]
+    rules: tuple[DetectionRule, ...]
 
 
 def load_pack(text: str, *, name: str) -> Pack:
@@ -157,13 +157,13 @@ def _read(document: Mapping[str, object], name: str) -> tuple[Pack, list[RulePro
     if len(tables) > _MAX_RULES:
         mistakes.append(RuleProblem("", f"more than {_MAX_RULES} rules"))
         tables = tables[:0]
-    rules: dict[str, Rule] = {}
+    rules: dict[str, DetectionRule] = {}
     for number, table in enumerate(tables, 1):
         values, wrong = read_rule(table, number, parts)
         mistakes += wrong
         if wrong:
             continue
-        rule = Rule(**values)
+        rule = DetectionRule(**values)
         if rule.id in rules:
             mistakes.append(RuleProblem(rule.id, "two rules have this id"))
         rules[rule.id] = rule
@@ -199,7 +199,7 @@ class RuleIndex:
 
     def __init__(self, packs: Sequence[Pack]) -> None:
         owners: dict[str, str] = {}
-        self._rules: list[Rule] = []
+        self._rules: list[DetectionRule] = []
         self._by_word: dict[bytes, list[int]] = {}
         for pack in packs:
             for rule in pack.rules:
@@ -232,7 +232,7 @@ class RuleIndex:
             yield from without_flood(_spots(rule, sweep), len(sweep.data))
 
 
-def _spots(rule: Rule, sweep: Sweep) -> Iterator[Spot]:
+def _spots(rule: DetectionRule, sweep: Sweep) -> Iterator[Spot]:
     for start, end in sweep.spans(rule.proven, rule.words, rule.near):
         yield Spot(
             category=rule.category,

@@ -27,15 +27,15 @@ from cellwall.parsing.matching import Pattern
 
 
 @dataclass(frozen=True)
-class _Request:
+class _RequestForm:
     """How a language of another script asks for an act."""
 
     words: tuple[bytes, ...]
     pattern: Pattern
 
 
-def _request(words: str, pattern: str) -> _Request:
-    return _Request(tuple(as_word(word) for word in words.split()), Pattern(pattern))
+def _request(words: str, pattern: str) -> _RequestForm:
+    return _RequestForm(tuple(as_word(word) for word in words.split()), Pattern(pattern))
 
 
 _FOREIGN = (

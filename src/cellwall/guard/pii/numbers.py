@@ -32,7 +32,7 @@ _REACH_BYTES = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class IdentityNumber:
     """One kind of identity number, as `forms.toml` defines it."""
 
     kind: str
@@ -63,7 +63,7 @@ def find_named(data: bytes, budget: CheckBudget) -> Iterator[PiiHit]:
 
 
 def _first(
-    identity: Identity, data: bytes, place: KeywordPlace, budget: CheckBudget
+    identity: IdentityNumber, data: bytes, place: KeywordPlace, budget: CheckBudget
 ) -> PiiHit | None:
     window = _near_pattern(identity.near).spans(data, place.end, place.end + _REACH_BYTES)
     for start, end in window:
@@ -72,7 +72,9 @@ def _first(
     return None
 
 
-def _is_one(identity: Identity, data: bytes, start: int, end: int, budget: CheckBudget) -> bool:
+def _is_one(
+    identity: IdentityNumber, data: bytes, start: int, end: int, budget: CheckBudget
+) -> bool:
     if not stands_alone(data, start, end):
         return False
     if not identity.check or budget.is_spent:
@@ -83,10 +85,10 @@ def _is_one(identity: Identity, data: bytes, start: int, end: int, budget: Check
 
 
 @cache
-def identities() -> tuple[Identity, ...]:
+def identities() -> tuple[IdentityNumber, ...]:
     """All kinds in `forms.toml`."""
     return tuple(
-        Identity(
+        IdentityNumber(
             kind=row["kind"],
             check=row.get("check", ""),
             alone=row.get("alone", ""),
@@ -98,7 +100,7 @@ def identities() -> tuple[Identity, ...]:
 
 
 @cache
-def _alone_identities() -> tuple[Identity, ...]:
+def _alone_identities() -> tuple[IdentityNumber, ...]:
     return tuple(each for each in identities() if each.alone)
 
 
@@ -113,8 +115,8 @@ def _near_pattern(form: str) -> Pattern:
 
 
 @cache
-def _by_word() -> dict[str, tuple[Identity, ...]]:
-    found: dict[str, tuple[Identity, ...]] = {}
+def _by_word() -> dict[str, tuple[IdentityNumber, ...]]:
+    found: dict[str, tuple[IdentityNumber, ...]] = {}
     for identity in identities():
         for word in identity.words:
             found[word] = (*found.get(word, ()), identity)
@@ -185,7 +187,7 @@ _TRUNK_DIGITS = range(9, 13)
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _DigitGroup:
     """Digits without a gap."""
 
     start: int
@@ -211,7 +213,7 @@ class Phones:
     def starting_at(
         self,
         data: bytes,
-        groups: Sequence[_Group],
+        groups: Sequence[_DigitGroup],
         at: int,
         budget: CheckBudget,
         *,
@@ -228,7 +230,7 @@ class Phones:
         return None
 
     def _candidates(
-        self, data: bytes, groups: Sequence[_Group], at: int, start: int, *, is_fresh: bool
+        self, data: bytes, groups: Sequence[_DigitGroup], at: int, start: int, *, is_fresh: bool
     ) -> Iterator[tuple[int, Sequence[str]]]:
         """The last group of each candidate, longest first, and its possible regions."""
         first = groups[at]
@@ -283,7 +285,7 @@ def _start_with_prefix(data: bytes, start: int) -> int:
     return start
 
 
-def _ends(groups: Sequence[_Group], at: int, *, least: int) -> list[int]:
+def _ends(groups: Sequence[_DigitGroup], at: int, *, least: int) -> list[int]:
     """Last groups of sequences whose groups have at least `least` digits, longest first."""
     total = 0
     found: list[int] = []
@@ -335,7 +337,7 @@ def find_numbers(data: bytes, budget: CheckBudget, regions: Sequence[str]) -> It
     """Cards and telephone numbers."""
     phones = Phones(regions)
     for start, end in _STRETCH.spans(data):
-        groups = [_Group(*match.span()) for match in _GROUP.finditer(data, start, end)]
+        groups = [_DigitGroup(*match.span()) for match in _GROUP.finditer(data, start, end)]
         at = fresh = 0  # start of the stretch, or the group after the previous hit
         while at < len(groups):
             if budget.is_spent:
@@ -353,7 +355,7 @@ def find_numbers(data: bytes, budget: CheckBudget, regions: Sequence[str]) -> It
             fresh = at
 
 
-def _card(data: bytes, groups: Sequence[_Group], at: int) -> PiiHit | None:
+def _card(data: bytes, groups: Sequence[_DigitGroup], at: int) -> PiiHit | None:
     first = groups[at]
     if first.length != 4:
         return _checked_card(data, first.start, first.end) if first.length > 12 else None

@@ -37,7 +37,7 @@ _MIN_BYTES = 6
 _WORD = re.compile(rb"[A-Za-z0-9_]")
 
 
-class KnownValues:
+class KnownValueSearch:
     """Compiled once for a set of values; shared by all texts and streams."""
 
     def __init__(self, values: Iterable[tuple[str, bytes]], *, marks: Iterable[str] = ()) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from cellwall.core.errors import CellwallError, VaultError
 from cellwall.core.types import Json
-from cellwall.guard.redact.known import KnownValues
+from cellwall.guard.redact.known import KnownValueSearch
 from cellwall.guard.redact.stream import RedactingStream, may_contain_sequences
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget, ScanUnfinished, checkpoint, grant
 from cellwall.parsing.credentials.rule_set import SecretRules, shipped, spans_in
@@ -123,7 +123,7 @@ class Redactor:
         self._read_known = known
         self._lock = threading.Lock()
         self._values: dict[str, bytes] = {}
-        self._known = KnownValues(())
+        self._known = KnownValueSearch(())
 
     def redact(self, data: bytes) -> Redacted:
         """Redact bytes; data without a secret is returned unchanged."""
@@ -138,7 +138,7 @@ class Redactor:
         known = self._current_values()
         # Known values are searched for in all texts at once, not one by one.
         if not known.is_empty and not known.find(_join_texts(value), 0, is_final=True)[0]:
-            known = KnownValues(())
+            known = KnownValueSearch(())
         budget = ScanBudget()
         with budget.running():  # one budget for all texts
             return DataRedactor(lambda text: self._redact_text(text, known)).redact(value)
@@ -147,7 +147,7 @@ class Redactor:
         """A redactor for data that arrives in chunks."""
         return RedactingStream(self._rules, self._current_values)
 
-    def _current_values(self) -> KnownValues:
+    def _current_values(self) -> KnownValueSearch:
         if self._read_known is None:
             return self._known
         try:
@@ -163,10 +163,10 @@ class Redactor:
         with self._lock:
             if values != self._values:
                 self._values = dict(values)
-                self._known = KnownValues(self._values.items(), marks=sorted(self._rules.ids))
+                self._known = KnownValueSearch(self._values.items(), marks=sorted(self._rules.ids))
             return self._known
 
-    def _redact(self, data: bytes, known: KnownValues) -> Redacted:
+    def _redact(self, data: bytes, known: KnownValueSearch) -> Redacted:
         stream = RedactingStream(self._rules, lambda: known)
         cleaned = stream.end(data)
         return Redacted(cleaned, tuple(stream.hits))
@@ -195,7 +195,7 @@ class Redactor:
             done = span.end
         return Redacted(b"".join([*parts, data[done:]]), tuple(hits))
 
-    def _redact_text(self, text: str, known: KnownValues) -> RedactedText:
+    def _redact_text(self, text: str, known: KnownValueSearch) -> RedactedText:
         handler: _Handler = _handler(text)
         data = text.encode("utf-8", handler)
         is_short = known.is_empty and len(data) <= _SHORT_BYTES

@@ -21,7 +21,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from cellwall.guard.redact.known import KnownValues
+from cellwall.guard.redact.known import KnownValueSearch
 from cellwall.guard.redact.window import REMEMBERED_BYTES, OutputPart, Window
 from cellwall.parsing.budget import NOT_SCANNED, ScanBudget, ScanUnfinished, checkpoint, grant
 from cellwall.parsing.credentials.rule_set import SecretRules
@@ -147,7 +147,7 @@ class RedactingStream:
     def __init__(
         self,
         rules: SecretRules,
-        known: Callable[[], KnownValues],
+        known: Callable[[], KnownValueSearch],
         budget: ScanBudget | None = None,
     ) -> None:
         self._rules = rules
@@ -217,7 +217,7 @@ class RedactingStream:
         self._plain, self._as_shown, self._sequences = Window(self._rules), None, EscapeSequences()
         return mark(NOT_SCANNED)
 
-    def _step(self, data: bytes, known: KnownValues, *, is_final: bool) -> bytes:
+    def _step(self, data: bytes, known: KnownValueSearch, *, is_final: bool) -> bytes:
         plain = self._sequences.plain(data, is_final=is_final)
         if not self._sequences.is_empty and self._as_shown is None:
             self._as_shown = Window(self._rules, self._left, self._offsets.written)

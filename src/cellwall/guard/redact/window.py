@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cellwall.guard.redact.known import KnownValues
+from cellwall.guard.redact.known import KnownValueSearch
 from cellwall.parsing.credentials.known_values import PREFIX_BYTES
 from cellwall.parsing.credentials.rule_set import SecretRules, is_within, scan_with_rules
 from cellwall.parsing.credentials.shape_rules import LEAD_BYTES
@@ -95,7 +95,7 @@ class Window:
         """Position in the stream up to which everything has left or is redacted."""
         return self._base + self._done
 
-    def step(self, data: bytes, known: KnownValues, *, is_final: bool) -> list[OutputPart]:
+    def step(self, data: bytes, known: KnownValueSearch, *, is_final: bool) -> list[OutputPart]:
         """Output that can leave now; everything if `is_final`."""
         self._window += data
         found: list[Span] = []
@@ -124,7 +124,7 @@ class Window:
         return out
 
     def _look(
-        self, found: list[Span], around: ScanContext, known: KnownValues, *, is_final: bool
+        self, found: list[Span], around: ScanContext, known: KnownValueSearch, *, is_final: bool
     ) -> int:
         """Adds spans to `found`; returns the first position that must be held back."""
         window, rules = self._window, self._rules

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cellwall.core.outcomes import Outcome
-    from cellwall.runtime.guarding import Guard, Report
-    from cellwall.runtime.wiring import App
+    from cellwall.runtime.app import App
+    from cellwall.runtime.guarding import GuardService, Report
 
 
 _BLOCK_BYTES = 1 << 20
@@ -140,7 +140,7 @@ def redact(file: str, *, configured: ConfigOptions, is_personal: bool) -> int:
     return 0
 
 
-def _guard(configured: ConfigOptions) -> Guard:
+def _guard(configured: ConfigOptions) -> GuardService:
 
     from cellwall.runtime.guarding import guard_for
 

@@ -16,7 +16,7 @@ from cellwall.interfaces.cli.approval_prompt import TerminalApprover
 from cellwall.interfaces.cli.output import json_line
 from cellwall.interfaces.cli.run_output import RunRenderer
 from cellwall.interfaces.outcome_text import exit_code, kept_changes, notes_of
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 
 _DRAIN_S = 1.0
 

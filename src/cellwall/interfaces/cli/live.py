@@ -139,7 +139,7 @@ def execute(
         click.echo(ctx.get_help(), err=True)
         return REFUSED
     from cellwall.interfaces.cli.execute import show
-    from cellwall.interfaces.sdk.hosts import RemoteHost
+    from cellwall.interfaces.sdk.remote_host import RemoteHost
 
     data = read_bounded(0, _MAX_FILE_BYTES) if stdin else None
     if stdin and data is None:

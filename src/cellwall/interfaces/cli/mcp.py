@@ -27,7 +27,7 @@ from cellwall.interfaces.sandbox_options import SandboxOptions, chosen_workspace
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
-    from cellwall.runtime.wiring import App
+    from cellwall.runtime.app import App
 
 _CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode")
 _GATEWAY = click.Option(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         ServerSettings,
         ToolServerAdmin,
     )
-    from cellwall.runtime.wiring import App
+    from cellwall.runtime.app import App
 
 _WAITS = 3
 _EXIT_CODES = """
@@ -256,6 +256,12 @@ def _row(entry: ServerEntry | CellwallError) -> dict[str, Json]:
     default="",
     help="Offer the one tool that --tool names under another name.",
 )
+@click.option(
+    "--together",
+    is_flag=True,
+    help="Consent, with --accept, that this server by itself brings untrusted content, private "
+    "data and egress; ends when its tools change, and with an --accept without it.",
+)
 @click.option("--stored", is_flag=True, help="Do not start the server; show what was last seen.")
 @passphrase_option
 @json_option("Print one JSON object.")
@@ -269,6 +275,7 @@ def review(
     tools: tuple[str, ...],
     despite: bool,
     offered_as: str,
+    together: bool,
     stored: bool,
     passphrase_fd: int | None,
     as_json: bool,
@@ -283,6 +290,8 @@ def review(
         raise BadInput("accept or reject, not both", code="CW-USAGE")
     if (not (accept or reject) and (tools or despite)) or (offered_as and not accept):
         raise BadInput("--tool goes with --accept or --reject", code="CW-USAGE")
+    if together and not accept:
+        raise BadInput("--together goes with --accept", code="CW-USAGE")
     starts = not (stored or reject)
     app = _open_named(configured, name, passphrase_fd, starts=starts)
     try:
@@ -297,8 +306,9 @@ def review(
             done = admin.reject(found, only=tools, who=who)
         else:
             chosen: Any = {"only": tools, "despite_findings": despite, "offered_as": offered_as}
+            chosen["together"] = together
             admin.check_acceptable(found, **chosen)
-            if not _is_confirmed(found, tools, offered_as):
+            if not _is_confirmed(found, tools, offered_as, together=together):
                 say("nothing is accepted")
                 return _WAITS
             done = admin.accept(found, **chosen, who=who)
@@ -311,11 +321,14 @@ def review(
     return 0
 
 
-def _is_confirmed(found: ServerReview, tools: tuple[str, ...], offered_as: str) -> bool:
+def _is_confirmed(
+    found: ServerReview, tools: tuple[str, ...], offered_as: str, *, together: bool
+) -> bool:
     from cellwall.interfaces.cli.terminal_input import confirm
 
     only = f"\nOnly: {', '.join(tools)}\n" if tools else "\n"
     only += f"Offered as: {offered_as}\n" if offered_as else ""
+    only += "You consent to all that it brings by itself, together.\n" if together else ""
     return confirm(review_text(found) + only, what="that agents may use these tools")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cellwall.core.showing import block
 from cellwall.core.types import Json
 from cellwall.interfaces.terminal import one_line
+from cellwall.runtime.server_catalog import labels_together
 
 if TYPE_CHECKING:
     from cellwall.admin.tool_servers import ReviewedTool, ServerReview
@@ -51,11 +52,25 @@ def _lines(review: ServerReview) -> Iterator[str]:
             shown = block(diff, max_rows=_MAX_ROWS, max_characters=_MAX_CHARACTERS)
             yield shown.rstrip("\n")
     yield f"\nDigest of the whole set: {review.seen.sha256}"
+    yield from _labels(review)
     if review.waits:
         yield f"Accept it:  cellwall mcp gateway review {name} --accept"
         yield f"Reject it:  cellwall mcp gateway review {name} --reject"
     else:
         yield "Nothing waits for you."
+
+
+def _labels(review: ServerReview) -> Iterator[str]:
+    """That this server alone completes the three labels, where it does (POL-9)."""
+    together = labels_together(review.entry.settings)
+    if not together:
+        return
+    yield f"\nBy itself this server brings {one_line(together)}."
+    if review.entry.is_named_together:
+        yield "You have consented to that for this set. What a session has from elsewhere asks."
+        return
+    yield "So its first call in each session asks a person. Consent to that for exactly this set:"
+    yield f"  cellwall mcp gateway review {review.entry.name} --accept --together"
 
 
 def review_json(review: ServerReview) -> dict[str, Json]:

@@ -21,7 +21,7 @@ from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded
 
 if TYPE_CHECKING:
     from cellwall.core.types import Action, Principal, RunCode, RunCommand
-    from cellwall.runtime.wiring import App
+    from cellwall.runtime.app import App
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

@@ -127,7 +127,7 @@ def _into_directory(
 def _into_sandbox(
     sandbox: str, operation: InstallPackages, timeout_s: float, *, as_json: bool
 ) -> int:
-    from cellwall.interfaces.sdk.hosts import RemoteHost
+    from cellwall.interfaces.sdk.remote_host import RemoteHost
 
     async def perform(renderer: RunRenderer) -> Outcome:
         host = await RemoteHost.connect(sandbox)

@@ -32,7 +32,7 @@ from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.core.outcomes import Outcome
-    from cellwall.interfaces.standalone_proxy import ClientPlan, Listening
+    from cellwall.interfaces.standalone_proxy import ClientPlan, ListeningProxy
     from cellwall.runtime.proxy_clients import ListenAddress
 
 _MAX_CLIENTS = 64
@@ -154,7 +154,7 @@ def proxy(
 
     server = StandaloneProxy(app, who, plans, policy=named_policy(policy), seen_at=mounted_at)
 
-    def on_ready(listening: Listening) -> None:
+    def on_ready(listening: ListeningProxy) -> None:
         if as_json:
             print_json(_to_json(listening))
         else:
@@ -250,7 +250,7 @@ def _no_client(name: str) -> BadInput:
     )
 
 
-def _to_json(listening: Listening) -> Json:
+def _to_json(listening: ListeningProxy) -> Json:
     ports = listening.tokenless_ports
     return {
         "address": listening.address,
@@ -266,7 +266,7 @@ def _to_json(listening: Listening) -> Json:
     }
 
 
-def _to_text(listening: Listening) -> str:
+def _to_text(listening: ListeningProxy) -> str:
     lines = [f"# The proxy listens on {listening.address}. Ctrl-C ends it, and all tokens with it."]
     for each in listening.clients:
         lines += ["", f"# {each.client}"]

@@ -26,7 +26,7 @@ from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded
 
 if TYPE_CHECKING:
     from cellwall.core.types import RunCode, RunCommand
-    from cellwall.runtime.wiring import App
+    from cellwall.runtime.app import App
 
 _DEFAULT_LANGUAGE = "python"
 _MAX_REMOTE_BYTES = 64 * 1024 * 1024

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from cellwall.admin.skills import Comparison, Review, Skills
+    from cellwall.admin.skills import Comparison, Review, SkillAdmin
 
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
@@ -355,7 +355,7 @@ def _is_confirmed(proposal: Review) -> bool:
     return confirm(summary_of(proposal), what="that you have read it and agents may follow it")
 
 
-def _store(configured: ConfigOptions) -> Skills:
-    from cellwall.admin.skills import Skills
+def _store(configured: ConfigOptions) -> SkillAdmin:
+    from cellwall.admin.skills import SkillAdmin
 
-    return Skills(**configured)
+    return SkillAdmin(**configured)

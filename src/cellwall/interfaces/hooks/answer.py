@@ -41,9 +41,10 @@ from cellwall.interfaces.hooks.protocol import (
 )
 from cellwall.interfaces.sandbox_options import named_policy
 from cellwall.runtime.agent_processes import mark_agent
+from cellwall.runtime.app import App
 from cellwall.runtime.home import start_supervisor
 from cellwall.runtime.policies import registries_in
-from cellwall.runtime.wiring import App, check_walls, check_workspace, open_app, principal
+from cellwall.runtime.wiring import check_walls, check_workspace, open_app, principal
 
 _FLAGS = frozenset({"dangerously_outside", "after"})
 
@@ -125,6 +126,7 @@ async def judge(app: App, agent: Agent, request: ToolRequest, options: HookOptio
             call=request.call,
             is_inside=is_inside,
             host_asks=host_asks,
+            project=request.project or options.project or "",
         )
         action = Action(
             principal=principal("hook"), operation=operation, policy=named_policy(options.policy)

@@ -60,7 +60,7 @@ from cellwall.interfaces.http.sandbox_usages import SandboxUsages
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes, default_policy
 from cellwall.interfaces.http.service import Service, ServiceSettings
 from cellwall.interfaces.http.spools import Spools
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 
 __all__ = ["API", "Service", "ServiceSettings", "make_application"]
 

@@ -15,7 +15,7 @@ from cellwall.admin.host_check import HostReport, examine_running
 from cellwall.core.errors import Busy
 from cellwall.core.types import Principal
 from cellwall.interfaces.http.sandboxes import default_policy
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 
 _COUNTS_S = 30.0
 _WITHIN_S = 180.0

@@ -21,8 +21,9 @@ from cellwall.core.account_ports import AccountsPort
 from cellwall.core.errors import CellwallError
 from cellwall.core.types import Permission, Principal
 from cellwall.interfaces.http.sandboxes import INTERFACE, OwnedSandboxes
+from cellwall.runtime.app import App
 from cellwall.runtime.session_data import readable_keys
-from cellwall.runtime.wiring import App, principal, sweep_state
+from cellwall.runtime.wiring import principal, sweep_state
 
 _LOOK_EVERY_S = 1.0
 _log = logging.getLogger("cellwall.serve")

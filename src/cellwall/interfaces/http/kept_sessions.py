@@ -20,7 +20,7 @@ from cellwall.core.messages import SessionStore
 from cellwall.core.types import Principal
 from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 
 
 class KeptSessions:

@@ -13,7 +13,7 @@ from cellwall.interfaces.http.service import ServiceSettings
 from cellwall.interfaces.mcp.http_endpoint import McpEndpoint
 from cellwall.interfaces.mcp.http_records import StoredSandboxes
 from cellwall.interfaces.mcp.protected_resource import WELL_KNOWN, ProtectedResource
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -17,9 +17,10 @@ import anyio
 
 from cellwall.core.account_ports import UsersPort
 from cellwall.core.outcomes import Event, EventKind
-from cellwall.core.ports import LiveUsage
+from cellwall.core.sandbox_ports import LiveUsage
 from cellwall.core.types import Json
-from cellwall.runtime.wiring import App, principal
+from cellwall.runtime.app import App
+from cellwall.runtime.wiring import principal
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

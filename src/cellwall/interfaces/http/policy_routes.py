@@ -75,7 +75,7 @@ async def check_calls(
             given: Any = plain({"tool": each.tool, "input": each.input})
             decision = without_path(policy.check(read_call(given, cwd=_CWD)).to_json())
             shown = {name: _shown(service, str(value)) for name, value in decision.items()}
-            decisions.append(DecisionBody(**shown))
+            decisions.append(DecisionBody.model_validate(shown))
         return Decisions(decisions=decisions)
 
     return await anyio.to_thread.run_sync(judge, limiter=service.readers)
@@ -84,7 +84,12 @@ async def check_calls(
 def service_policy(service: Service) -> Policy:
     """The rules that apply to sessions of the service."""
     named = service.app.settings.policy.files or tuple(filter(None, [default_policy(service.app)]))
-    return effective_policy(named=named, cwd="/", environ=os.environ)
+    return effective_policy(
+        named=named,
+        cwd="/",
+        environ=os.environ,
+        protects_build_files=service.app.settings.workspace.protects_build_files,
+    )
 
 
 def rule_place(service: Service) -> PolicyPlace | None:

@@ -13,7 +13,7 @@ from cellwall.core.outcomes import Status
 from cellwall.core.types import Action, Principal, RunCommand
 from cellwall.interfaces.http.bodies.lookups import Readiness
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes, default_policy
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 
 _KEPT_S = 60.0
 _WITHIN_S = 30.0

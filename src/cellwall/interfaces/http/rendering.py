@@ -12,7 +12,7 @@ import cellwall
 from cellwall.core.outcomes import Outcome
 from cellwall.core.text import plain
 from cellwall.core.types import Json
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 
 _INTERNAL = frozenset({"workspace_id", "sandbox_path"})
 """How the host made the cell is of no concern to a client."""

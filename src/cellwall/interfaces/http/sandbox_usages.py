@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cellwall.admin.usage_history import UsageHistories, UsageHistory
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 
 
 class SandboxUsages:

@@ -27,10 +27,11 @@ from cellwall.core.types import Json, OutputSink, Permission, Principal, SetDoma
 from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.runs import Runs
 from cellwall.interfaces.sandbox_options import with_limits
-from cellwall.interfaces.sdk.hosts import LocalHost, SandboxSpec
+from cellwall.interfaces.sdk.hosts import SandboxSpec
+from cellwall.interfaces.sdk.local_host import LocalHost
 from cellwall.interfaces.supervisor.codec import Operation
+from cellwall.runtime.app import App
 from cellwall.runtime.policy_places import is_there, user_policy
-from cellwall.runtime.wiring import App
 
 MAX_KEEP_ALIVE_S = 7 * 86_400.0
 INTERFACE = "http"

@@ -39,7 +39,7 @@ from cellwall.interfaces.http.service_manager import ServiceManager
 from cellwall.interfaces.http.terminal import MAX_FRAME_BYTES
 from cellwall.interfaces.standalone_proxy import first_error
 from cellwall.interfaces.supervisor.server import Supervisor
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 
 _log = logging.getLogger("cellwall.serve")
 _ENDING_S = 30.0

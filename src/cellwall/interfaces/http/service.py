@@ -25,9 +25,9 @@ from cellwall.interfaces.http.sandbox_usages import SandboxUsages
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.spools import Spools
 from cellwall.interfaces.http.waiting import WaitingRequests
+from cellwall.runtime.app import App
 from cellwall.runtime.approval_board import ApprovalBoard
 from cellwall.runtime.approvals import ApprovalBroker
-from cellwall.runtime.wiring import App
 
 _MIB = 1024 * 1024
 

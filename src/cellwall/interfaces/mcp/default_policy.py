@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cellwall.runtime.policy_places import PROJECT_FILES, is_there, project_files, user_policy
 
 if TYPE_CHECKING:
-    from cellwall.runtime.wiring import App
+    from cellwall.runtime.app import App
 
 
 def default_policy(
@@ -27,6 +27,6 @@ def default_policy(
     has_project_rules = any(path.endswith(own_file) for path in projects)
     if app.settings.policy.files or is_there(user_policy(environ)) or has_project_rules:
         return ()
-    name = "outside.toml" if has_domains or app.runtime.domains else "inside.toml"
+    name = "outside.toml" if has_domains or app.runtime.reach.domains else "inside.toml"
     path = str(resources.files("cellwall.interfaces.mcp").joinpath("default_policies", name))
     return (os.path.abspath(path),)

@@ -18,10 +18,10 @@ from cellwall.core.showing import block, fit
 from cellwall.core.tool_servers import CallServerTool, check_server_name
 from cellwall.core.types import Action, Json, Permission, Principal, new_id
 from cellwall.interfaces.mcp.results import result_of
-from cellwall.interfaces.mcp.tools import OUTPUT_SCHEMA
+from cellwall.interfaces.mcp.tools import SHORT_OUTPUT_SCHEMA
+from cellwall.runtime.app import App
 from cellwall.runtime.offered_tools import OfferedTool
 from cellwall.runtime.tool_servers import ToolServers
-from cellwall.runtime.wiring import App
 
 if TYPE_CHECKING:
     from cellwall.core.ports import ApproverPort
@@ -127,7 +127,7 @@ def _shown(offered: OfferedTool) -> Tool:
         title=str(fields["title"]) if "title" in fields else None,
         description=str(fields.get("description", "")),
         input_schema=dict(schema) if isinstance(schema, Mapping) else {"type": "object"},
-        output_schema=dict(OUTPUT_SCHEMA),
+        output_schema=dict(SHORT_OUTPUT_SCHEMA),
     )
 
 

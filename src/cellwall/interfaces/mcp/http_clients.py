@@ -26,9 +26,9 @@ from cellwall.interfaces.mcp.sign_in_servers import Owner, SignInServers
 
 if TYPE_CHECKING:
     from cellwall.accounts.identity import Identity
+    from cellwall.runtime.app import App
     from cellwall.runtime.live_server import LiveServer
     from cellwall.runtime.tool_servers import ToolServers
-    from cellwall.runtime.wiring import App
 
 _LOOK_EVERY_S = 0.5
 """So long a request that is being answered can outlast its credential."""

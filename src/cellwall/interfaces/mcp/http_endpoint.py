@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from cellwall.accounts.identity import Identity
+    from cellwall.runtime.app import App
     from cellwall.runtime.live_server import LiveServer
     from cellwall.runtime.tool_servers import ToolServers
-    from cellwall.runtime.wiring import App
 
 _BODY_WITHIN_S = 60.0
 _LAST_EVENT = LAST_EVENT_ID_HEADER.encode("ascii")

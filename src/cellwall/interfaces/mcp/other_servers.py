@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcp_types import Tool
 
     from cellwall.core.types import Principal
-    from cellwall.runtime.wiring import App
+    from cellwall.runtime.app import App
 
 
 class ServerLender(Protocol):

@@ -23,7 +23,7 @@ from cellwall.interfaces.mcp.stdio import stdio
 
 if TYPE_CHECKING:
     from cellwall.core.types import Action
-    from cellwall.runtime.wiring import App
+    from cellwall.runtime.app import App
 
 
 async def serve(app: App, pattern: Action, *, with_gateway: bool = False) -> Signals | None:

@@ -30,8 +30,8 @@ from cellwall.core.types import (
     new_id,
 )
 from cellwall.interfaces.mcp.tools import Operation
-from cellwall.interfaces.sdk.hosts import LiveActions
-from cellwall.runtime.wiring import App
+from cellwall.interfaces.sdk.live_actions import LiveActions
+from cellwall.runtime.app import App
 
 MAX_SANDBOXES = 8
 _MIN_S = 0.01
@@ -203,7 +203,7 @@ class ClientSandboxes:
         domains = pattern.allow_domains
         if isinstance(operation, FetchUrl):
             # Without domains the page's own host would count as allowed.
-            domains = domains or self._app.runtime.domains
+            domains = domains or self._app.runtime.reach.domains
         return replace(
             pattern,
             id=new_id("act"),

@@ -22,8 +22,8 @@ from cellwall.runtime.tool_servers import ToolServers
 
 if TYPE_CHECKING:
     from cellwall.core.types import Principal
+    from cellwall.runtime.app import App
     from cellwall.runtime.live_server import LiveServer
-    from cellwall.runtime.wiring import App
 
 _log = logging.getLogger("cellwall.mcp")
 

@@ -34,7 +34,7 @@ async def stdio(max_line_bytes: int) -> AsyncIterator[tuple[MessageReader, Messa
     The incoming stream ends at the end of input, or when the client closes the output.
     """
     source, sink = _claim_descriptors()
-    client = _Client(source, max_line_bytes)
+    client = _ClientLines(source, max_line_bytes)
     outgoing = MessageWriter(partial(_write_now, sink), partial(_write, sink), client.leave)
     try:
         async with anyio.create_task_group() as tasks:
@@ -64,7 +64,7 @@ def _restore_descriptors(source: int, sink: int) -> None:
         os.close(descriptor)
 
 
-class _Client:
+class _ClientLines:
     """The lines of the client."""
 
     def __init__(self, source: int, max_line_bytes: int) -> None:

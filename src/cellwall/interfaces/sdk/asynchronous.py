@@ -35,8 +35,10 @@ from cellwall.interfaces.sandbox_options import (
 )
 from cellwall.interfaces.sdk.commands import AsyncCommands, Execution, TextSink, argv_of, text_sink
 from cellwall.interfaces.sdk.files import AsyncFiles
-from cellwall.interfaces.sdk.hosts import Host, LocalHost, RemoteHost, SandboxSpec
+from cellwall.interfaces.sdk.hosts import Host, SandboxSpec
+from cellwall.interfaces.sdk.local_host import LocalHost
 from cellwall.interfaces.sdk.packages import AsyncPackages
+from cellwall.interfaces.sdk.remote_host import RemoteHost
 from cellwall.interfaces.sdk.skills import AsyncSkills
 from cellwall.interfaces.sdk.tools import HostFunction, ToolBroker
 from cellwall.runtime import wiring

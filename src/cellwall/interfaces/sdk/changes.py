@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cellwall.admin import apply_changes
 from cellwall.runtime import wiring
+from cellwall.runtime.app import App
 
 if TYPE_CHECKING:
     from cellwall.admin.apply_changes import ApplyReport, Change
@@ -63,7 +64,7 @@ class Changes:
         """Remove the changes; the directory stays as it is. A live sandbox is refused."""
         apply_changes.discard(self._app(), self.id, principal=wiring.principal("sdk"))
 
-    def _app(self) -> wiring.App:
+    def _app(self) -> App:
         return wiring.shared_app(self.config, self.profile)
 
 

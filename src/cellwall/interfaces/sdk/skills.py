@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from cellwall.admin.skills import MAX_BYTES, MAX_FILES
-from cellwall.admin.skills import Skills as Store
+from cellwall.admin.skills import SkillAdmin as Store
 from cellwall.core.errors import CellwallError, SkillRefused
 from cellwall.core.limits import MIB
 from cellwall.interfaces.sdk.files import AsyncFiles
@@ -41,7 +41,7 @@ class AsyncSkills:
 
         No sandbox sees it until a person has signed it with `cellwall skills approve`.
         """
-        archive = _Bounded()
+        archive = _BoundedArchive()
         await AsyncFiles(self._host).download(path, to=archive)
         files, executables = _unpack(archive.getvalue())
 
@@ -54,7 +54,7 @@ class AsyncSkills:
         return await anyio.to_thread.run_sync(propose)
 
 
-class _Bounded(io.BytesIO):
+class _BoundedArchive(io.BytesIO):
     """An archive in memory, bounded by the size limit of a skill."""
 
     def write(self, data: bytes, /) -> int:  # type: ignore[override]  # only bytes come

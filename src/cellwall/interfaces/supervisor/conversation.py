@@ -22,7 +22,7 @@ from cellwall.interfaces.sandbox_options import SandboxOptions
 from cellwall.interfaces.supervisor.codec import UNKNOWN_REQUEST, decode_operation
 from cellwall.interfaces.supervisor.runtime_cache import RuntimeCache
 from cellwall.runtime.agent_processes import mark_agent
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 
 _MAX_FRAME_BYTES = 128 * 1024 * 1024
 _DISCONNECTED = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)

@@ -12,11 +12,12 @@ from typing import Any, Literal
 from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, OutputSink
-from cellwall.interfaces.sdk.hosts import LocalHost, SandboxSpec
+from cellwall.interfaces.sdk.hosts import SandboxSpec
+from cellwall.interfaces.sdk.local_host import LocalHost
 from cellwall.interfaces.supervisor.codec import UNKNOWN_REQUEST, decode_operation, encode_outcome
 from cellwall.interfaces.supervisor.conversation import Conversation, perform_while_connected
 from cellwall.interfaces.supervisor.runtime_cache import RuntimeCache
-from cellwall.runtime.wiring import App
+from cellwall.runtime.app import App
 
 _log = logging.getLogger("cellwall.supervisor")
 _LOG_BYTES = 256 * 1024

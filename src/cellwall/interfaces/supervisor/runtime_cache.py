@@ -12,7 +12,8 @@ from typing import Any
 import anyio
 
 from cellwall.core.telemetry import Lifetime
-from cellwall.runtime.wiring import App, open_app, settings_files
+from cellwall.runtime.app import App
+from cellwall.runtime.wiring import open_app, settings_files
 
 _MAX_RUNTIMES = 8
 Key = tuple[object, ...]

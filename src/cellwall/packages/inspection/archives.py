@@ -58,7 +58,7 @@ class Member:
     read: Callable[[int], bytes]
 
 
-class _Budget:
+class _UnpackBudget:
     """Counts members and real unpacked bytes; sizes in headers are claims of the archive."""
 
     def __init__(self, packed_bytes: int) -> None:
@@ -111,7 +111,7 @@ def check_name(name: str) -> str:
 
 def read_archive(stream: IO[bytes], filename: str, packed_bytes: int) -> Iterator[Member]:
     """The regular files of an archive, in its order. Reads each file to its end exactly once."""
-    budget = _Budget(packed_bytes)
+    budget = _UnpackBudget(packed_bytes)
     try:
         if filename.endswith((".whl", ".zip", ".egg")):
             check_zip(stream, packed_bytes)
@@ -146,7 +146,7 @@ def strip_root(members: Iterable[Member]) -> Iterator[tuple[str, Member]]:
         yield path, member
 
 
-def _read_zip(stream: IO[bytes], budget: _Budget) -> Iterator[Member]:
+def _read_zip(stream: IO[bytes], budget: _UnpackBudget) -> Iterator[Member]:
     with zipfile.ZipFile(stream) as archive:
         for info in archive.infolist():
             mode = info.external_attr >> 16
@@ -173,7 +173,7 @@ def _read_zip(stream: IO[bytes], budget: _Budget) -> Iterator[Member]:
                 )
 
 
-def _read_tar(stream: IO[bytes], budget: _Budget) -> Iterator[Member]:
+def _read_tar(stream: IO[bytes], budget: _UnpackBudget) -> Iterator[Member]:
     for each in read_tar(stream, budget.add_bytes):
         if each.kind is TarKind.FOLDER:
             check_name(each.name.rstrip("/") or ".")
@@ -193,7 +193,7 @@ def _open_member(
     name: str,
     size: int,
     opened: _Readable,
-    budget: _Budget,
+    budget: _UnpackBudget,
     *,
     is_executable: bool,
     hashing: hashlib._Hash | None = None,

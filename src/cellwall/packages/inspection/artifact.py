@@ -7,7 +7,7 @@ import re
 from typing import IO
 
 from cellwall.core.verdict import Verdict
-from cellwall.packages.evidence import PackageVerdict, Reason, Step
+from cellwall.packages.evidence import EvidenceStep, PackageVerdict, Reason
 from cellwall.packages.inspection.archives import UnsafeArchive, read_archive
 from cellwall.packages.inspection.findings import ArtifactFinding
 from cellwall.packages.inspection.sources import inspect_source
@@ -51,7 +51,7 @@ def inspect_artifact(
     is_widely_used = rank is not None and rank <= WIDELY_USED_RANK
     reasons = tuple(
         Reason(
-            Step.ARTIFACT,
+            EvidenceStep.ARTIFACT,
             each.weigh(is_widely_used=is_widely_used),
             each.code,
             _bounded(each.text),

@@ -53,7 +53,7 @@ class Behaviour(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class ObservedBehaviour:
     """A behaviour, the line that shows it, and when it happens."""
 
     behaviour: Behaviour
@@ -120,7 +120,7 @@ _RULES = (
 )  # fmt: skip
 
 
-def judge_code(path: str, observations: Iterable[Observation]) -> Iterator[ArtifactFinding]:
+def judge_code(path: str, observations: Iterable[ObservedBehaviour]) -> Iterator[ArtifactFinding]:
     """The findings on one file: for each code the strictest rule."""
     seen = list(observations)
     reported: set[str] = set()
@@ -137,7 +137,7 @@ def judge_code(path: str, observations: Iterable[Observation]) -> Iterator[Artif
             )
 
 
-def _match(rule: _Rule, seen: list[Observation]) -> list[Observation]:
+def _match(rule: _Rule, seen: list[ObservedBehaviour]) -> list[ObservedBehaviour]:
     """One observation for each need, the earliest in the file; empty where one is missing."""
     shown = []
     for need in rule.needs:
@@ -155,6 +155,6 @@ _MOMENTS = {
 }
 
 
-def _describe(path: str, shown: list[Observation]) -> str:
+def _describe(path: str, shown: list[ObservedBehaviour]) -> str:
     parts = " and ".join(f"{each.behaviour.value} (line {each.line})" for each in shown)
     return f"{path} {parts}{_MOMENTS[min(each.when for each in shown)]}"

@@ -73,7 +73,7 @@ def _language_of(path: str) -> Language | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _ScreenedSource:
     path: str
     data: bytes
     language: Language
@@ -90,7 +90,7 @@ class CodeScreening:
 
     def __init__(self, *, runs_javascript: bool = False) -> None:
         self._runs_javascript = runs_javascript
-        self._sources: list[_Source] = []
+        self._sources: list[_ScreenedSource] = []
         self._called: set[str] = set()
         self._kept_bytes = 0
         self._budget = ScanBudget(base_s=_BASE_S, per_byte_s=_PER_BYTE_S, max_s=_MAX_S)
@@ -149,7 +149,7 @@ class CodeScreening:
         if self._kept_bytes > MAX_KEPT_BYTES:
             self._is_unfinished = True
         else:
-            self._sources.append(_Source(path, data, language, depth, is_start_up, is_cut))
+            self._sources.append(_ScreenedSource(path, data, language, depth, is_start_up, is_cut))
 
     def _find_credentials(self, path: str, data: bytes) -> None:
         if spans := spans_in(on_wire(), data):
@@ -172,7 +172,9 @@ class CodeScreening:
         self._findings.sort(key=lambda each: each.verdict, reverse=True)
         return self._findings[:_MAX_FINDINGS]
 
-    def _screen(self, source: _Source, installing: frozenset[str]) -> Iterator[ArtifactFinding]:
+    def _screen(
+        self, source: _ScreenedSource, installing: frozenset[str]
+    ) -> Iterator[ArtifactFinding]:
         path, data = source.path, source.data
         is_install = source.is_start_up or path in installing
         if source.language is Language.PYTHON:

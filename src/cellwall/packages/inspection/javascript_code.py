@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from cellwall.packages.inspection.behaviours import Behaviour, Observation, When
+from cellwall.packages.inspection.behaviours import Behaviour, ObservedBehaviour, When
 from cellwall.packages.inspection.signs import (
     hidden_in,
     is_start_file,
@@ -44,13 +44,13 @@ def _pattern(behaviour: Behaviour) -> re.Pattern[str]:
     return re.compile(expand(_TABLES["rules"][behaviour.name]))
 
 
-def observe_javascript(data: bytes, *, is_install: bool = False) -> list[Observation]:
+def observe_javascript(data: bytes, *, is_install: bool = False) -> list[ObservedBehaviour]:
     """The behaviours of a source."""
     moment = When.INSTALL if is_install else When.IMPORT
     found = list(_observe_bytes(data))
     if len(data) <= MAX_SOURCE_BYTES and (found or is_install or has_words(data)):
         found += _observe_tokens(data.decode("utf-8-sig", "replace"))
-    return [Observation(behaviour, line, moment) for behaviour, line in dict.fromkeys(found)]
+    return [ObservedBehaviour(behaviour, line, moment) for behaviour, line in dict.fromkeys(found)]
 
 
 def has_words(data: bytes) -> bool:
@@ -83,7 +83,7 @@ def _observe_tokens(code: str) -> Iterator[tuple[Behaviour, int]]:
     tokenizer = Tokenizer(code)
     tokenizer.run()
     form = CanonicalForm(code, tokenizer.tokens)
-    lines = _Lines(code)
+    lines = _LineNumbers(code)
     for start, _ in form.hidden_names:
         yield Behaviour.BUILT_NAME, lines.at(start)
     seen = set()
@@ -107,7 +107,7 @@ def _observe_tokens(code: str) -> Iterator[tuple[Behaviour, int]]:
             yield behaviour, lines.at(start)
 
 
-class _Lines:
+class _LineNumbers:
     """Line numbers of places, which mostly come in order."""
 
     def __init__(self, code: str) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 
-from cellwall.packages.inspection.behaviours import Behaviour, Observation, When
+from cellwall.packages.inspection.behaviours import Behaviour, ObservedBehaviour, When
 from cellwall.packages.inspection.python_reach import reached_nodes
 from cellwall.packages.inspection.signs import (
     hidden_in,
@@ -141,16 +141,16 @@ def called_names(data: bytes) -> set[str]:
 
 def observe_python(
     data: bytes, depth: Depth, *, is_install: bool = False, called: Iterable[str] = ()
-) -> list[Observation]:
+) -> list[ObservedBehaviour]:
     """The behaviours of a source.
 
     A source that cannot be parsed is reported as such: another Python may run it, or a program that
     reads it as a text.
     """
     moment = When.INSTALL if is_install else When.IMPORT
-    found = [Observation(behaviour, line, moment) for behaviour, line in hidden_in(data)]
+    found = [ObservedBehaviour(behaviour, line, moment) for behaviour, line in hidden_in(data)]
     if is_encoded(data):
-        found.append(Observation(Behaviour.HIDE_BY_ENCODING, 1, moment))
+        found.append(ObservedBehaviour(Behaviour.HIDE_BY_ENCODING, 1, moment))
     if len(data) > MAX_SOURCE_BYTES or depth is Depth.NOTHING:
         return found
     try:
@@ -162,7 +162,7 @@ def observe_python(
             found += _Observer(nodes, moment, reached).run()
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError, LookupError) as e:
         line = getattr(e, "lineno", None)
-        found.append(Observation(Behaviour.UNREADABLE, line or 1, moment))
+        found.append(ObservedBehaviour(Behaviour.UNREADABLE, line or 1, moment))
     return list(dict.fromkeys(found))
 
 
@@ -200,14 +200,14 @@ class _Observer:
         self._nodes = nodes
         self._moment = moment
         self._reached = reached
-        self._found: list[Observation] = []
+        self._found: list[ObservedBehaviour] = []
         self._names = PythonNames(
             self._nodes, held_modules=HELD_MODULES, starred=_STARRED, is_decoding=True
         )
         self._marks = Marks(self._nodes, self._names)
         self._connected: list[tuple[ast.AST, Behaviour]] = []
 
-    def run(self) -> list[Observation]:
+    def run(self) -> list[ObservedBehaviour]:
         docstrings = {id(each.value) for each in self._nodes if isinstance(each, ast.Expr)}
         read_whole = self._environment_uses()
         for node in checked(self._nodes):
@@ -229,7 +229,7 @@ class _Observer:
 
     def _add(self, behaviour: Behaviour, node: ast.AST) -> None:
         when = self._moment if node in self._reached else When.CALLED
-        self._found.append(Observation(behaviour, getattr(node, "lineno", 1), when))
+        self._found.append(ObservedBehaviour(behaviour, getattr(node, "lineno", 1), when))
 
     def _environment_uses(self) -> set[int]:
         """`os.environ` as a whole, not one variable of it."""

@@ -41,11 +41,11 @@ def reached_nodes(
 
     `called`: functions that other files call.
     """
-    reach = _Reach(tree, is_install=is_install)
+    reach = _ImportReach(tree, is_install=is_install)
     return reach.run(called), reach.imports
 
 
-class _Reach:
+class _ImportReach:
     def __init__(self, tree: ast.Module, *, is_install: bool) -> None:
         self._tree = tree
         self._is_install = is_install

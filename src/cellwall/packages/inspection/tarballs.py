@@ -12,7 +12,7 @@ from typing import Any
 
 from cellwall.core.verdict import Verdict
 from cellwall.packages.inspection.archives import Member, strip_root
-from cellwall.packages.inspection.behaviours import Behaviour, Observation, When, judge_code
+from cellwall.packages.inspection.behaviours import Behaviour, ObservedBehaviour, When, judge_code
 from cellwall.packages.inspection.code_screening import (
     JAVASCRIPT,
     CodeScreening,
@@ -183,13 +183,13 @@ def _read_manifest(
     return _Manifest(tuple(findings), screened, entries)
 
 
-def observe_command(command: str) -> Iterator[Observation]:
+def observe_command(command: str) -> Iterator[ObservedBehaviour]:
     """What a command of the shell does when the package is installed."""
     signs = [*signs_of_text(command), *signs_of_command(command)]
-    yield from (Observation(each, 1, When.INSTALL) for each in signs)
+    yield from (ObservedBehaviour(each, 1, When.INSTALL) for each in signs)
     if _SENDING.search(command[:4096]):
         for each in (Behaviour.READ_HOST, Behaviour.SEND):
-            yield Observation(each, 1, When.INSTALL)
+            yield ObservedBehaviour(each, 1, When.INSTALL)
     words = words_of(command)
     for flag, code in pairwise(words):
         if flag in {"-e", "--eval", "-p", "--print"}:

@@ -34,7 +34,7 @@ class AmbiguousZip(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _ZipEntry:
     name: bytes
     flags: int
     method: int
@@ -125,7 +125,7 @@ def _find_directory64(
     return start, record_at, count
 
 
-def _read_directory(data: bytes) -> list[_Entry]:
+def _read_directory(data: bytes) -> list[_ZipEntry]:
     entries, at = [], 0
     while at < len(data):
         fields = _CENTRAL.unpack_from(data, at)
@@ -136,7 +136,7 @@ def _read_directory(data: bytes) -> list[_Entry]:
         extra_at = name_at + name_bytes
         name, extra = data[name_at:extra_at], data[extra_at : extra_at + extra_bytes]
         packed, _, offset = _large_sizes(extra, fields[8], fields[9], fields[16])
-        entries.append(_Entry(name, fields[3], fields[4], fields[7], packed, offset))
+        entries.append(_ZipEntry(name, fields[3], fields[4], fields[7], packed, offset))
         at = extra_at + extra_bytes + comment_bytes
     if at != len(data):
         raise AmbiguousZip("the central directory is cut")
@@ -165,7 +165,7 @@ def _large_sizes(extra: bytes, packed: int, unpacked: int, offset: int) -> tuple
     return values[1], values[0], values[2]
 
 
-def _check_local(stream: IO[bytes], entry: _Entry, end: int) -> None:
+def _check_local(stream: IO[bytes], entry: _ZipEntry, end: int) -> None:
     """The header before the data says the same as the directory, and the data fills its place."""
     stream.seek(entry.offset)
     fields = _LOCAL.unpack(stream.read(_LOCAL.size))

@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(slots=True)
-class _Entry:
+class _RequirementLine:
     """One requirement or option, with the names of the `# via` comment below."""
 
     content: str
@@ -84,9 +84,9 @@ def _linked(packages: list[tuple[LockedPackage, list[str]]]) -> Lock:
     return Lock("requirements.txt", bounded(linked), bool(edges))
 
 
-def _entries(content: str) -> Iterator[_Entry]:
+def _entries(content: str) -> Iterator[_RequirementLine]:
     """The logical lines: continued by a backslash, without comments and empty lines."""
-    current: _Entry | None = None
+    current: _RequirementLine | None = None
     joined = ""
     is_via = False
     for line in content.splitlines():
@@ -103,11 +103,11 @@ def _entries(content: str) -> Iterator[_Entry]:
             joined = joined[:-1]
             continue
         if joined.strip():
-            current = _Entry(_checked(joined.strip()))
+            current = _RequirementLine(_checked(joined.strip()))
             yield current
         joined = ""
     if joined.strip():
-        yield _Entry(_checked(joined.strip()))
+        yield _RequirementLine(_checked(joined.strip()))
 
 
 def _checked(content: str) -> str:
@@ -122,7 +122,7 @@ def _checked(content: str) -> str:
     return content
 
 
-def _other_index(entry: _Entry) -> str:
+def _other_index(entry: _RequirementLine) -> str:
     found = _INDEX.match(entry.content)
     return origin_of(text(found[1], "the URL of an index"), PUBLIC_HOSTS) if found else ""
 

@@ -35,7 +35,7 @@ _TRIM_BYTES = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class RegistryDocument:
     """What the registry answered: the start of a body is not an answer, so it is whole."""
 
     status: int
@@ -46,7 +46,7 @@ class Document:
 class Upstream(Protocol):
     """The way to a registry, outside of every cell."""
 
-    async def get(self, url: str, *, accept: str, max_bytes: int) -> Document: ...
+    async def get(self, url: str, *, accept: str, max_bytes: int) -> RegistryDocument: ...
 
     def download(self, url: str) -> AsyncGenerator[bytes]:
         """The body of a file; raises `CellwallError` for an answer other than 200."""
@@ -102,7 +102,7 @@ class CountedUpstream:
         self._upstream = upstream
         self._bounds = bounds
 
-    async def get(self, url: str, *, accept: str, max_bytes: int) -> Document:
+    async def get(self, url: str, *, accept: str, max_bytes: int) -> RegistryDocument:
         self._bounds.count_bytes(0)
         document = await self._upstream.get(url, accept=accept, max_bytes=max_bytes)
         self._bounds.count_bytes(len(document.body))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from cellwall.core.network import Scheme
 from cellwall.core.verdict import Verdict
-from cellwall.packages.evidence import PackageVerdict, Step
+from cellwall.packages.evidence import EvidenceStep, PackageVerdict
 from cellwall.packages.registry.downloads import Artifact
 from cellwall.packages.verdict import NOT_BUILT
 
@@ -45,7 +45,8 @@ def denies_all(project: PackageVerdict) -> bool:
     A rule about versions decides on versions: their own verdicts count.
     """
     return any(
-        each.verdict is Verdict.DENY and each.step is not Step.RULE for each in project.reasons
+        each.verdict is Verdict.DENY and each.step is not EvidenceStep.RULE
+        for each in project.reasons
     )
 
 

@@ -12,7 +12,7 @@ from cellwall.core.verdict import Verdict
 from cellwall.packages.evidence import PackageVerdict
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem, canonical_name
-from cellwall.packages.registry.downloads import Artifact, Document, Upstream
+from cellwall.packages.registry.downloads import Artifact, RegistryDocument, Upstream
 from cellwall.packages.registry.judged_index import JudgedIndex
 from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.npm import (
@@ -61,12 +61,14 @@ class NpmRegistry:
         documents = await self._fetch(name, upstream)
         return await run_bounded(Task.READ, self._read, name, documents, judge)
 
-    async def _fetch(self, name: str, upstream: Upstream) -> tuple[Document, ...]:
+    async def _fetch(self, name: str, upstream: Upstream) -> tuple[RegistryDocument, ...]:
         # The full document: the abbreviated one has neither times nor scripts.
         url = f"{self._base}/{quote(name, safe='@')}"
         return (await upstream.get(url, accept=FULL_TYPE, max_bytes=MAX_INDEX_BYTES),)
 
-    def _read(self, name: str, documents: Sequence[Document], judge: PackageJudge) -> JudgedIndex:
+    def _read(
+        self, name: str, documents: Sequence[RegistryDocument], judge: PackageJudge
+    ) -> JudgedIndex:
         (document,) = documents
         canonical = canonical_name(self.ecosystem, name)
         if document.status == 404:

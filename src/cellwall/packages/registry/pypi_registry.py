@@ -13,7 +13,12 @@ from cellwall.packages.evidence import PackageRules, PackageVerdict
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem, canonical_name
 from cellwall.packages.registry.built_wheels import BuiltWheels
-from cellwall.packages.registry.downloads import METADATA_SUFFIX, Artifact, Document, Upstream
+from cellwall.packages.registry.downloads import (
+    METADATA_SUFFIX,
+    Artifact,
+    RegistryDocument,
+    Upstream,
+)
 from cellwall.packages.registry.judged_index import JudgedIndex, SourceArchive, denies_all
 from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.pypi import (
@@ -84,7 +89,7 @@ class PypiRegistry:
 
     async def _fetch(
         self, name: str, upstream: Upstream, rules: PackageRules
-    ) -> tuple[Document, ...]:
+    ) -> tuple[RegistryDocument, ...]:
         url = f"{self._base}/simple/{name}/"
         document = await upstream.get(url, accept=_ACCEPT, max_bytes=MAX_INDEX_BYTES)
         has_times = b'"upload-time"' in document.body
@@ -96,7 +101,9 @@ class PypiRegistry:
         older = await upstream.get(url, accept="application/json", max_bytes=MAX_INDEX_BYTES)
         return (document, older) if older.status == 200 else (document,)
 
-    def _read(self, name: str, documents: Sequence[Document], judge: PackageJudge) -> JudgedIndex:
+    def _read(
+        self, name: str, documents: Sequence[RegistryDocument], judge: PackageJudge
+    ) -> JudgedIndex:
         document, *older = documents
         if document.status == 404:
             verdict = judge.judge(self.ecosystem, name, None)

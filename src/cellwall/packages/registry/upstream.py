@@ -20,7 +20,7 @@ import httpx2
 
 from cellwall import __version__
 from cellwall.core.errors import EgressRefused
-from cellwall.packages.registry.downloads import Document
+from cellwall.packages.registry.downloads import RegistryDocument
 
 _MAX_REDIRECTS = 3
 _TIMEOUT = httpx2.Timeout(30.0, connect=10.0)
@@ -72,7 +72,7 @@ class HttpUpstream:
         """Close all connections."""
         await self._client.aclose()
 
-    async def get(self, url: str, *, accept: str, max_bytes: int) -> Document:
+    async def get(self, url: str, *, accept: str, max_bytes: int) -> RegistryDocument:
         async with _deadline(_DOCUMENT_DEADLINE_S), self._open(url, accept) as response:
             body = bytearray()
             async for chunk in response.aiter_bytes():
@@ -83,7 +83,7 @@ class HttpUpstream:
                         code="CW-PACKAGE-TOO-LARGE",
                     )
             kind = response.headers.get("content-type", "")
-            return Document(response.status_code, kind, bytes(body))
+            return RegistryDocument(response.status_code, kind, bytes(body))
 
     async def download(self, url: str) -> AsyncGenerator[bytes]:
         """The raw bytes: a content coding would change what the hash is of."""

@@ -45,8 +45,8 @@ from cellwall.parsing.shell.words import (
     Assignment,
     Number,
     Origin,
-    Piece,
     Word,
+    WordPart,
     ansi,
     in_double_quotes,
     unquote_pieces,
@@ -116,7 +116,7 @@ class Expander:
         for part in node.get("Parts", ()):
             if part["Type"] == "Lit":
                 text = part["Value"]
-                draft.pieces.append(Piece(text if is_quoted else in_double_quotes(text, "$`\\")))
+                draft.pieces.append(WordPart(text if is_quoted else in_double_quotes(text, "$`\\")))
             else:
                 self._quoted_part(part, draft)
         return Word("".join(piece.text for piece in draft.pieces))
@@ -135,11 +135,11 @@ class Expander:
                     text = part.get("Value", "")
                     text = ansi(text) if part.get("Dollar") else text
                     self.is_made_up = self.is_made_up or UNKNOWN in text
-                    marks.append(WordToken((Piece(text),)))
+                    marks.append(WordToken((WordPart(text),)))
                 case "ExtGlob" if is_pattern and dialects.is_plain_pattern(
                     part["Pattern"]["Value"]
                 ):
-                    marks.append(WordToken((Piece(UNKNOWN),), is_movable=False))
+                    marks.append(WordToken((WordPart(UNKNOWN),), is_movable=False))
                 case "ExtGlob":
                     raise NotUnderstood(dialects.EXTENDED_GLOB)
                 case "ProcSubst" if marks[-1:] not in ([], ["="]) or part is not parts[-1]:
@@ -157,7 +157,7 @@ class Expander:
             case "DblQuoted":
                 if part.get("Dollar"):
                     raise NotUnderstood('bash translates $"…" by locale; remove the dollar sign')
-                draft.pieces.append(Piece(""))
+                draft.pieces.append(WordPart(""))
                 inner = part.get("Parts", ())
                 for each in inner:
                     self._quoted_part(each, draft)
@@ -168,13 +168,13 @@ class Expander:
                     raise NotUnderstood("a process substitution is empty")
                 self._read(part.get("Stmts", ()), f"{part['Op']}…)")
                 # The name that bash uses; a pipe in any case.
-                return WordToken((Piece("/dev/fd/63"),), is_movable=False)
+                return WordToken((WordPart("/dev/fd/63"),), is_movable=False)
             case _:
                 return self._expansion(part, is_quoted=False)
 
     def _quoted_part(self, part: Node, draft: Draft) -> None:
         if part["Type"] == "Lit":
-            draft.pieces.append(Piece(in_double_quotes(part["Value"])))
+            draft.pieces.append(WordPart(in_double_quotes(part["Value"])))
             return
         found = self._expansion(part, is_quoted=True)
         draft.pieces.extend(found.pieces)
@@ -212,7 +212,7 @@ class Expander:
         if prints_directory(part, self._names) and self._is_in_one_place():
             draft.value(Word(self._directories.now[0]), is_quoted=is_quoted)
         elif prints_temporary(part, self._names):
-            draft.pieces.append(Piece(TEMPORARY, origin=Origin.OUTPUT))
+            draft.pieces.append(WordPart(TEMPORARY, origin=Origin.OUTPUT))
         elif number is Number.NONE:
             draft.unknown(is_quoted=is_quoted, origin=Origin.OUTPUT)
         else:

@@ -22,7 +22,7 @@ from itertools import pairwise, product
 from typing import TypeAlias
 
 from cellwall.parsing.shell.parser import NotUnderstood
-from cellwall.parsing.shell.words import UNKNOWN, Join, Number, Origin, Piece, Word
+from cellwall.parsing.shell.words import UNKNOWN, Join, Number, Origin, Word, WordPart
 
 _MAX_WORDS = 256
 _MAX_MARKS = 2000
@@ -37,7 +37,7 @@ _QUOTE = "; quote the word, or write its words one by one"
 class WordToken:
     """A quoted part of a word, or an expansion: brace expansion treats either as one character."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[WordPart, ...]
     is_split: bool = False
     is_movable: bool = True
     """Brace expansion cannot change its meaning."""
@@ -156,7 +156,7 @@ def _steps(first: int, last: int, by: str | None) -> range:
 _ASSIGNS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _MAY_ASSIGN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[|\+?=)")
 _USER = re.compile(r"~[A-Za-z_][A-Za-z0-9_.-]*")
-_UNSURE = WordToken((Piece(UNKNOWN),))
+_UNSURE = WordToken((WordPart(UNKNOWN),))
 
 
 class WordPosition(Enum):
@@ -215,7 +215,7 @@ def _prefix(marks: Sequence[Mark], start: int, home: str) -> tuple[int, WordToke
             raise NotUnderstood("zsh runs a function for ~[…]; quote the word")
         at += 1
     if at == start + 1:
-        return at, WordToken((Piece(home),))
+        return at, WordToken((WordPart(home),))
     # The home of a user, a directory of the stack, or literal text.
     is_plain = all(isinstance(mark, str) for mark in marks[start:at])
     name = "".join(mark for mark in marks[start:at] if isinstance(mark, str))
@@ -234,17 +234,17 @@ _NOT_ONE_WORD = frozenset(" \t\n*?[\\")
 class Draft:
     """The pieces of one expansion, or of one quoted part."""
 
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[WordPart] = field(default_factory=list)
     is_split: bool = False
 
     def unknown(self, *, is_quoted: bool, origin: Origin = Origin.ANYWHERE) -> None:
-        self.pieces.append(Piece(UNKNOWN, origin=origin))
+        self.pieces.append(WordPart(UNKNOWN, origin=origin))
         self.is_split = self.is_split or not is_quoted
 
     def number(self, number: Number, *, is_quoted: bool) -> None:
         may_be_empty = number in (Number.COUNT_OR_NOTHING, Number.PROCESSES, Number.OBJECT)
         is_gap = may_be_empty and not is_quoted
-        self.pieces.append(Piece(UNKNOWN, number=number, is_gap=is_gap))
+        self.pieces.append(WordPart(UNKNOWN, number=number, is_gap=is_gap))
 
     def value(self, word: Word, *, is_quoted: bool) -> None:
         """Of a variable."""
@@ -256,12 +256,12 @@ class Draft:
             # Split at blanks; a file may have blanks in its name as well.
             self.unknown(is_quoted=False)
         elif word.has_glob and not word.is_split:  # one of the names that match
-            found = Piece(word.text, is_active=True, is_found=True, join=word.join)
+            found = WordPart(word.text, is_active=True, is_found=True, join=word.join)
             self.pieces.append(found)
         elif word.is_split:
             self.unknown(is_quoted=is_quoted)
         else:
-            self.pieces.append(Piece(word.text))
+            self.pieces.append(WordPart(word.text))
 
 
 def finish(marks: Sequence[Mark]) -> Word | None:
@@ -283,7 +283,7 @@ def finish(marks: Sequence[Mark]) -> Word | None:
     return Word(text, is_split, has_glob, number, origin, _join(pieces))
 
 
-def _join(pieces: Sequence[Piece]) -> Join:
+def _join(pieces: Sequence[WordPart]) -> Join:
     """How earlier results of wildcards are joined with the text around them."""
     joins = [Join.NONE]
     for at, piece in enumerate(pieces):
@@ -297,15 +297,15 @@ def _join(pieces: Sequence[Piece]) -> Join:
     return max(joins)
 
 
-def _pieces(marks: Sequence[Mark]) -> Iterator[Piece]:
+def _pieces(marks: Sequence[Mark]) -> Iterator[WordPart]:
     letters: list[str] = []
     for mark in marks:
         if isinstance(mark, str):
             letters.append(mark)
             continue
         if letters:
-            yield Piece("".join(letters), is_active=True)
+            yield WordPart("".join(letters), is_active=True)
             letters.clear()
         yield from mark.pieces
     if letters:
-        yield Piece("".join(letters), is_active=True)
+        yield WordPart("".join(letters), is_active=True)

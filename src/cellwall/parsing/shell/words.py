@@ -154,7 +154,7 @@ _NOTHING = (r"\0", r"\00", r"\000", r"\x00")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class WordPart:
     """A part of a word. Wildcards count only in active, that is unquoted, parts."""
 
     text: str
@@ -168,17 +168,17 @@ class Piece:
     """Unquoted and possibly empty; a word made only of this is dropped."""
 
 
-def unquote_pieces(text: str) -> Iterator[Piece]:
+def unquote_pieces(text: str) -> Iterator[WordPart]:
     """Text outside quotes, where a backslash makes the next character literal."""
     start, at = 0, text.find("\\")
     while at >= 0:
-        yield Piece(text[start:at], is_active=True)
+        yield WordPart(text[start:at], is_active=True)
         following = text[at + 1 : at + 2]
         if following != "\n":
-            yield Piece(following)
+            yield WordPart(following)
         start = at + 2
         at = text.find("\\", start)
-    yield Piece(text[start:], is_active=True)
+    yield WordPart(text[start:], is_active=True)
 
 
 def in_double_quotes(text: str, special: str = '$`"\\') -> str:

@@ -81,10 +81,10 @@ def _table() -> _ModuleTable:
 
 def ask_about_reach(nodes: Sequence[ast.AST], names: PythonNames, found: Starts) -> None:
     """Has a person asked, or refuses, what code uses beyond what is known."""
-    _Reach(nodes, names, found).run()
+    _CodeReach(nodes, names, found).run()
 
 
-class _Reach:
+class _CodeReach:
     def __init__(self, nodes: Sequence[ast.AST], names: PythonNames, found: Starts) -> None:
         self._nodes = nodes
         self._names = names

@@ -34,7 +34,7 @@ _ENVIRONMENT_TELLS: Final = frozenset(("get", "items", "keys", "values", "copy")
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PythonLists:
     """The lists for Python, as they stand in `languages.toml`."""
 
     names: frozenset[str]
@@ -47,8 +47,8 @@ class Rules:
     modules: Mapping[str, frozenset[str]]
 
     @staticmethod
-    def of(table: Mapping[str, Any]) -> Rules:
-        return Rules(
+    def of(table: Mapping[str, Any]) -> PythonLists:
+        return PythonLists(
             names=frozenset(table["names"].split()),
             builtins=frozenset(table["builtins"].split()),
             bases=frozenset(table["bases"].split()),
@@ -64,7 +64,7 @@ class _CodeRefused(Exception):
     """The code is not harmless; the text says why."""
 
 
-def look_at_python(text: str, rules: Rules) -> tuple[str | None, tuple[str, ...]]:
+def look_at_python(text: str, rules: PythonLists) -> tuple[str | None, tuple[str, ...]]:
     """Why the code is not harmless, if so; and the files that it reads."""
     try:
         tree = parse_python(text)
@@ -81,7 +81,7 @@ def look_at_python(text: str, rules: Rules) -> tuple[str | None, tuple[str, ...]
 class _SieveVisitor:
     """One walk over all nodes, none of them twice, without recursion."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: PythonLists) -> None:
         self._rules = rules
         self._modules: dict[str, str] = {}
         """What a name stands for, if it was imported: `np` -> `numpy`."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from cellwall.core.showing import one_line
 from cellwall.parsing.shell.words import UNKNOWN, Access, File, Word
-from cellwall.policy.code.python_sieve import Rules, look_at_python
+from cellwall.policy.code.python_sieve import PythonLists, look_at_python
 
 FILE: Final = os.path.join(os.path.dirname(__file__), "languages.toml")
 MAX_CHARACTERS = 65_536
@@ -85,8 +85,8 @@ def language_data() -> Mapping[str, Any]:
 
 
 @cache
-def _python() -> Rules:
-    return Rules.of(language_data()["python"])
+def _python() -> PythonLists:
+    return PythonLists.of(language_data()["python"])
 
 
 @cache

@@ -76,7 +76,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ArgumentModel:
     """The meaning of the arguments of one program, or of one sub-command."""
 
     name: str
@@ -84,7 +84,7 @@ class Model:
     operands: tuple[Effect, ...] = ()
     last: Effect | None = None
     looks: Effect = NOTHING
-    subs: Mapping[str, Model] = field(default_factory=dict)
+    subs: Mapping[str, ArgumentModel] = field(default_factory=dict)
     harmless: frozenset[str] = frozenset()
     other: Effect = NOTHING
     always: Effect = NOTHING
@@ -124,10 +124,10 @@ class Model:
     def has_subs(self) -> bool:
         return bool(self.subs or self.harmless)
 
-    def behind(self) -> Model:
+    def behind(self) -> ArgumentModel:
         """The global options alone, for the words after a sub-command without a model."""
         options = with_effects(self.options)
-        return Model(self.name, options, looks=self.looks, is_risky=self.is_risky)
+        return ArgumentModel(self.name, options, looks=self.looks, is_risky=self.is_risky)
 
     is_risky: bool = False
     """Some option can run code, or write files other than the operands."""
@@ -186,7 +186,7 @@ class Scan:
         return tuple(each.value for each in self.options if each.value and each.is_any(*names))
 
 
-def scan(model: Model, words: Sequence[Word]) -> Scan:
+def scan(model: ArgumentModel, words: Sequence[Word]) -> Scan:
     """`words` are those after the program or the sub-command."""
     return _Scanner(model, words).run()
 
@@ -194,7 +194,7 @@ def scan(model: Model, words: Sequence[Word]) -> Scan:
 class _Scanner:
     """Walks over the words once."""
 
-    def __init__(self, model: Model, words: Sequence[Word]) -> None:
+    def __init__(self, model: ArgumentModel, words: Sequence[Word]) -> None:
         self._model = model
         self._words = words
         self._at = 0
@@ -357,7 +357,7 @@ def _is_bundle(word: Word) -> bool:
     return bool(word.text) and word.text[0] not in ("-", UNKNOWN)
 
 
-def _is_option(word: Word, model: Model) -> bool:
+def _is_option(word: Word, model: ArgumentModel) -> bool:
     if word.text.startswith("+") and len(word.text) > 1:
         return f"+{word.text[1]}" in model.options or word.text in model.options
     return word.text.startswith("-") and len(word.text) > 1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cellwall.parsing.shell.words import UNKNOWN, Word
-from cellwall.policy.commands.arguments import Model
+from cellwall.policy.commands.arguments import ArgumentModel
 from cellwall.policy.commands.effects import Code, CommandEffects, EffectsBuilder
 from cellwall.policy.commands.interpret import read_options
 from cellwall.policy.commands.sed import is_closed
@@ -164,7 +164,7 @@ class _AwkParser:
             paths.append(path[1:-1])
 
 
-def analyse_awk(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_awk(model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """The program is the first operand, unless an option brings it."""
     builder, found = read_options(model, words)
     if found.is_query:

@@ -41,8 +41,8 @@ from cellwall.policy.commands.arguments import (
     NOTHING,
     RISKY,
     TAKES_REST,
+    ArgumentModel,
     Effect,
-    Model,
     Option,
     Takes,
     with_effects,
@@ -61,7 +61,7 @@ _FLAVOUR = re.compile(r"\.(?:basic|tiny|nox|gtk3?|traditional|openbsd|exe|gnu)$"
 Table = Mapping[str, Any]
 
 
-def find_model(program: str) -> Model | None:
+def find_model(program: str) -> ArgumentModel | None:
     """The model for a program, by its base name: `/usr/bin/python3.11` is `python`."""
     name = canonical(program)
     return None if name is None else _load_model(name)
@@ -118,7 +118,7 @@ def _names() -> Mapping[str, str]:
 
 
 @cache
-def _load_model(name: str) -> Model:
+def _load_model(name: str) -> ArgumentModel:
     return build_model(name, tomllib.loads(_chunks()[name])[name])
 
 
@@ -143,7 +143,7 @@ _KEYS: Final = (
 )
 
 
-def build_model(name: str, table: Table, outer: Model | None = None) -> Model:
+def build_model(name: str, table: Table, outer: ArgumentModel | None = None) -> ArgumentModel:
     """A model from its table. Raises ValueError or KeyError for data that is wrong."""
     if unknown := table.keys() - _KEYS:
         raise ValueError(f"{name}: {', '.join(sorted(unknown))} is no key")
@@ -162,7 +162,7 @@ def build_model(name: str, table: Table, outer: Model | None = None) -> Model:
     looks = _cases(table.get("looks", {}), cases)
     if outer and inherits and looks is NOTHING:
         looks = outer.looks
-    model = Model(
+    model = ArgumentModel(
         name=name,
         options=options,
         operands=effects,
@@ -185,7 +185,7 @@ def build_model(name: str, table: Table, outer: Model | None = None) -> Model:
         or "other" in table
         or _is_risky(options.values(), looks, (*effects, last or NOTHING)),
     )
-    subs: dict[str, Model] = {}
+    subs: dict[str, ArgumentModel] = {}
     for names, inner in table.get("sub", {}).items():
         built = build_model(f"{name} {names.split()[0]}", inner, model)
         subs |= dict.fromkeys(names.split(), built)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cellwall.parsing.shell.words import UNKNOWN, File, Word
-from cellwall.policy.commands.arguments import Effect, Model, Scan, scan
+from cellwall.policy.commands.arguments import ArgumentModel, Effect, Scan, scan
 from cellwall.policy.commands.effects import CommandEffects, EffectsBuilder, fits, resolve
 from cellwall.policy.commands.interpret import interpret
 
@@ -20,7 +20,7 @@ _KEPT = "git stores a setting there that names a command or a file of settings"
 _COMMANDS = {"list", "get", "set", "unset", "rename-section", "remove-section", "edit"}
 
 
-def analyse_git(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_git(model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """As the data says; paths start at the folder of `-C`, and a few operands need code."""
     effects = interpret(model, words)
     found = scan(model, words[1:])
@@ -97,7 +97,7 @@ def _move_files(files: Sequence[File], folder: str) -> Iterator[File]:
 
 
 def _note_new(
-    builder: EffectsBuilder, model: Model, outer: Scan, found: Scan, *, is_clone: bool
+    builder: EffectsBuilder, model: ArgumentModel, outer: Scan, found: Scan, *, is_clone: bool
 ) -> None:
     """A new or reinitialised repository gets hooks and settings."""
     settings = (*outer.values("-c"), *found.values("-c", "--config"))
@@ -116,14 +116,14 @@ def _is_template(setting: str) -> bool:
     return setting.lower().startswith("init.templatedir")
 
 
-def _note_kept(builder: EffectsBuilder, model: Model, setting: Word) -> None:
+def _note_kept(builder: EffectsBuilder, model: ArgumentModel, setting: Word) -> None:
     """A permanent setting is written to a file that rules protect."""
     kind = resolve(model.cases["setting"], setting)[0].kind
     if kind != "value" and fits(model.cases["naming"], setting):
         builder.file("write", _SETTINGS_FILE, _KEPT)
 
 
-def _analyse_config(builder: EffectsBuilder, model: Model, found: Scan) -> None:
+def _analyse_config(builder: EffectsBuilder, model: ArgumentModel, found: Scan) -> None:
     setting: Effect = model.cases["setting"]
     if not found.has("--file") and found.is_unsure:
         builder.danger("", "the git setting that changes is not known")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from cellwall.parsing.shell.words import Word
-from cellwall.policy.commands.arguments import GivenOption, Model, Scan, scan
+from cellwall.policy.commands.arguments import ArgumentModel, GivenOption, Scan, scan
 from cellwall.policy.commands.effects import (
     CommandEffects,
     EffectsBuilder,
@@ -28,14 +28,14 @@ _BEFORE = {
 _SUFFIX = re.compile(r"[\w.~-]*\Z")
 
 
-def interpret(model: Model, words: Sequence[Word]) -> CommandEffects:
+def interpret(model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """`words` begin with the program, or with the sub-command."""
     builder = EffectsBuilder()
     is_wrapper = _walk(builder, model, words[:1], words[1:])
     return builder.build(is_wrapper=is_wrapper)
 
 
-def read_options(model: Model, words: Sequence[Word]) -> tuple[EffectsBuilder, Scan]:
+def read_options(model: ArgumentModel, words: Sequence[Word]) -> tuple[EffectsBuilder, Scan]:
     """The arguments of a command, with the effects of its options noted."""
     builder, found = EffectsBuilder(), scan(model, words[1:])
     note_options(builder, model, found)
@@ -43,7 +43,7 @@ def read_options(model: Model, words: Sequence[Word]) -> tuple[EffectsBuilder, S
 
 
 def _walk(
-    builder: EffectsBuilder, model: Model, head: Sequence[Word], words: Sequence[Word]
+    builder: EffectsBuilder, model: ArgumentModel, head: Sequence[Word], words: Sequence[Word]
 ) -> bool:
     """Opens the options of a model and then its sub-command, if it has those."""
     count = len(builder.dangers)
@@ -55,7 +55,7 @@ def _walk(
 
 
 def _walk_words(
-    builder: EffectsBuilder, model: Model, head: Sequence[Word], words: Sequence[Word]
+    builder: EffectsBuilder, model: ArgumentModel, head: Sequence[Word], words: Sequence[Word]
 ) -> bool:
     found = scan(model, words)
     name = head[-1].text.rpartition("/")[2]
@@ -80,7 +80,7 @@ def _walk_words(
 
 
 def _analyse_sub(
-    builder: EffectsBuilder, model: Model, head: Sequence[Word], rest: Sequence[Word]
+    builder: EffectsBuilder, model: ArgumentModel, head: Sequence[Word], rest: Sequence[Word]
 ) -> bool:
     name = head[-1]
     if not name.is_literal:
@@ -105,7 +105,7 @@ def _analyse_sub(
     return False
 
 
-def note_options(builder: EffectsBuilder, model: Model, found: Scan) -> None:
+def note_options(builder: EffectsBuilder, model: ArgumentModel, found: Scan) -> None:
     """The effects of the options, unlisted and unknown ones included."""
     if found.is_unsure and model.is_risky:
         builder.danger("", COULD_BE_OPTION)
@@ -137,7 +137,9 @@ def note_option(builder: EffectsBuilder, each: GivenOption) -> None:
         builder.apply(effect, each.value, each.spelled)
 
 
-def note_operands(builder: EffectsBuilder, model: Model, found: Scan, sub: str = "") -> None:
+def note_operands(
+    builder: EffectsBuilder, model: ArgumentModel, found: Scan, sub: str = ""
+) -> None:
     """The effects of the operands. `sub` is their sub-command."""
     if found.is_query:
         return
@@ -162,7 +164,7 @@ def note_operands(builder: EffectsBuilder, model: Model, found: Scan, sub: str =
         note_missing(builder, model, found)
 
 
-def note_missing(builder: EffectsBuilder, model: Model, found: Scan) -> None:
+def note_missing(builder: EffectsBuilder, model: ArgumentModel, found: Scan) -> None:
     """A command without an operand may read what it runs from standard input."""
     brings = ("code", "script", "query", "program", "none")
     if model.stdin and not any(
@@ -172,7 +174,7 @@ def note_missing(builder: EffectsBuilder, model: Model, found: Scan) -> None:
         builder.reads_stdin_as = model.stdin
 
 
-def note_rest(builder: EffectsBuilder, model: Model, found: Scan) -> None:
+def note_rest(builder: EffectsBuilder, model: ArgumentModel, found: Scan) -> None:
     """The words from the inner command on."""
     words, effect = found.rest or (), found.rest_by
     while model.assigns and words and builder.assign(words[0]):

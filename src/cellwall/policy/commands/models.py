@@ -17,7 +17,7 @@ from typing import Final
 from cellwall.parsing.shell.outputs import fits_everything
 from cellwall.parsing.shell.words import UNKNOWN, Number, Origin, Word
 from cellwall.policy.commands import awk, git, sed, shells, wrappers
-from cellwall.policy.commands.arguments import Model, Scan, scan
+from cellwall.policy.commands.arguments import ArgumentModel, Scan, scan
 from cellwall.policy.commands.catalog import find_model
 from cellwall.policy.commands.effects import CommandEffects, EffectsBuilder
 from cellwall.policy.commands.interpret import interpret, read_options
@@ -31,7 +31,7 @@ _replacement = re.compile(r"(?:flags=[^;]*;)?s(?P<sign>.).*?(?P=sign)(.+?)(?P=si
 _TAKES = ("-x", "--extract", "--get")
 
 
-def analyse_tar(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_tar(model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """The data covers options that run code; this function covers the paths."""
     builder, found = read_options(model, words)
     if found.is_query:
@@ -85,7 +85,7 @@ _NOT_KNOWN = "the process is known only at run time; write its number, `kill $!`
 _NARROWS = ("-P", "--parent", "-t", "--terminal", "-g", "--pgroup", "-F", "--pidfile")
 
 
-def analyse_kill(_model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_kill(_model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """No rule allows a signal to process 1 or to all processes; the kernel decides on others."""
     builder = EffectsBuilder()
     for word in _processes(words):
@@ -118,7 +118,7 @@ def _processes(words: Sequence[Word]) -> Iterator[Word]:
         at += 1
 
 
-def analyse_pkill(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_pkill(model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """As the data says, but for patterns that match every process."""
     builder = EffectsBuilder()
     effects = interpret(model, words)
@@ -156,7 +156,7 @@ _COMMANDED = frozenset(("pdb", "ipdb", "pudb", "IPython"))
 """Modules that run the text after `-c`."""
 
 
-def analyse_python(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_python(model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """A module or a script that has a model has the effects of the program of that name."""
     found = scan(model, words[1:])
     builder = EffectsBuilder()
@@ -195,7 +195,7 @@ def _analyse_module(builder: EffectsBuilder, name: str, words: Sequence[Word]) -
                 builder.code("python", code, "-c", f"{name} runs it")
 
 
-Handler = Callable[[Model, Sequence[Word]], CommandEffects]
+Handler = Callable[[ArgumentModel, Sequence[Word]], CommandEffects]
 
 HANDLERS: Final[Mapping[str, Handler]] = {
     "alias": shells.analyse_alias,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from cellwall.parsing.shell.words import UNKNOWN, Word
-from cellwall.policy.commands.arguments import Model
+from cellwall.policy.commands.arguments import ArgumentModel
 from cellwall.policy.commands.effects import CommandEffects, EffectsBuilder, ShellScript
 from cellwall.policy.commands.interpret import read_options
 
@@ -219,7 +219,7 @@ class _SedParser:
             raise _NotSed
 
 
-def analyse_sed(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_sed(model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """The script is the first operand, unless an option brings it; all `-e` are one script."""
     builder, found = read_options(model, words)
     if found.is_query:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from cellwall.parsing.shell.dialects import has_number_format
 from cellwall.parsing.shell.words import UNKNOWN, Assignment, Number, Origin, Word
-from cellwall.policy.commands.arguments import Model
+from cellwall.policy.commands.arguments import ArgumentModel
 from cellwall.policy.commands.effects import CommandEffects, EffectsBuilder, ShellScript, is_device
 from cellwall.policy.commands.interpret import read_options
 
@@ -23,7 +23,7 @@ _HARMLESS_SUM = re.compile(r"[\w\s+\-*/%=<>!&|^~?:(),]*\Z")
 _STANDARD_INPUT = frozenset(("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"))
 
 
-def analyse_sh(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_sh(model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """`sh -c TEXT`, `sh FILE`, `sh -s` or `sh`, with `-c` in any cluster and at any place."""
     builder, found = read_options(model, words)
     if found.is_query:
@@ -45,7 +45,7 @@ def analyse_sh(model: Model, words: Sequence[Word]) -> CommandEffects:
     return builder.build()
 
 
-def analyse_source(_model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_source(_model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """A file below the working directory, or of a virtual environment, is ordinary."""
     builder = EffectsBuilder()
     operands = _operands(words)
@@ -73,7 +73,7 @@ def _is_near(path: str) -> bool:
     return inside or path.endswith("/bin/activate")
 
 
-def analyse_trap(_model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_trap(_model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """`trap TEXT SIGNAL…`; a dash or an empty text runs nothing."""
     builder = EffectsBuilder()
     operands = _operands(words)
@@ -82,7 +82,7 @@ def analyse_trap(_model: Model, words: Sequence[Word]) -> CommandEffects:
     return builder.build(is_wrapper=True)
 
 
-def analyse_alias(_model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_alias(_model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """An alias changes the meaning of a name, and so undoes judgements by name."""
     builder = EffectsBuilder()
     for word in words[1:]:
@@ -96,7 +96,7 @@ def analyse_alias(_model: Model, words: Sequence[Word]) -> CommandEffects:
     return builder.build()
 
 
-def analyse_declare(_model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_declare(_model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """`export`, `declare`, `local`, `readonly`: assignments; subscripts are evaluated."""
     builder = EffectsBuilder()
     flags = "".join(word.text for word in words[1:] if _is_flags(word))
@@ -131,7 +131,7 @@ def is_name(word: Word) -> bool:
     )
 
 
-def analyse_names(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_names(model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """`read NAME…` and `unset NAME…`."""
     builder, found = read_options(model, words)
     value = Word("" if words[0].text == "unset" else UNKNOWN)
@@ -148,7 +148,7 @@ def _set(builder: EffectsBuilder, name: Word, value: Word) -> None:
         builder.danger("", SUBSCRIPT)
 
 
-def analyse_getopts(_model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_getopts(_model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """`getopts LETTERS NAME`."""
     builder = EffectsBuilder()
     operands = _operands(words)
@@ -157,7 +157,7 @@ def analyse_getopts(_model: Model, words: Sequence[Word]) -> CommandEffects:
     return builder.build()
 
 
-def analyse_printf(_model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_printf(_model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """Only `-v NAME` as the first word does more than print."""
     builder = EffectsBuilder()
     names: tuple[Word, ...] = ()
@@ -177,7 +177,7 @@ def analyse_printf(_model: Model, words: Sequence[Word]) -> CommandEffects:
     return builder.build()
 
 
-def analyse_let(_model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_let(_model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """Arithmetic of numbers and names; subscripts and expansions can run commands."""
     builder = EffectsBuilder()
     if not all(word.is_literal or word.has_glob for word in words[1:]) or not all(
@@ -187,7 +187,7 @@ def analyse_let(_model: Model, words: Sequence[Word]) -> CommandEffects:
     return builder.build()
 
 
-def analyse_test(_model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_test(_model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """`-v NAME` evaluates a subscript; an unquoted expansion could become `-v NAME`."""
     builder = EffectsBuilder()
     # A word that may vanish makes its neighbours adjacent.

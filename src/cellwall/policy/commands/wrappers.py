@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cellwall.parsing.shell.words import UNKNOWN, Word
-from cellwall.policy.commands.arguments import Model, Scan, Takes, scan
+from cellwall.policy.commands.arguments import ArgumentModel, Scan, Takes, scan
 from cellwall.policy.commands.effects import CommandEffects, EffectsBuilder, Inner, ShellScript
 from cellwall.policy.commands.interpret import (
     interpret,
@@ -28,7 +28,7 @@ def quote_words(words: Sequence[Word]) -> str:
     return " ".join(shlex.quote(word.text) if word.is_literal else word.text for word in words)
 
 
-def analyse_env(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_env(model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """`-S` inserts its words as options, so the result is an `env` command again."""
     found = scan(model, words[1:])
     split = [each for each in found.options if each.is_any("-S")]
@@ -50,7 +50,7 @@ def without_option(found: Scan, name: str) -> Scan:
     return replace(found, options=[each for each in found.options if not each.is_any(name)])
 
 
-def analyse_xargs(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_xargs(model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """Without a command xargs runs echo; with `-I` the input is inserted into the words."""
     builder, found = read_options(model, words)
     note_operands(builder, model, found)
@@ -77,7 +77,7 @@ def _fill_placeholder(word: Word, place: str) -> Word:
     return Word(word.text.replace(place, UNKNOWN), word.is_split, word.has_glob)
 
 
-def analyse_parallel(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_parallel(model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """The words are joined, filled with the input, and passed to a shell."""
     builder, found = read_options(model, words)
     if found.is_query:
@@ -127,7 +127,7 @@ _FD_PATHS = re.compile(r"\{\.?\}")
 _FD_NAMES = re.compile(r"\{//?\.?\}")
 
 
-def analyse_find(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_find(model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """The data covers everything but the inner commands."""
     builder = EffectsBuilder()
     left, commands, deletes = _without_actions(model, words[1:])
@@ -150,7 +150,7 @@ def analyse_find(model: Model, words: Sequence[Word]) -> CommandEffects:
 
 
 def _without_actions(
-    model: Model,
+    model: ArgumentModel,
     words: Sequence[Word],
 ) -> tuple[list[Word], list[tuple[str, tuple[Word, ...], bool]], bool]:
     """The words without `-exec … ;` and `-delete`, the inner commands, and whether it deletes."""
@@ -183,7 +183,7 @@ def _without_actions(
     return left, commands, deletes
 
 
-def _takes_value(model: Model, text: str) -> bool:
+def _takes_value(model: ArgumentModel, text: str) -> bool:
     option = model.options.get(text)
     return (option is not None and option.takes is Takes.VALUE) or _NEWER.match(text) is not None
 
@@ -253,7 +253,7 @@ def _deletions(found: Scan, starts: Sequence[Word]) -> Iterator[Inner]:
             yield Inner((Word("rm"), Word("-rf"), start), "find deletes all that is in it")
 
 
-def analyse_fd(model: Model, words: Sequence[Word]) -> CommandEffects:
+def analyse_fd(model: ArgumentModel, words: Sequence[Word]) -> CommandEffects:
     """`-x` and `-X` take the words up to `;`, and then options may follow."""
     builder = EffectsBuilder()
     left = words[1:]

@@ -23,6 +23,7 @@ from cellwall.core.limits import LimitName, Limits
 from cellwall.core.types import Json
 from cellwall.sandbox.containers.container_request import JOIN_SOCKET
 from cellwall.sandbox.containers.engine import Engine
+from cellwall.sandbox.containers.root_image import CELL_INSIDE
 from cellwall.sandbox.linux import cgroups, run_cgroup
 from cellwall.sandbox.linux.channels import EgressSockets, ready_to_read
 from cellwall.sandbox.linux.outside_processes import FIRST_SENT_FD
@@ -64,11 +65,14 @@ class ContainerCell(PreparedCell):
         *,
         may_share: frozenset[str],
         is_gvisor: bool,
+        needs_own_kernel: bool,
     ) -> None:
-        """`may_share`: the namespaces of the host that the configuration accepts."""
+        """`may_share`: the namespaces of the host that the configuration accepts.
+        `needs_own_kernel`: the backend promises that code does not use the host's kernel."""
         super().__init__(shape, name)
         self._engine = engine
         self._may_share, self._is_gvisor = may_share, is_gvisor
+        self._needs_own_kernel = needs_own_kernel
         self._container: str | None = None
         self._words: list[str] | None = None
         self._join_directory = os.path.join(directory, self._entry.id)
@@ -102,6 +106,8 @@ class ContainerCell(PreparedCell):
                 pid, uid, _gid = struct.unpack(
                     "iII", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
                 )
+                if self._needs_own_kernel:
+                    check_own_kernel(pid)
                 # Of gVisor, the peer is its file server, not a process of the container.
                 if not self._is_gvisor:
                     check_identity(pid, uid, self._may_share)
@@ -188,8 +194,14 @@ class ContainerCell(PreparedCell):
     async def wait_gone(self) -> None:
         self.pipes.status.shutdown_write()
         if self._container is not None:
-            await anyio.to_thread.run_sync(self._engine.wait_removed, self._container)
-            self._container = None
+            container, self._container = self._container, None
+            try:
+                await anyio.to_thread.run_sync(self._engine.wait_removed, container)
+            except SandboxFailed:
+                # The processes are what counts: the engine removes the rest once it answers, or
+                # the next start does. The outcome of code that ran is not lost to a slow engine.
+                if self.pids():
+                    raise
         await super().wait_gone()
 
     async def abandon(self) -> None:
@@ -222,6 +234,19 @@ def check_identity(pid: int, uid: int, may_share: frozenset[str]) -> None:
             continue
         if shared and name not in may_share:
             raise _not_built(f"the engine gave the container no {name} namespace of its own", name)
+
+
+def check_own_kernel(pid: int) -> None:
+    """Refuse a runtime that is called gVisor's or a virtual machine's, and starts a process of the
+    host's kernel: then `cellwall-cell` itself is the peer, and no process of another kernel."""
+    program = read_text(f"/proc/{pid}/cmdline").split("\0")[0]
+    if program in ("", CELL_INSIDE):
+        raise LayerMissing(
+            "the engine's runtime has started code on the host's own kernel",
+            hint="Check which program the engine's configuration names for this runtime; see "
+            "docs/guides/backends.md.",
+            code="CW-LAYER-KERNEL",
+        )
 
 
 def _not_built(why: str, namespace: str) -> LayerMissing:

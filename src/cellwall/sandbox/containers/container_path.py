@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import anyio
 
-from cellwall.core.errors import WorkspaceError
+from cellwall.core.errors import LayerMissing, WorkspaceError
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import RunResult
 from cellwall.core.skills import Skill
-from cellwall.core.types import Action, WorkspaceMode, WorkspaceMount, new_id
+from cellwall.core.types import Action, WorkspaceMount, new_id
 from cellwall.sandbox import languages
 from cellwall.sandbox.containers import root_image
 from cellwall.sandbox.containers.container_cell import (
@@ -27,8 +27,8 @@ from cellwall.sandbox.containers.container_cell import (
 from cellwall.sandbox.containers.container_plan import container_plan
 from cellwall.sandbox.containers.container_request import (
     LABEL,
+    Bind,
     ContainerSpec,
-    ReadOnlyBind,
     container_request,
     seccomp_profile,
 )
@@ -41,10 +41,11 @@ from cellwall.sandbox.containers.container_walls import (
     judge_engine,
     user_in,
 )
+from cellwall.sandbox.containers.container_workspace import EmptySources, workspace_binds
 from cellwall.sandbox.containers.engine import Engine
 from cellwall.sandbox.linux import cell_plan, jobs, outer_wall, run_cgroup
 from cellwall.sandbox.linux.channels import EgressSockets
-from cellwall.sandbox.linux.jobs import RunRequest
+from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.layers import (
     HostLayers,
     NativeSettings,
@@ -101,6 +102,7 @@ class ContainerHost:
                 if not engine.has_image(image):
                     engine.load_image(image, archive)
                 os.makedirs(self._directory, mode=0o700, exist_ok=True)
+                self._empty = EmptySources.make(f"{self._directory}.empty")
                 if choice.is_podman:
                     self._write_profile()
                 self._sweep(engine)
@@ -139,17 +141,25 @@ class ContainerHost:
     ) -> None:
         """Start the container, and init with its plan. Blocks."""
         ready = self.ready()
+        if job.skills and walls.landlock_abi == 0:
+            # Init has no capability to make their memory file system read-only (SKL-1).
+            raise LayerMissing(
+                "skills in a container are kept unchanged by Landlock, which is not there",
+                hint='Use sandbox.backend = "container" on a kernel with Landlock, or "native".',
+                code="CW-LAYER-LANDLOCK",
+            )
         root = walls.outer.root
-        binds = [ReadOnlyBind(path, path) for path in root.binds]
-        binds += [ReadOnlyBind(f"/etc/{name}", f"/etc/{name}") for name in root.etc]
-        binds += [ReadOnlyBind(each.outside, each.inside) for each in tools]
+        binds = [Bind(path, path) for path in root.binds]
+        binds += [Bind(f"/etc/{name}", f"/etc/{name}") for name in root.etc]
+        binds += [Bind(each.outside, each.inside) for each in tools]
+        workspace = workspace_binds(job.mount, user, self._empty, can_compare=not walls.is_gvisor)
         spec = ContainerSpec(
             image=ready.image,
             user=user.inside,
             tag=self.ledger.tag,
             limits=job.limits,
             join_directory=cell.join_directory,
-            workspace=self._workspace(job.mount, user),
+            workspace=workspace.binds,
             binds=tuple(binds),
             tmp_bytes=walls.tmp_bytes,
             shm_bytes=walls.shm_bytes,
@@ -169,30 +179,9 @@ class ContainerHost:
             descriptors=descriptors if job.argv else {},
             egress=egress.plan(cell.egress_number) if egress else None,
         )
-        cell.start_init(container_plan(walls, job, life_number=numbers.life))
+        cell.start_init(container_plan(walls, job, workspace.expected, life_number=numbers.life))
         if egress is not None:
             egress.hand_over()
-
-    def _workspace(self, mount: WorkspaceMount, user: ContainerUser) -> str | None:
-        if mount.dir_fd is None:
-            return None
-        if mount.mode is not WorkspaceMode.PRIVATE:
-            raise WorkspaceError(
-                "a container of an engine is given no directory of a user",
-                hint="Copy the files into the sandbox (sandbox.files), or use "
-                'sandbox.backend = "native", which maps owners and protects names.',
-                code="CW-BACKEND-WORKSPACE",
-            )
-        if user.outside is None or (os.geteuid() != 0 and user.outside[0] != os.geteuid()):
-            raise WorkspaceError(
-                "the engine runs code as a uid that cannot write a directory of this user",
-                hint="Run Cellwall as root, or use one-shot runs whose disk limit fits into "
-                'memory, or sandbox.backend = "native".',
-                code="CW-BACKEND-WORKSPACE",
-            )
-        if os.geteuid() == 0:
-            os.chown(f"/proc/self/fd/{mount.dir_fd}", *user.outside)  # opened by O_PATH
-        return mount.path
 
     def make_cell(
         self, walls: cell_plan.Walls, name: str, *, wants_stdin: bool = False
@@ -206,6 +195,7 @@ class ContainerHost:
             self._directory,
             may_share=frozenset({"user"} if shares_user else ()),
             is_gvisor=walls.is_gvisor,
+            needs_own_kernel=self._settings.backend in ("gvisor", "kvm"),
         )
 
     def tools(
@@ -225,7 +215,7 @@ class ContainerPath:
     def __init__(self, settings: NativeSettings, host: ContainerHost) -> None:
         self._settings, self._host = settings, host
 
-    async def run(self, request: RunRequest) -> RunResult:
+    async def run(self, request: CellRunRequest) -> RunResult:
         action, mount = request.action, request.mount
         program, code = jobs.program_of(action, only_deno=self._settings.only_deno)
         await anyio.to_thread.run_sync(self._host.ready)
@@ -237,7 +227,7 @@ class ContainerPath:
             wants_stdin = action.stdin is not None
             cell = self._host.make_cell(walls, action.id, wants_stdin=wants_stdin)
             stack.callback(cell.close)
-            egress = EgressSockets.open(request.network, stack, is_proxy_only=True)
+            egress = _open_egress(walls, request.network, stack)
             job = cell_plan.Job(
                 argv=program.argv,
                 env=jobs.environment(action, program, mount),
@@ -281,7 +271,7 @@ class ContainerCells:
             stack.callback(cell.close)
             with ExitStack() as until_sent:
                 tools = self._host.tools(until_sent, walls, action, None)
-                egress = EgressSockets.open(network, until_sent, is_proxy_only=True)
+                egress = _open_egress(walls, network, until_sent)
                 job = cell_plan.Job(limits=action.limits, mount=mount, is_once=False, skills=skills)
                 self._host.start(cell, walls, user, job, tools, egress, None)
             cell.wait_until_ready()
@@ -304,6 +294,18 @@ class ContainerCells:
             hint='Use sandbox.backend = "native".',
             code="CW-BACKEND-WORKSPACE",
         )
+
+
+def _open_egress(
+    walls: cell_plan.Walls, network: CellNetwork | None, stack: ExitStack
+) -> EgressSockets | None:
+    if network is not None and walls.is_gvisor:
+        raise LayerMissing(
+            "code in gVisor has no egress: its kernel sends no socket of its network out",
+            hint='Run without allowed domains, or use sandbox.backend = "container" or "native".',
+            code="CW-BACKEND-EGRESS",
+        )
+    return EgressSockets.open(network, stack, is_proxy_only=True)
 
 
 def _open_files(limit: int) -> int:

@@ -5,23 +5,27 @@ As `cell_plan.init_plan`, without the steps that need a capability: the engine h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from cellwall.core.network import NETWORK_INSIDE, PROXY_PORT
-from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.linux import cell_plan
 from cellwall.sandbox.linux.cell_plan import Job, Walls
 from cellwall.sandbox.linux.plan import Plan, offer_files
 
 
-def container_plan(walls: Walls, job: Job, *, life_number: int) -> bytes:
-    """`life_number`: the socket whose end of file ends the cell, by its number in the cell."""
+def container_plan(
+    walls: Walls, job: Job, expected: Sequence[tuple[str, int, int]], *, life_number: int
+) -> bytes:
+    """`expected`: path -> device and inode of each mount of the workspace. `life_number`: the
+    socket whose end of file ends the cell, by its number in the cell."""
     plan = Plan()
     plan.step("life", life_number)
     plan.files(job.files)
-    if job.mount.dir_fd is not None and not walls.is_gvisor:
-        # The engine has resolved the path again: it must still be the directory that was checked.
-        # gVisor numbers devices itself; the directory is one of the state folder's own.
-        plan.step("expect", "/workspace", *identity_of(job.mount.dir_fd))
-    cell_plan.plan_watch(plan, job.limits, job.mount)
+    for path, device, inode in expected:
+        # The engine has resolved the path again: it must still be the file that was checked.
+        plan.step("expect", path, device, inode)
+    cell_plan.plan_watch(plan, job.limits, replace(job.mount, covers=()))  # the engine's work
     # Into a memory file system of this container, on which Landlock allows no writing.
     cell_plan.plan_skill_files(plan, job.skills)
     _plan_egress(plan, job)

@@ -26,6 +26,8 @@ _FOR_INIT = frozenset(
 # As in plan.py. Docker passes them on only for a network namespace of its own; a setting that an
 # older kernel lacks would refuse every container.
 _SYSCTLS = (
+    # Docker lets containers listen on ports below 1024: there a program could pass for a resolver.
+    ("net.ipv4.ip_unprivileged_port_start", "1024", (4, 11)),
     ("net.core.optmem_max", "4096", (6, 8)),
     ("net.core.tstamp_allow_data", "0", (6, 18)),
 )
@@ -44,12 +46,16 @@ _READ_ONLY = frozenset(
 )
 
 
+_DEVICES = tuple(f"/dev/{name}" for name in ("full", "null", "random", "tty", "urandom", "zero"))
+
+
 @dataclass(frozen=True, slots=True)
-class ReadOnlyBind:
+class Bind:
     """A directory or file of the host, visible inside."""
 
     outside: str
     inside: str
+    is_read_only: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +68,9 @@ class ContainerSpec:
     """Marks the state folder."""
     limits: Limits
     join_directory: str
-    workspace: str | None
-    """A private directory; None: a memory file system."""
-    binds: Sequence[ReadOnlyBind]
+    workspace: Sequence[Bind]
+    """/workspace, and the mounts that cover protected names in it; empty: a memory file system."""
+    binds: Sequence[Bind]
     tmp_bytes: int
     shm_bytes: int
     file_bytes: int
@@ -100,12 +106,12 @@ def container_request(spec: ContainerSpec) -> dict[str, Json]:
         "ShmSize": min(spec.shm_bytes, memory),
         "Tmpfs": dict(_tmpfs(spec)),
         "Mounts": [
-            *map(_read_only, spec.binds),
-            _read_only(ReadOnlyBind(spec.join_directory, JOIN_INSIDE)),
-            *_workspace(spec),
+            *map(_mount, spec.binds),
+            _mount(Bind(spec.join_directory, JOIN_INSIDE)),
+            *map(_mount, spec.workspace),
         ],
         "MaskedPaths": list(masked_paths()),
-        "ReadonlyPaths": ["/proc/sys", *sorted(_READ_ONLY)],
+        "ReadonlyPaths": ["/proc/sys", *sorted(_READ_ONLY), *_devices(spec)],
         "Sysctls": {name: value for name, value, since in _SYSCTLS if spec.kernel >= since},
         # Init lowers both. An engine's own default may be above what the host lets it set.
         "Ulimits": [
@@ -157,10 +163,16 @@ def _tmpfs(spec: ContainerSpec) -> Mapping[str, Json]:
         "/tmp": f"{flags},size={tmp_bytes}{_inodes(spec, _TMP_INODES)}",
         **dict.fromkeys(FILLED_BY_INIT, f"{flags},size={_CODE_ROOM + spec.file_bytes}"),
     }
-    if spec.workspace is None:
+    if not spec.workspace:
         size = f"size={limits.disk_bytes}{_inodes(spec, limits.file_count)}"
         places["/workspace"] = f"{flags},{size}"
     return places
+
+
+def _devices(spec: ContainerSpec) -> tuple[str, ...]:
+    """In a user namespace the devices are those of the host: code must not change their owners and
+    times. Writing to a device needs no writable mount."""
+    return () if spec.runtime else _DEVICES
 
 
 def _inodes(spec: ContainerSpec, count: int) -> str:
@@ -168,24 +180,14 @@ def _inodes(spec: ContainerSpec, count: int) -> str:
     return f",nr_inodes={count}" if spec.profile_path is None else ""
 
 
-def _workspace(spec: ContainerSpec) -> list[Json]:
-    if spec.workspace is None:
-        return []
-    return [_mount(spec.workspace, "/workspace", is_read_only=False)]
-
-
-def _read_only(bind: ReadOnlyBind) -> Json:
-    return _mount(bind.outside, bind.inside, is_read_only=True)
-
-
-def _mount(outside: str, inside: str, *, is_read_only: bool) -> Json:
+def _mount(bind: Bind) -> Json:
     # Not recursive: older engines make only the top mount read-only.
     options: dict[str, Json] = {"Propagation": "rprivate", "NonRecursive": True}
     return {
         "Type": "bind",
-        "Source": outside,
-        "Target": inside,
-        "ReadOnly": is_read_only,
+        "Source": bind.outside,
+        "Target": bind.inside,
+        "ReadOnly": bind.is_read_only,
         "BindOptions": options,
     }
 

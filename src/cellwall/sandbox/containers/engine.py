@@ -62,11 +62,11 @@ class Engine:
         try:
             info = self._ask("GET", "/info")
             version = self._ask("GET", "/version")
-        except (OSError, SandboxFailed, http.client.HTTPException) as error:
-            raise self._no_engine(error) from error
+        except SandboxFailed as error:
+            raise self._no_engine(error.detail or error.message) from error
         if not isinstance(info, dict) or not isinstance(version, dict):
-            raise self._no_engine(ValueError("the answer is no object"))
-        options = [str(each) for each in info.get("SecurityOptions") or ()]
+            raise self._no_engine("the answer is no object")
+        options = [str(each) for each in _entries(info, "SecurityOptions")]
         is_rootless = any("name=rootless" in each for each in options)
         name = _name_of(version)
         return EngineFacts(
@@ -74,7 +74,7 @@ class Engine:
             version=f"{name} {str(version.get('Version', ''))[:40]}".strip(),
             has_user_namespace=is_rootless or any("name=userns" in each for each in options),
             is_rootless=is_rootless,
-            runtimes=frozenset(map(str, info.get("Runtimes") or ())),
+            runtimes=frozenset(map(str, _entries(info, "Runtimes"))),
             has_limits=all(
                 info.get(name) is True for name in ("MemoryLimit", "PidsLimit", "CpuCfsQuota")
             ),
@@ -104,11 +104,12 @@ class Engine:
         filters = {"label": [label], "status": ["created", "exited", "dead"]}
         query = urlencode({"all": 1, "filters": json.dumps(filters)})
         listed = self._ask("GET", f"/containers/json?{query}")
-        return [
-            (str(each["Names"][0]).lstrip("/"), str(each["Id"]))
-            for each in (listed if isinstance(listed, list) else ())
-            if each.get("Names")
-        ]
+        found = []
+        for each in listed if isinstance(listed, list) else ():
+            match each:
+                case {"Names": [str(name), *_], "Id": str(container)}:
+                    found.append((name.lstrip("/"), container))
+        return found
 
     def start(self, container: str) -> None:
         self._ask("POST", f"/containers/{container}/start")
@@ -133,7 +134,7 @@ class Engine:
             raise _refusal(status, answer)
         try:
             return json.loads(answer) if answer else None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SandboxFailed(
                 "the container engine gave an answer that is no JSON",
                 hint="Check that the socket is that of Docker or Podman.",
@@ -148,27 +149,35 @@ class Engine:
             connection.request(method, f"/{_VERSION}{path}", body, {"Content-Type": kind})
             response = connection.getresponse()
             return response.status, response.read(_MAX_ANSWER_BYTES)
-        except TimeoutError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise SandboxFailed(
-                "the container engine does not answer",
+                "the container engine does not answer, or not in HTTP",
                 hint="Check that its daemon runs: docker info, or podman info.",
                 code="CW-ENGINE-ANSWER",
+                detail=f"{self._socket_path}: {error!r:.{_MAX_MESSAGE}}",
             ) from error
         finally:
             connection.close()
 
-    def _no_engine(self, error: Exception) -> LayerMissing:
+    def _no_engine(self, why: str) -> LayerMissing:
         return LayerMissing(
             "no container engine answers on its socket",
             hint="Start Docker (systemctl start docker) or Podman's service (systemctl --user "
             "start podman.socket), and set sandbox.engine_socket; the user needs access to it.",
             code="CW-LAYER-ENGINE",
-            detail=f"{self._socket_path}: {error}",
+            detail=f"{self._socket_path}: {why}",
         )
 
 
+def _entries(answer: Mapping[str, Any], name: str) -> list[Any]:
+    """The elements of a list, or the names of an object; empty for anything else."""
+    value = answer.get(name)
+    return list(value) if isinstance(value, (list, dict)) else []
+
+
 def _name_of(version: Mapping[str, Any]) -> str:
-    names = [str(each.get("Name", "")) for each in version.get("Components") or () if each]
+    components = _entries(version, "Components")
+    names = [str(each.get("Name", "")) for each in components if isinstance(each, dict)]
     return _PODMAN if any(_PODMAN in name for name in names) else "Docker"
 
 
@@ -181,7 +190,7 @@ def _root_ids(directory: str) -> tuple[int, int] | None:
 def _refusal(status: int, body: bytes) -> CellwallError:
     try:
         message = str(json.loads(body).get("message", ""))
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         message = body.decode("utf-8", "replace")
     return SandboxFailed(
         "the container engine refused a request",

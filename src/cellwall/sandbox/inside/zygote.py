@@ -20,6 +20,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from cellwall.sandbox.inside.channel import Channel, protect_channel
+else:
+    from _cellwall_channel import Channel, protect_channel
+
 CONTROL = 3
 EMPTY = {"code": 0, "env": {}, "stdin": None, "tools": []}
 WARM_UP = b"import sys\nx = {n: str(n) for n in range(3)}\nprint('', end='')\n1"
@@ -68,8 +72,8 @@ def main() -> None:
     after()  # new locks and thread ids; `random` reseeds itself
     restore_signals()
     renew_randomness()
-    channel = runner.Channel()
-    runner.protect_channel()
+    channel = Channel()
+    protect_channel()
     # Faults in the pages that any code touches, while no caller waits.
     runner.CodeSession(NullChannel()).run(dict(EMPTY), WARM_UP)
     runner.CodeSession(channel).serve()

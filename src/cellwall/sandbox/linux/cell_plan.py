@@ -21,6 +21,7 @@ from cellwall.sandbox.linux.plan import (
     landlock_ruleset,
     network_steps,
     plan_egress,
+    user_steps,
 )
 
 # Above the limit, so that a program can open one descriptor too many and the filter reports its
@@ -112,6 +113,7 @@ def init_plan(walls: Walls, job: Job) -> bytes:
     plan.files(job.files)
     _plan_mounts(plan, walls, job)
     _plan_skills(plan, job.skills)
+    plan.add(user_steps())
     plan.add(network_steps())
     plan_egress(plan, job.egress, homes=homes(job.mount))
     plan.add(_cover_steps())
@@ -172,6 +174,7 @@ def warm_plan(
         plan.step("tmpfs", "/code", f"size={_CODE_ROOM + sum(map(len, job.files.values()))}")
         plan.files(job.files)
     _plan_skills(plan, job.skills)
+    plan.add(user_steps())
     plan.add(network_steps())
     plan_egress(plan, job.egress, homes=homes(job.mount))
     plan_watch(plan, job.limits, mount)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from cellwall.core.errors import BadInput
 from cellwall.core.network import CellNetwork
 from cellwall.core.packages import PACKAGES_IN_WORKSPACE
-from cellwall.core.ports import Slot, ToolCaller, WorkspaceLease
+from cellwall.core.sandbox_ports import Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
 from cellwall.core.types import Action, Json, OutputSink, RunCode, RunCommand, WorkspaceMount
 from cellwall.sandbox import languages
@@ -21,7 +21,7 @@ from cellwall.sandbox.linux.layers import PACKAGES_INSIDE, PYTHON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
+class CellRunRequest:
     """The arguments of `Sandbox.run`, and the time at which it was called."""
 
     action: Action
@@ -52,9 +52,23 @@ def program_of(action: Action, *, only_deno: bool) -> tuple[languages.Program, b
         case RunCode() as operation:
             has_network = bool(action.allow_domains or action.registries)
             program = languages.program_for(operation, has_network=has_network, only_deno=only_deno)
+            if program.argv[0] == languages.DENO_INSIDE:
+                _check_deno_variables(action.env)
             return program, operation.code
         case _:
             raise BadInput("only commands and code run in a sandbox")
+
+
+def _check_deno_variables(env: Mapping[str, str]) -> None:
+    """DENO_PERMISSION_BROKER_PATH hands every decision about a permission to a socket, which code
+    in the cell can serve; preloaded code runs before any decision."""
+    named = [name for name in env if name.startswith(("DENO_", "LD_")) or name == "NODE_OPTIONS"]
+    if named:
+        raise BadInput(
+            f"Deno takes permissions or code from the variable {min(named)[:60]!r}",
+            hint="Leave out variables that begin with DENO_ or LD_, and NODE_OPTIONS.",
+            code="CW-ENV-REFUSED",
+        )
 
 
 def home_of(mount: WorkspaceMount) -> str:

@@ -22,7 +22,7 @@ import anyio
 from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import Finding, RunResult
-from cellwall.core.ports import LiveUsage, Slot, ToolCaller, WorkspaceLease
+from cellwall.core.sandbox_ports import LiveUsage, Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
 from cellwall.core.types import Action, OutputSink, RunCode, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox import languages
@@ -30,7 +30,7 @@ from cellwall.sandbox.containers.container_path import ContainerCells, Container
 from cellwall.sandbox.linux import cell_plan, jobs
 from cellwall.sandbox.linux.channels import EgressSockets
 from cellwall.sandbox.linux.forked_cell import WarmCell
-from cellwall.sandbox.linux.jobs import RunRequest
+from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.layers import (
     SHELL,
     HostLayers,
@@ -55,7 +55,7 @@ class ColdPath:
         self._layers = layers
         self._ledger = ledger
 
-    async def run(self, request: RunRequest) -> RunResult:
+    async def run(self, request: CellRunRequest) -> RunResult:
         action, mount = request.action, request.mount
         # (1) The program.
         program, code = jobs.program_of(action, only_deno=self._settings.only_deno)
@@ -117,7 +117,7 @@ class WarmPath:
         self._settings = settings
         self._pool = pool
 
-    async def run(self, request: RunRequest) -> RunResult | None:
+    async def run(self, request: CellRunRequest) -> RunResult | None:
         """None: this run fits no template, or the template has not started yet."""
         action = request.action
         program, code = jobs.program_of(action, only_deno=self._settings.only_deno)
@@ -150,7 +150,9 @@ class WarmPath:
             self._pool.retire_used(cell)
         return replace(result, path="warm")
 
-    async def _template(self, request: RunRequest, program: languages.Program) -> Template | None:
+    async def _template(
+        self, request: CellRunRequest, program: languages.Program
+    ) -> Template | None:
         if request.mount.dir_fd is not None and os.geteuid() != 0:
             return None  # an ordinary user cannot pass a mount into another namespace
         if request.mount.own_path is not None:
@@ -168,7 +170,7 @@ class WarmPath:
     def _cell(
         self,
         template: Template,
-        request: RunRequest,
+        request: CellRunRequest,
         program: languages.Program,
         code: bytes,
         egress: EgressSockets | None,
@@ -241,7 +243,7 @@ class NativeSandbox:
         skills: Sequence[Skill] = (),
         network: CellNetwork | None = None,
     ) -> RunResult:
-        request = RunRequest(
+        request = CellRunRequest(
             action=action,
             slot=slot,
             workspace=workspace,
@@ -257,7 +259,7 @@ class NativeSandbox:
             self._under_way.discard(id(request))
         return replace(result, findings=(*result.findings, *self._weakened))
 
-    async def _run(self, request: RunRequest) -> RunResult:
+    async def _run(self, request: CellRunRequest) -> RunResult:
         if self.is_live(request.action, request.mount):
             return await self._sessions.run(request)
         if self._warm is not None and self._settings.path != "cold":

@@ -225,9 +225,10 @@ def arguments(
     words += ["--uid", str(UID_INSIDE), "--gid", str(GID_INSIDE)]
     words += ["--hostname", HOSTNAME, "--as-pid-1", "--die-with-parent", "--new-session"]
     # For init alone, over its own namespaces: mounts (SYS_ADMIN), settings and addresses of the
-    # network (NET_ADMIN), then dropping the bounding set as well (SETPCAP).
+    # network (NET_ADMIN) and of the user namespace (SYS_RESOURCE), then dropping the bounding set
+    # as well (SETPCAP).
     words += ["--cap-drop", "ALL"]
-    for name in ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP"):
+    for name in ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SYS_RESOURCE", "CAP_SETPCAP"):
         words += ["--cap-add", name]
     if layers:
         # overlayfs accesses its layers with the capabilities of its mounter: it makes a directory

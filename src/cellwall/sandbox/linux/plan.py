@@ -138,6 +138,11 @@ _NETWORK_SETTINGS = (
 )
 
 
+# Of the cell's own user namespace: no process may make another one in it, so that the kernel's code
+# for namespaces, mounts and netfilter stays out of reach even if the filter failed (ISO-1).
+_USER_SETTINGS = (("/proc/sys/user/max_user_namespaces", "0"),)
+
+
 @dataclass(frozen=True, slots=True)
 class EgressPlan:
     """The sockets that init makes inside the cell and sends out."""
@@ -155,6 +160,15 @@ def network_steps() -> bytes:
     """Settings of the network namespace, written before any socket is opened in it."""
     plan = Plan()
     for path, value in _NETWORK_SETTINGS:
+        plan.step("setting", path, value)
+    return plan.joined()
+
+
+@functools.cache
+def user_steps() -> bytes:
+    """Settings of the user namespace, written before /proc/sys is covered."""
+    plan = Plan()
+    for path, value in _USER_SETTINGS:
         plan.step("setting", path, value)
     return plan.joined()
 

@@ -32,7 +32,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cellwall.core.limits import Limits
-from cellwall.core.ports import UnlinkedFiles
+from cellwall.core.sandbox_ports import UnlinkedFiles
 from cellwall.sandbox.files.descriptors import closing_fd, read_at_most
 from cellwall.sandbox.linux._syscalls import share_descriptors
 from cellwall.sandbox.linux.run_cgroup import Counters

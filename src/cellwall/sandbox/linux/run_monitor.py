@@ -22,7 +22,7 @@ from cellwall.core.outcomes import Finding, RunResult, Usage
 from cellwall.core.types import Json
 from cellwall.sandbox.linux import run_cgroup
 from cellwall.sandbox.linux.channels import SupervisorEnds
-from cellwall.sandbox.linux.jobs import RunRequest
+from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.proc_usage import find_unlinked_files
 from cellwall.sandbox.linux.run_cgroup import Counters
@@ -81,7 +81,7 @@ class RunMonitor:
     """The supervisor's side of one run."""
 
     def __init__(
-        self, request: RunRequest, run: MonitoredRun, *, stdin: bytes | None = None
+        self, request: CellRunRequest, run: MonitoredRun, *, stdin: bytes | None = None
     ) -> None:
         self._run = run
         self._limits = request.action.limits

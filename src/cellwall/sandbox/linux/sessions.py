@@ -14,7 +14,7 @@ import anyio
 from cellwall.core.errors import BadInput, SkillRefused
 from cellwall.core.languages import canonical
 from cellwall.core.outcomes import RunResult
-from cellwall.core.ports import LiveUsage, WorkspaceLease
+from cellwall.core.sandbox_ports import LiveUsage, WorkspaceLease
 from cellwall.core.tool_servers import RunServer
 from cellwall.core.types import Action, Json, ProcessOperation, RunCode, RunCommand
 from cellwall.sandbox import languages
@@ -22,7 +22,7 @@ from cellwall.sandbox.files.merged_view import MergedViews, sandbox_ended
 from cellwall.sandbox.linux import jobs
 from cellwall.sandbox.linux.background import BackgroundProcess, OutputReader
 from cellwall.sandbox.linux.carried_process import CarriedProcess
-from cellwall.sandbox.linux.jobs import RunRequest
+from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
 from cellwall.sandbox.linux.live_cell import CellTask, CodeRun, CommandRun, LiveCell
@@ -119,7 +119,7 @@ class LiveSessions:
 
     # --- running
 
-    async def run(self, request: RunRequest) -> RunResult:
+    async def run(self, request: CellRunRequest) -> RunResult:
         action = request.action
         session = self._session(action)
         session.workspace = request.workspace
@@ -158,7 +158,7 @@ class LiveSessions:
         session: _LiveSession,
         cell: LiveCell,
         task: CellTask,
-        request: RunRequest,
+        request: CellRunRequest,
         stdin: bytes | None,
     ) -> RunResult:
         with session.monitored():
@@ -167,7 +167,7 @@ class LiveSessions:
         return replace(result, path=cell.parts.path)
 
     async def _run_code(
-        self, session: _LiveSession, cell: LiveCell, request: RunRequest, operation: RunCode
+        self, session: _LiveSession, cell: LiveCell, request: CellRunRequest, operation: RunCode
     ) -> RunResult:
         action = request.action
         await _acquire(cell.turn)
@@ -198,7 +198,7 @@ class LiveSessions:
             cell.turn.release()
 
     def _start_background(
-        self, session: _LiveSession, cell: LiveCell, request: RunRequest, operation: RunCommand
+        self, session: _LiveSession, cell: LiveCell, request: CellRunRequest, operation: RunCommand
     ) -> BackgroundProcess:
         task = cell.start(
             operation.argv,
@@ -280,7 +280,7 @@ class LiveSessions:
         with self._lock:
             return self._sessions.setdefault(action.session_id, _LiveSession())
 
-    async def _cell_of(self, session: _LiveSession, request: RunRequest) -> LiveCell:
+    async def _cell_of(self, session: _LiveSession, request: CellRunRequest) -> LiveCell:
         cell = session.cell
         if cell is None or not cell.is_alive():
             # The thread is not cancelled: it completes the cell, and the next call finds it.
@@ -295,7 +295,7 @@ class LiveSessions:
             )
         return cell
 
-    def _open(self, session: _LiveSession, request: RunRequest) -> LiveCell:
+    def _open(self, session: _LiveSession, request: CellRunRequest) -> LiveCell:
         action = request.action
         with session.lock:
             if session.cell is not None:
@@ -351,7 +351,9 @@ class LiveSessions:
             cell.close()
 
 
-def _environment(request: RunRequest, program: languages.Program | None = None) -> dict[str, str]:
+def _environment(
+    request: CellRunRequest, program: languages.Program | None = None
+) -> dict[str, str]:
     return dict(jobs.environment(request.action, program, request.mount))
 
 

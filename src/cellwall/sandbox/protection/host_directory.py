@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import cellwall
 from cellwall.core.errors import WorkspaceError
-from cellwall.core.protected_names import GIT_LAYOUT, Treatment, is_git_layout
+from cellwall.core.protected_names import GIT_LAYOUT, NameTreatment, is_git_layout
 from cellwall.core.text import to_bytes
 from cellwall.core.types import Cover, WorkspaceMode
 from cellwall.sandbox.files.descriptors import OPEN_DIRECTORY, is_empty_dir
@@ -210,7 +210,7 @@ def covers_for(
     extra = extra or ExtraCovers()
     required: dict[str, Cover] = {path: ("ro", path) for path in extra.read_only}
     for item in protected:
-        if item.treatment is Treatment.HIDE:
+        if item.treatment is NameTreatment.HIDE:
             required[item.path] = ("hide", item.path)
         elif mode is WorkspaceMode.READ_WRITE and not item.target:
             # A symlink to instructions is compared after the run, and restored.

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from cellwall.core.errors import WorkspaceError
+from cellwall.core.instruction_imports import MAX_BYTES, all_imports, may_be_new
 from cellwall.core.protected_names import (
     GIT_LAYOUT,
+    NameTreatment,
     Protection,
-    Treatment,
+    build_files,
     completes_git_layout,
     fold,
     is_git_by_name,
@@ -34,8 +36,11 @@ from cellwall.sandbox.files.descriptors import (
 )
 from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep, parents_of
 from cellwall.sandbox.protection import git_files
+from cellwall.sandbox.protection.certificates import is_certificates
 
 _CONFIGS = frozenset({"config", "config.worktree"})
+_MAX_AGENT_ENTRIES = 1000
+"""Names in one settings folder of an agent, whose texts are searched for imports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class ProtectedPath:
     """
 
     path: str
-    treatment: Treatment
+    treatment: NameTreatment
     is_dir: bool
     is_symlink: bool
     directory_id: tuple[int, int]
@@ -66,15 +71,23 @@ class KnownLinks:
     symbolic: set[tuple[str, tuple[int, int], str]] = field(default_factory=set)
     """Path, identity of its directory and target, in places where a new symlink is moved out."""
     hard: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    """Read-only files with a second name, by which code may write them: device, inode, ctime."""
+    """Read-only files with a second name: device, inode, ctime."""
+    shared: dict[tuple[int, int], NameTreatment] = field(default_factory=dict)
+    """Protected files with a second name, by device and inode; the strictest treatment."""
 
-    def note(self, step: WalkStep, *, is_redirecting: bool, is_read_only: bool) -> None:
+    def note(
+        self, step: WalkStep, *, is_redirecting: bool, treatment: NameTreatment | None
+    ) -> None:
         status = step.status
         if is_redirecting:
             if (row := symlink_record(step))[2]:
                 self.symbolic.add(row)
-        elif is_read_only and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-            self.hard[step.path] = (status.st_dev, status.st_ino, status.st_ctime_ns)
+        elif treatment and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            inode = status.st_dev, status.st_ino
+            if self.shared.get(inode) is not NameTreatment.HIDE:
+                self.shared[inode] = treatment
+            if treatment is NameTreatment.READ_ONLY:
+                self.hard[step.path] = (*inode, status.st_ctime_ns)
 
 
 def symlink_record(step: WalkStep) -> tuple[str, tuple[int, int], str]:
@@ -120,7 +133,7 @@ class GitDirs:
             return False
         return self.holds(step) or protection.leads_to_protected(_names(step.path))
 
-    def treatment_of(self, protection: Protection, step: WalkStep) -> Treatment | None:
+    def treatment_of(self, protection: Protection, step: WalkStep) -> NameTreatment | None:
         """The treatment of a step by its own name; a symlink counts as file and directory."""
         self.note(step)
         mode = step.status.st_mode
@@ -135,9 +148,16 @@ class GitDirs:
         )
 
 
-def protection_for(extra_names: Iterable[str], *, dangerously_expose: bool) -> Protection:
+def protection_for(
+    extra_names: Iterable[str], *, protects_build_files: bool = False, dangerously_expose: bool
+) -> Protection:
     """The protection of a configuration: built-in and extra names, or none at all."""
-    return Protection(()) if dangerously_expose else load().with_extra(extra_names)
+    if dangerously_expose:
+        return Protection(())
+    names = load()
+    if protects_build_files:
+        names = Protection((*names.entries, *build_files().entries))
+    return names.with_extra(extra_names)
 
 
 def access_check_for(protection: Protection, root: Root | None = None) -> AccessCheck:
@@ -149,9 +169,9 @@ def access_check_for(protection: Protection, root: Root | None = None) -> Access
                 path, "CW-PATH-PROTECTED", "is refused: a link there redirects other tools"
             )
         match _treatment(protection, root, path):
-            case Treatment.HIDE:
+            case NameTreatment.HIDE:
                 raise path_error(path, "CW-PATH-PROTECTED", "is hidden: such names hold secrets")
-            case Treatment.READ_ONLY if writing:
+            case NameTreatment.READ_ONLY if writing:
                 raise path_error(
                     path, "CW-PATH-PROTECTED", "is read-only: the host runs or obeys it"
                 )
@@ -176,7 +196,7 @@ def _is_redirecting(protection: Protection, root: Root | None, path: str) -> boo
     )
 
 
-def _treatment(protection: Protection, root: Root | None, path: str) -> Treatment | None:
+def _treatment(protection: Protection, root: Root | None, path: str) -> NameTreatment | None:
     known = set() if root is None else {_names(each) for each in git_dirs_above(root, path)}
     return protection.treatment_of(
         path,
@@ -227,9 +247,9 @@ def scan(
     git_dirs = GitDirs()
 
     def enter(step: WalkStep) -> bool:
-        visited[step.path] = _as_found(step, Treatment.HIDE)
+        visited[step.path] = _as_found(step, NameTreatment.HIDE)
         known = protected.get(step.path)
-        return known is None or known.treatment is not Treatment.HIDE
+        return known is None or known.treatment is not NameTreatment.HIDE
 
     def hide(path: str) -> None:
         if path not in visited:
@@ -241,15 +261,15 @@ def scan(
         treatment = git_dirs.treatment_of(protection, step)
         if stat.S_ISSOCK(step.status.st_mode) or stat.S_ISFIFO(step.status.st_mode):
             # A process of the host may listen: an egress path that no namespace closes (NET-1).
-            treatment = Treatment.HIDE
+            treatment = NameTreatment.HIDE
         is_under = any(above in protected for above in parents_of(step.path))
         if links is not None:
             links.note(
                 step,
                 is_redirecting=git_dirs.is_redirecting_link(protection, step),
-                is_read_only=is_under or treatment is Treatment.READ_ONLY,
+                treatment=treatment or (NameTreatment.READ_ONLY if is_under else None),
             )
-        if treatment is None or (treatment is Treatment.READ_ONLY and is_under):
+        if treatment is None or (treatment is NameTreatment.READ_ONLY and is_under):
             continue
         item = _as_found(step, treatment)
         if item.target and git_files.place_of_link(tree, item.path, item.target) is None:
@@ -263,10 +283,12 @@ def scan(
 
 
 def indirect_paths(root: Root, protected: Iterable[ProtectedPath]) -> dict[str, bool]:
-    """Paths that git configurations name as hooks or programs, and targets of links to
-    instructions: the host runs or obeys what code writes there. Some may not exist yet. The value
-    says whether the path is a directory of hooks."""
+    """Paths that git configurations name as hooks or programs, targets of links to instructions,
+    and files that instructions import: the host runs or obeys what code writes there. Some may not
+    exist yet. The value says whether the path is a directory of hooks."""
     paths = git_files.programs_around(root)
+    protected = tuple(protected)
+    paths |= dict.fromkeys(instruction_imports(root, protected), False)
     for item in protected:
         above, _, name = item.path.rpartition("/")
         if item.target:
@@ -284,7 +306,13 @@ def indirect_paths(root: Root, protected: Iterable[ProtectedPath]) -> dict[str, 
 
 
 def instruction_targets(root: Root, protected: Iterable[ProtectedPath]) -> frozenset[str]:
-    """The targets of symlinks with names of instructions: agents obey that text as well."""
+    """The targets of symlinks with names of instructions, and the files that instructions import:
+    agents obey that text as well."""
+    protected = tuple(protected)
+    return _link_targets(root, protected) | frozenset(instruction_imports(root, protected))
+
+
+def _link_targets(root: Root, protected: Iterable[ProtectedPath]) -> frozenset[str]:
     links = (item for item in protected if item.is_symlink and _is_instruction(item.path))
     places: set[str] = set()
     for item in links:
@@ -293,6 +321,44 @@ def instruction_targets(root: Root, protected: Iterable[ProtectedPath]) -> froze
                 root, item.path.rpartition("/")[0], os.readlink(name, dir_fd=parent)
             )
     return frozenset(places)
+
+
+def instruction_imports(root: Root, protected: Iterable[ProtectedPath]) -> tuple[str, ...]:
+    """The files below the root that instructions import by a name in their text (SKL-1)."""
+    protected = tuple(protected)
+    files = [item.path for item in protected if not item.is_dir and _is_instruction(item.path)]
+    for item in protected:
+        if item.is_dir and item.treatment is NameTreatment.READ_ONLY and _is_agents(item.path):
+            files += _texts_in(root, item.path)
+    files += sorted(_link_targets(root, protected))
+    return all_imports(files, lambda path: _beginning(root, path)) if files else ()
+
+
+def _texts_in(root: Root, folder: str) -> list[str]:
+    steps = root.walk(
+        folder, max_entries=_MAX_AGENT_ENTRIES, on_locked=_ignore, on_overflow=_ignore
+    )
+    return [step.path for step in steps if may_be_new(step.path)]
+
+
+def _ignore(_path: str) -> None:
+    """What is not looked at imports nothing that is known."""
+
+
+def _beginning(root: Root, path: str) -> bytes | None:
+    """The beginning of a regular file; None where there is none."""
+    with (
+        suppress(OSError, WorkspaceError),
+        root.parent(path) as (parent, name),
+        closing_fd(os.open(name, OPEN_NODE, dir_fd=parent)) as node,
+        closing_fd(open_regular(node)) as fd,
+    ):
+        return read_at_most(fd, MAX_BYTES)
+    return None
+
+
+def _is_agents(path: str) -> bool:
+    return not load().groups_of(path).isdisjoint(("instruction", "agent"))
 
 
 def _is_instruction(path: str) -> bool:
@@ -309,62 +375,19 @@ def _exact(root: Root, path: str) -> ProtectedPath | None:
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         return None
     is_dir = stat.S_ISDIR(status.st_mode)
-    return ProtectedPath(path, Treatment.READ_ONLY, is_dir, False, directory_id)
+    return ProtectedPath(path, NameTreatment.READ_ONLY, is_dir, False, directory_id)
 
 
 def _names(path: str) -> tuple[str, ...]:
     return tuple(fold(name) for name in path.split("/") if name)
 
 
-def _as_found(step: WalkStep, treatment: Treatment) -> ProtectedPath:
+def _as_found(step: WalkStep, treatment: NameTreatment) -> ProtectedPath:
     mode = step.status.st_mode
     is_link = stat.S_ISLNK(mode)
     target = ""
-    if is_link and treatment is Treatment.READ_ONLY and _is_instruction(step.path):
+    if is_link and treatment is NameTreatment.READ_ONLY and _is_instruction(step.path):
         target = os.readlink(step.name, dir_fd=step.dir_fd)
     return ProtectedPath(
         step.path, treatment, stat.S_ISDIR(mode), is_link, step.directory_id, target
-    )
-
-
-_MAX_CERTIFICATE_BYTES = 4 * 1024 * 1024
-_PEM_BOUNDARY = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
-_PUBLIC_LABELS = frozenset(
-    (
-        *(b"CERTIFICATE", b"TRUSTED CERTIFICATE", b"X509 CERTIFICATE", b"CERTIFICATE REQUEST"),
-        *(b"X509 CRL", b"PUBLIC KEY", b"RSA PUBLIC KEY", b"DH PARAMETERS", b"EC PARAMETERS"),
-    )
-)
-"""Labels of RFC 7468 and OpenSSL for public content."""
-
-
-def is_certificates(dir_fd: int, name: str) -> bool:
-    """Whether a name is a regular file with certificates only, which are no secret (FS-4).
-
-    Every HTTPS client reads such a bundle. Private keys have the same file names, so the content
-    decides; a file that cannot be read completely, or holds any other block, counts as a key.
-    """
-    try:
-        with (
-            closing_fd(os.open(name, OPEN_NODE, dir_fd=dir_fd)) as node,
-            closing_fd(open_regular(node)) as fd,
-        ):
-            data = read_at_most(fd, _MAX_CERTIFICATE_BYTES + 1)
-    except OSError:
-        return False
-    return len(data) <= _MAX_CERTIFICATE_BYTES and is_public_text(data)
-
-
-def is_public_text(data: bytes) -> bool:
-    """Whether every PEM block is public, each opened and closed, and no key is mentioned."""
-    marks = _PEM_BOUNDARY.findall(data)
-    begun = [label for word, label in marks if word == b"BEGIN"]
-    ended = [label for word, label in marks if word == b"END"]
-    return (
-        bool(begun)
-        and begun == ended
-        and _PUBLIC_LABELS.issuperset(begun)
-        # Other spellings, or truncated: `---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----`.
-        and data.upper().count(b"BEGIN ") == len(begun)
-        and b"PRIVATE" not in data.upper().replace(b"PRIVATE KEY USAGE", b"")
     )

@@ -81,7 +81,7 @@ def check_name(home: str, name: str) -> str:
     )
 
 
-def check_new_name(name: str, definition: Definition) -> str:
+def check_new_name(name: str, definition: TemplateDefinition) -> str:
     """Refuse a name that a user may not give to a template."""
     if name in SHIPPED or name in {PYTHON, UV}:
         raise BadInput(
@@ -101,7 +101,7 @@ def check_new_name(name: str, definition: Definition) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class TemplateDefinition:
     """The packages of a template: requirements, and the exact files if they are locked."""
 
     request: tuple[str, ...]
@@ -155,15 +155,15 @@ def as_text(request: Sequence[str]) -> bytes:
     return "".join(f"{each}\n" for each in request).encode()
 
 
-def read(home: str, name: str) -> Definition:
+def read(home: str, name: str) -> TemplateDefinition:
     """The definition of a template; a shipped one has pins and no request."""
     check_name(home, name)
     if name in SHIPPED:
-        return Definition((), shipped_requirements(name))
+        return TemplateDefinition((), shipped_requirements(name))
     try:
         with open(_file(home, name), "rb") as file:
             note = json.loads(file.read(_MAX_BYTES))
-        return Definition(parse_request(note["packages"]), note.get("pins", "").encode())
+        return TemplateDefinition(parse_request(note["packages"]), note.get("pins", "").encode())
     except (
         OSError,
         ValueError,
@@ -181,7 +181,7 @@ def read(home: str, name: str) -> Definition:
         ) from error
 
 
-def write(home: str, name: str, definition: Definition) -> None:
+def write(home: str, name: str, definition: TemplateDefinition) -> None:
     """Write a definition atomically; the caller holds the template's lock."""
     path = _file(home, name)
     beside = f"{path}.{secrets.token_hex(4)}"

@@ -32,7 +32,7 @@ from cellwall.core.packages import Package, normalized
 from cellwall.sandbox import languages
 from cellwall.sandbox.files.descriptors import closing_fd, remove_tree
 from cellwall.sandbox.templates import definitions, uv_program
-from cellwall.sandbox.templates.definitions import Definition
+from cellwall.sandbox.templates.definitions import TemplateDefinition
 
 _NEEDED_BYTES = 600_000_000  # wheels, packages and bytecode together, with some room
 _TRY_AGAIN_S = 0.1
@@ -67,7 +67,7 @@ class TargetPython:
     version: str
 
 
-Install = Callable[[Definition, TargetPython, str], Sequence[Package]]
+Install = Callable[[TemplateDefinition, TargetPython, str], Sequence[Package]]
 """Fills `SITE` in the staging directory of the given path; returns the packages of the lock."""
 
 
@@ -105,7 +105,7 @@ def build(
     *,
     install: Install,
     on_progress: Callable[[str], None],
-    definition: Definition | None = None,
+    definition: TemplateDefinition | None = None,
 ) -> Environment:
     """Build the environment of a template unless it exists.
 
@@ -158,7 +158,7 @@ def build(
         return replace(built, is_new=True)
 
 
-def _define(home: str, name: str, definition: Definition | None) -> None:
+def _define(home: str, name: str, definition: TemplateDefinition | None) -> None:
     if definition is not None:
         definitions.write(home, name, definition)
 

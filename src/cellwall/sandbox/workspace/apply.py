@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from cellwall.core.protected_names import (
+    NameTreatment,
     Protection,
-    Treatment,
     completes_git_layout,
     fold,
     is_in_version_control,
@@ -151,7 +151,7 @@ class _ApplyRules:
         )
         if treatment is not None:
             is_text = is_instruction(change.path) or change.path in self.instruction_paths
-            if is_text and treatment is Treatment.READ_ONLY:
+            if is_text and treatment is NameTreatment.READ_ONLY:
                 return "" if self.instructions else "instructions for agents, taken over on request"
             return f"protected name ({treatment.value.replace('_', '-')})"
         is_link = change.kind != "removed" and change.entry_kind == "symlink"
@@ -189,7 +189,7 @@ class _ApplyRules:
 
     def treatment_of(
         self, path: str, *, is_dir: bool | None = None, is_public: Callable[[], bool] = bool
-    ) -> Treatment | None:
+    ) -> NameTreatment | None:
         return self.protection.treatment_of(
             path,
             is_dir=is_dir,

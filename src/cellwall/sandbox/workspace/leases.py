@@ -13,8 +13,8 @@ import anyio
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Finding
-from cellwall.core.ports import NO_UNLINKED_FILES, UnlinkedFiles
 from cellwall.core.protected_names import Protection
+from cellwall.core.sandbox_ports import NO_UNLINKED_FILES, UnlinkedFiles
 from cellwall.core.types import Action, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.descriptors import unlock_root
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.core.protected_names import Treatment
+from cellwall.core.protected_names import NameTreatment
 from cellwall.sandbox.files.descriptors import closing_fd, read_at_most, write_all
 from cellwall.sandbox.protection.post_run_check import Baseline
 from cellwall.sandbox.protection.protected_paths import KnownLinks, ProtectedPath
@@ -150,7 +150,7 @@ def _protected_path(row: Sequence[object]) -> ProtectedPath:
     path, treatment, is_dir, is_symlink, device, inode, target = row
     return ProtectedPath(
         str(path),
-        Treatment(str(treatment)),
+        NameTreatment(str(treatment)),
         bool(is_dir),
         bool(is_symlink),
         (int(str(device)), int(str(inode))),

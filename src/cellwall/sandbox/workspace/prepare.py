@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.outcomes import Finding
-from cellwall.core.protected_names import Placeholder, Treatment
+from cellwall.core.protected_names import NameTreatment, Placeholder
 from cellwall.core.types import (
     WorkspaceMode,
     WorkspaceMount,
@@ -28,6 +28,7 @@ from cellwall.core.types import (
 from cellwall.sandbox.files.descriptors import identity_of, unlock_root
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import git_files, placeholders, post_run_check, protected_paths
+from cellwall.sandbox.protection.hard_links import other_names
 from cellwall.sandbox.protection.host_directory import (
     ExtraCovers,
     cellwall_paths_below,
@@ -164,11 +165,19 @@ class WorkspacePreparer:
         started_ns = time.clock_gettime_ns(COARSE_CLOCK)
         links = protected_paths.KnownLinks()
         protected = protected_paths.scan(tree, self._protection, max_entries=most, links=links)
+        # In a copy, code cannot write the file behind a name.
+        protected += tuple(
+            item
+            for item in other_names(tree, protected, links, max_entries=most)
+            if mode is WorkspaceMode.READ_WRITE or item.treatment is NameTreatment.HIDE
+        )
         paths: dict[str, bool] = {}
         if mode is WorkspaceMode.READ_WRITE:
             paths = protected_paths.indirect_paths(tree, protected)
             hooks = [path for path, is_hooks in paths.items() if is_hooks]
-            placeholders_needed = [Placeholder(path, "dir", Treatment.READ_ONLY) for path in hooks]
+            placeholders_needed = [
+                Placeholder(path, "dir", NameTreatment.READ_ONLY) for path in hooks
+            ]
             if placeholders_needed:
                 extra = extra.merge(self._store.placeholders.create(tree, placeholders_needed))
         # A placeholder that code fills during the run is not a name that existed before.

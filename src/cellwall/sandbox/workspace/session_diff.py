@@ -6,12 +6,12 @@ changes. Of a directory that is written in place, the state at the start is not 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.files import ChangedPath, WorkspaceDiff
+from cellwall.core.scratch import scratch_folder
 from cellwall.core.types import WorkspaceMode
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.workspace.changes import changes, rank, unified_diff
@@ -51,7 +51,7 @@ def _trees(store: WorkspaceStore, session: StoredWorkspace) -> Iterator[tuple[Fi
     match session.request.mode:
         case WorkspaceMode.PRIVATE:
             with (
-                tempfile.TemporaryDirectory(prefix="cellwall-empty-") as nothing,
+                scratch_folder("cellwall-empty-") as nothing,
                 FileTree.open(nothing) as before,
                 FileTree.open(session.files_path) as after,
             ):

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from cellwall.guard.detect import Detector
-from cellwall.guard.detect.rule_packs import Rule, shipped_packs
+from cellwall.guard.detect.rule_packs import DetectionRule, shipped_packs
 
 RULES = [rule for pack in shipped_packs() for rule in pack.rules]
 LANGUAGES = ("en", "de", "fr", "es", "pt", "ru", "zh", "ja", "ko", "ar")
@@ -34,13 +34,15 @@ def detector() -> Detector:
 
 @pytest.mark.requirement("GRD-2")
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_examples_of_a_rule_hold(rule: Rule) -> None:
+def test_examples_of_a_rule_hold(rule: DetectionRule) -> None:
     assert list(rule.faults()) == []
 
 
 @pytest.mark.requirement("GRD-2")
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_each_example_is_found_in_the_middle_of_other_text(detector: Detector, rule: Rule) -> None:
+def test_each_example_is_found_in_the_middle_of_other_text(
+    detector: Detector, rule: DetectionRule
+) -> None:
     for example in rule.match:
         text = f"{'The weather was fine. ' * 60}\n\n{example}\n\n{'Nothing else happened. ' * 60}"
         found = {hit.category for hit in detector.find(text).hits}
@@ -49,7 +51,9 @@ def test_each_example_is_found_in_the_middle_of_other_text(detector: Detector, r
 
 @pytest.mark.requirement("GRD-8")
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_no_rule_takes_offence_at_an_everyday_sentence(detector: Detector, rule: Rule) -> None:
+def test_no_rule_takes_offence_at_an_everyday_sentence(
+    detector: Detector, rule: DetectionRule
+) -> None:
     for example in rule.not_match:
         assert rule.id not in {hit.rule for hit in detector.find(example).hits}, example
 

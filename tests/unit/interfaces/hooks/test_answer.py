@@ -19,7 +19,8 @@ from cellwall.interfaces.hooks import answer
 from cellwall.interfaces.hooks.answer import HookOptions, answer_alone, reply_to
 from cellwall.interfaces.hooks.protocol import Reply
 from cellwall.interfaces.hooks.withheld_results import NOTE
-from cellwall.runtime.wiring import App, open_app
+from cellwall.runtime.app import App
+from cellwall.runtime.wiring import open_app
 from conftest import audit_records
 from interfaces.hook_double import doubled
 

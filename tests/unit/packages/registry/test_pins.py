@@ -13,7 +13,7 @@ from cellwall.core.verdict import Decision, Verdict
 from cellwall.packages.evidence import PackageRules
 from cellwall.packages.feed import Feed
 from cellwall.packages.judge import PackageJudge
-from cellwall.packages.registry.downloads import Document
+from cellwall.packages.registry.downloads import RegistryDocument
 from cellwall.packages.registry.pypi_registry import PypiRegistry
 
 JSON_TYPE = "application/vnd.pypi.simple.v1+json"
@@ -47,7 +47,7 @@ class Upstream:
         self.body = json.dumps({"name": "zebra-atlas", "files": files}).encode()
 
     async def get(self, url, *, accept, max_bytes):
-        return Document(200, JSON_TYPE, self.body)
+        return RegistryDocument(200, JSON_TYPE, self.body)
 
 
 class Asking:

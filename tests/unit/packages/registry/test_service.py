@@ -14,13 +14,13 @@ import pytest
 
 from cellwall.core.errors import EgressRefused
 from cellwall.core.verdict import Verdict
-from cellwall.packages.evidence import PackageRules, PackageVerdict, Reason, Step
+from cellwall.packages.evidence import EvidenceStep, PackageRules, PackageVerdict, Reason
 from cellwall.packages.feed import Feed
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.osv import Advisory, Affected
 from cellwall.packages.registry.artifacts import ArtifactStore
-from cellwall.packages.registry.downloads import Document
+from cellwall.packages.registry.downloads import RegistryDocument
 from cellwall.packages.registry.judged_index import Refusal
 from cellwall.packages.registry.messages import RegistryRequest
 from cellwall.packages.registry.npm_registry import NpmRegistry
@@ -84,7 +84,11 @@ class Upstream:
     async def get(self, url, *, accept, max_bytes):
         self.asked.append(url)
         kind, body = self.documents.get(url, ("", None))
-        return Document(404, "text/plain", b"") if body is None else Document(200, kind, body)
+        return (
+            RegistryDocument(404, "text/plain", b"")
+            if body is None
+            else RegistryDocument(200, kind, body)
+        )
 
     async def download(self, url):
         self.asked.append(url)
@@ -232,7 +236,7 @@ def test_a_file_with_another_hash_is_not_served_and_not_kept(registry):
 
 
 def test_an_artifact_that_the_inspection_refuses_is_not_served(registry):
-    reason = Reason(Step.VERSION, Verdict.DENY, "pth-code", "a .pth file runs code")
+    reason = Reason(EvidenceStep.VERSION, Verdict.DENY, "pth-code", "a .pth file runs code")
     registry.verdict = PackageVerdict(PypiRegistry.ecosystem, "zebra-atlas", "1.0", (reason,))
     assert registry.ask(FILE, host="files.pythonhosted.org")[0] == 404
     assert registry.refusals == ["a .pth file runs code"]
@@ -252,7 +256,7 @@ class Person:
 
 @pytest.mark.requirement("PKG-1", "PKG-2")
 def test_a_person_is_asked_about_the_very_file_and_the_answer_is_of_one_session(registry):
-    reason = Reason(Step.ARTIFACT, Verdict.ASK, "bytecode", "bytecode without its source")
+    reason = Reason(EvidenceStep.ARTIFACT, Verdict.ASK, "bytecode", "bytecode without its source")
     registry.verdict = PackageVerdict(PypiRegistry.ecosystem, "zebra-atlas", "1.0", (reason,))
     request = RegistryRequest("GET", "files.pythonhosted.org", FILE, "")
     yes, no, nobody = (Person(registry, answer) for answer in (True, False, None))
@@ -278,7 +282,7 @@ def test_a_person_is_asked_about_the_very_file_and_the_answer_is_of_one_session(
 
 @pytest.mark.requirement("PKG-1")
 def test_no_answer_lifts_a_denial_of_the_inspection(registry):
-    reason = Reason(Step.ARTIFACT, Verdict.DENY, "pth-code", "a .pth file runs code")
+    reason = Reason(EvidenceStep.ARTIFACT, Verdict.DENY, "pth-code", "a .pth file runs code")
     registry.verdict = PackageVerdict(PypiRegistry.ecosystem, "zebra-atlas", "1.0", (reason,))
     person = Person(registry, True, True)
     request = RegistryRequest("GET", "files.pythonhosted.org", FILE, "")
@@ -289,7 +293,7 @@ def test_no_answer_lifts_a_denial_of_the_inspection(registry):
 
 
 def test_a_refused_file_that_changed_in_the_store_is_inspected_again(registry, tmp_path):
-    reason = Reason(Step.ARTIFACT, Verdict.DENY, "pth-code", "a .pth file runs code")
+    reason = Reason(EvidenceStep.ARTIFACT, Verdict.DENY, "pth-code", "a .pth file runs code")
     registry.verdict = PackageVerdict(PypiRegistry.ecosystem, "zebra-atlas", "1.0", (reason,))
     for count in (1, 1, 2):
         if count == 2:
@@ -309,7 +313,7 @@ def test_bytes_that_were_accepted_as_metadata_are_inspected_as_a_wheel(registry)
     metadata = "https://files.pythonhosted.org" + FILE + ".metadata"
     registry.upstream.documents[metadata] = "", WHEEL
     assert registry.ask(FILE + ".metadata", host="files.pythonhosted.org")[0] == 200
-    reason = Reason(Step.ARTIFACT, Verdict.DENY, "pth-code", "a .pth file runs code")
+    reason = Reason(EvidenceStep.ARTIFACT, Verdict.DENY, "pth-code", "a .pth file runs code")
     registry.verdict = PackageVerdict(PypiRegistry.ecosystem, "zebra-atlas", "1.0", (reason,))
     assert registry.ask(FILE, host="files.pythonhosted.org")[0] == 404
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from cellwall.policy.commands import catalog
-from cellwall.policy.commands.arguments import RISKY, TAKES_REST, Effect, Model, Takes
+from cellwall.policy.commands.arguments import RISKY, TAKES_REST, ArgumentModel, Effect, Takes
 from cellwall.policy.commands.catalog import build_model, canonical, find_model, programs
 from cellwall.policy.commands.models import HANDLERS
 
 pytestmark = pytest.mark.requirement("POL-3")
 
 
-def _all(model: Model) -> Iterator[Model]:
+def _all(model: ArgumentModel) -> Iterator[ArgumentModel]:
     yield model
     for sub in dict.fromkeys(map(id, model.subs.values())):
         yield from _all(next(each for each in model.subs.values() if id(each) == sub))

@@ -18,6 +18,7 @@ from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.types import Action, RunCommand, WorkspaceMode, WorkspaceRequest
 from cellwall.runtime import wiring
 from cellwall.sandbox.conformance import CheckResult, checks, run_conformance
+from cellwall.sandbox.containers.container_cell import ContainerCell
 from cellwall.sandbox.containers.container_request import LABEL
 from cellwall.sandbox.containers.engine import Engine
 from conftest import need
@@ -145,15 +146,103 @@ def test_engine_without_user_namespace_is_refused_and_accepted_only_by_name(
     assert [finding.rule for finding in outcome.findings] == ["without-user-namespace"]
 
 
-@pytest.mark.requirement("FS-1", "ISO-4")
-def test_directory_of_a_user_is_refused(remapped: str, tmp_path: Path) -> None:
+CONTAINER_UID = 301_000  # of code in the user namespace, as the daemon's test configuration maps it
+TOUCH = """
+cat src/a.txt; cat .env; ls -A .ssh
+echo new > new.txt && echo wrote
+echo x > .git/hooks/pre-commit && echo planted
+mv .git moved && echo moved
+echo x >> .git/config && echo configured
+exit 0
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A directory of a user with protected names, which the code of a container may read."""
+    given = tmp_path / "project"
+    for name in (".git/hooks", ".ssh", "src"):
+        (given / name).mkdir(parents=True)
+    for name, text in (
+        (".env", "TOKEN=x"),
+        (".ssh/id", "key"),
+        (".git/config", ""),
+        ("src/a.txt", "ab"),
+    ):
+        (given / name).write_text(text)
+    for path in (given, *given.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return given
+
+
+def own(project: Path) -> None:
+    for path in (project, *project.rglob("*")):
+        os.chown(path, CONTAINER_UID, CONTAINER_UID)
+
+
+@pytest.mark.requirement("FS-1", "FS-4", "ISO-11")
+def test_directory_of_a_user_is_given_with_its_protected_names_covered(
+    remapped: str, tmp_path: Path, project: Path
+) -> None:
     config = configuration(tmp_path, remapped)
-    given = tmp_path / "given"
-    given.mkdir()
-    for mode in (WorkspaceMode.READ_WRITE, WorkspaceMode.READ_ONLY, WorkspaceMode.COPY_ON_WRITE):
-        outcome = run(config, ("true",), workspace=WorkspaceRequest(mode, str(given)))
+
+    def tried(mode: WorkspaceMode) -> Outcome:
+        return run(config, ("sh", "-c", TOUCH), workspace=WorkspaceRequest(mode, str(project)))
+
+    assert (tried(WorkspaceMode.READ_ONLY).stdout, (project / "new.txt").exists()) == ("ab", False)
+    own(project)
+    assert tried(WorkspaceMode.READ_WRITE).stdout == "abwrote\n"
+    assert (project / "new.txt").read_text() == "new\n"
+    assert list((project / ".git/hooks").iterdir()) == []
+    assert (project / ".git/config").read_text() == ""
+
+
+@pytest.mark.requirement("FS-1", "ISO-4")
+def test_directory_that_a_container_cannot_have_is_refused_with_a_reason(
+    remapped: str, plain: str, tmp_path: Path, project: Path
+) -> None:
+    gvisor = ("dangerously_without_landlock = true",)
+    cases = [
+        (configuration(tmp_path, remapped), WorkspaceMode.READ_WRITE, "does not own"),
+        (configuration(tmp_path, remapped), WorkspaceMode.COPY_ON_WRITE, "copy-on-write"),
+    ]
+    for config, mode, why in cases:
+        outcome = run(config, ("true",), workspace=WorkspaceRequest(mode, str(project)))
         assert outcome.error is not None
-        assert outcome.error.code == "CW-BACKEND-WORKSPACE"
+        assert (outcome.error.code, why in outcome.error.message) == ("CW-BACKEND-WORKSPACE", True)
+    request = WorkspaceRequest(WorkspaceMode.READ_ONLY, str(project))
+    config = configuration(tmp_path, plain, *gvisor, backend="gvisor")
+    outcome = run(config, ("true",), workspace=request)
+    assert outcome.error is not None
+    assert outcome.error.code == "CW-BACKEND-WORKSPACE"
+    project.chmod(0o700)
+    outcome = run(configuration(tmp_path, remapped), ("true",), workspace=request)
+    assert outcome.error is not None
+    assert "cannot read" in outcome.error.message
+
+
+@pytest.mark.requirement("FS-1")
+def test_name_that_is_replaced_before_the_engine_mounts_it_ends_the_cell(
+    remapped: str, tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine follows a symlink with the rights of root; init looks before any code runs."""
+    own(project)
+    (tmp_path / "outside" / "hooks").mkdir(parents=True)
+    (tmp_path / "outside" / "hooks" / "secret").write_text("of the host")
+    original = ContainerCell.start
+
+    def swapped(self: ContainerCell, *words: object) -> object:
+        (project / ".git").rename(project / "was-git")
+        (project / ".git").symlink_to(tmp_path / "outside")
+        return original(self, *words)  # type: ignore[arg-type]  # as it was called
+
+    monkeypatch.setattr(ContainerCell, "start", swapped)
+    outcome = run(
+        configuration(tmp_path, remapped),
+        ("sh", "-c", "cat .git/hooks/secret"),
+        workspace=WorkspaceRequest(WorkspaceMode.READ_WRITE, str(project)),
+    )
+    assert (outcome.status, outcome.stdout) == (Status.ERROR, "")
 
 
 @pytest.mark.requirement("ISO-8")

@@ -17,7 +17,7 @@ from subprocess import DEVNULL, PIPE
 import pytest
 
 from cellwall.core.limits import MIB, Limits
-from cellwall.core.ports import UnlinkedFiles
+from cellwall.core.sandbox_ports import UnlinkedFiles
 from cellwall.sandbox.linux import cgroups, proc_usage
 from cellwall.sandbox.linux.kernel_memory import count_locks
 from cellwall.sandbox.linux.proc_usage import UsageSampler, find_unlinked_files

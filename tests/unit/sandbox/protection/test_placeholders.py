@@ -15,7 +15,7 @@ from typing import Literal
 import pytest
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.core.protected_names import Placeholder, Treatment
+from cellwall.core.protected_names import NameTreatment, Placeholder
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import placeholders
 from cellwall.sandbox.protection.host_directory import ExtraCovers
@@ -27,7 +27,7 @@ KINDS: dict[str, Literal["file", "dir"]] = {
     ".claude": "dir",
     ".bashrc": "file",
 }
-WANTED = tuple(Placeholder(path, kind, Treatment.READ_ONLY) for path, kind in KINDS.items())
+WANTED = tuple(Placeholder(path, kind, NameTreatment.READ_ONLY) for path, kind in KINDS.items())
 
 
 @pytest.fixture

@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import ConfigError, WorkspaceError
-from cellwall.core.protected_names import Placeholder, Protection, Treatment, fold, load
+from cellwall.core.protected_names import NameTreatment, Placeholder, Protection, fold, load
 from cellwall.core.types import WorkspaceMode
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.root import Root
+from cellwall.sandbox.protection.certificates import is_public_text
 from cellwall.sandbox.protection.host_directory import covers_for
 from cellwall.sandbox.protection.protected_paths import (
     ProtectedPath,
     access_check_for,
-    is_public_text,
     scan,
 )
 
-HIDE, READ_ONLY = Treatment.HIDE, Treatment.READ_ONLY
+HIDE, READ_ONLY = NameTreatment.HIDE, NameTreatment.READ_ONLY
 ENTRIES = load().entries
 
 

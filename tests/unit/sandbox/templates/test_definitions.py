@@ -9,13 +9,13 @@ import pytest
 
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.sandbox.templates import definitions
-from cellwall.sandbox.templates.definitions import Definition
+from cellwall.sandbox.templates.definitions import TemplateDefinition
 
 
 @pytest.fixture
 def web(state_home):
     Path(state_home, "templates").mkdir()
-    definitions.write(state_home, "web", Definition(("requests",)))
+    definitions.write(state_home, "web", TemplateDefinition(("requests",)))
     return state_home
 
 
@@ -36,19 +36,19 @@ def test_no_other_name_becomes_a_path(web, name):
     with pytest.raises(BadInput):
         definitions.check_name(web, name)
     with pytest.raises(BadInput):
-        definitions.check_new_name(name, Definition(("requests",)))
+        definitions.check_new_name(name, TemplateDefinition(("requests",)))
 
 
 @pytest.mark.parametrize("name", ["python", "python-data", "uv", "packages-0123456789abcdef"])
 def test_names_of_our_own_are_not_given_away(name):
     with pytest.raises(BadInput) as told:
-        definitions.check_new_name(name, Definition(("requests",)))
+        definitions.check_new_name(name, TemplateDefinition(("requests",)))
     assert told.value.code == "CW-TEMPLATE-NAME"
 
 
 def test_a_request_without_a_name_is_named_by_its_content():
     name = definitions.name_of(("a", "b"))
-    assert definitions.check_new_name(name, Definition(("a", "b"))) == name
+    assert definitions.check_new_name(name, TemplateDefinition(("a", "b"))) == name
     assert name != definitions.name_of(("a",))
 
 
@@ -67,7 +67,7 @@ def test_a_damaged_definition_is_told_and_never_reaches_an_installer(web, text):
 
 
 def test_a_definition_by_a_lock_is_read_as_it_was_written(web):
-    locked = Definition((), b"a==1 \\\n    --hash=sha256:00\n")
+    locked = TemplateDefinition((), b"a==1 \\\n    --hash=sha256:00\n")
     definitions.write(web, "web", locked)
     assert definitions.read(web, "web") == locked
     assert locked.name.startswith(definitions.REQUEST_PREFIX)

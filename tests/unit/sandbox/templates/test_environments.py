@@ -15,7 +15,7 @@ import pytest
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.packages import Package
 from cellwall.sandbox.templates import definitions, environments
-from cellwall.sandbox.templates.definitions import Definition
+from cellwall.sandbox.templates.definitions import TemplateDefinition
 from cellwall.sandbox.templates.environments import TargetPython
 
 NAME = "python-data"
@@ -195,7 +195,7 @@ def test_an_environment_belongs_to_its_packages_python_and_machine(monkeypatch, 
     assert environments.environment_of(state_home, NAME) is None
     monkeypatch.setattr(environments, "interpreter", lambda: python)
     assert environments.environment_of(state_home, NAME) == built.path
-    monkeypatch.setattr(definitions, "read", lambda *_: Definition((), b"other"))
+    monkeypatch.setattr(definitions, "read", lambda *_: TemplateDefinition((), b"other"))
     assert environments.environment_of(state_home, NAME) is None
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.limits import MIB, Limits
-from cellwall.core.ports import UnlinkedFiles
 from cellwall.core.protected_names import Protection, load
+from cellwall.core.sandbox_ports import UnlinkedFiles
 from cellwall.core.types import Action, Principal, RunCommand, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection.post_run_check import Baseline

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.core.protected_names import Treatment
+from cellwall.core.protected_names import NameTreatment
 from cellwall.sandbox.protection.post_run_check import Baseline
 from cellwall.sandbox.protection.protected_paths import ProtectedPath
 from cellwall.sandbox.workspace.pending_checks import PendingChecks
 
 HERE = (1, 2)
 BASELINE = Baseline(
-    before=(ProtectedPath("a\udcff/.env", Treatment.HIDE, False, False, (3, 4), ""),),
+    before=(ProtectedPath("a\udcff/.env", NameTreatment.HIDE, False, False, (3, 4), ""),),
     started_ns=5,
     paths=frozenset({"tools/hooks"}),
 )

@@ -16,7 +16,7 @@ import cellwall
 from cellwall.core.errors import BadInput, WorkspaceError
 from cellwall.core.files import FileOperation
 from cellwall.core.limits import MIB, Limits
-from cellwall.core.protected_names import Treatment, load
+from cellwall.core.protected_names import NameTreatment, load
 from cellwall.core.types import (
     Action,
     Principal,
@@ -38,7 +38,7 @@ RW, RO, COW = WorkspaceMode.READ_WRITE, WorkspaceMode.READ_ONLY, WorkspaceMode.C
 
 
 def found(
-    path: str, treatment: Treatment = Treatment.READ_ONLY, *, link: bool = False
+    path: str, treatment: NameTreatment = NameTreatment.READ_ONLY, *, link: bool = False
 ) -> ProtectedPath:
     return ProtectedPath(path, treatment, is_dir=False, is_symlink=link, directory_id=(1, 1))
 
@@ -89,7 +89,7 @@ def leased(workspaces: Workspaces, wanted: Action):
 def test_hidden_names_are_covered_in_every_mode_and_read_only_ones_where_writes_reach_the_host() -> (
     None
 ):
-    names = (found(".env", Treatment.HIDE), found(".bashrc"))
+    names = (found(".env", NameTreatment.HIDE), found(".bashrc"))
     assert covers_for(names, RO) == (("hide", ".env"),)
     assert covers_for(names, COW) == (("hide", ".env"),)
     assert covers_for(names, RW) == (("ro", ".bashrc"), ("hide", ".env"))
@@ -120,7 +120,7 @@ def test_every_directory_above_a_link_to_instructions_is_pinned() -> None:
 @pytest.mark.requirement("FS-4")
 def test_every_directory_above_a_hidden_name_is_pinned_where_writes_reach_the_host() -> None:
     # Else a second run renames the directory while this one is being built, and nothing is covered.
-    covers = covers_for((found("a/b/.env", Treatment.HIDE),), RW)
+    covers = covers_for((found("a/b/.env", NameTreatment.HIDE),), RW)
     assert covers == (("pin", "a"), ("pin", "a/b"), ("hide", "a/b/.env"))
 
 

@@ -61,7 +61,7 @@ from cellwall.parsing.budget import checkpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class TaskModel:
     """Weights by the name of a feature. Words and features that it does not know weigh nothing."""
 
     weights: dict[str, float]
@@ -90,11 +90,11 @@ def probability(weight: float) -> float:
 
 
 @cache
-def model() -> Model:
+def model() -> TaskModel:
     """Read once, when it is first needed."""
     text = resources.files(__package__).joinpath("weights.json").read_text("utf-8")
     tables = json.loads(text)
-    return Model(
+    return TaskModel(
         weights=tables["features"],
         words=tables["words"],
         verbs=tables["verbs"],
@@ -106,7 +106,7 @@ def model() -> Model:
 class CompanyBound:
     """The most that the company of a sentence can weigh in a text of one size."""
 
-    def __init__(self, known: Model, size: int, *, is_unwrapped: bool) -> None:
+    def __init__(self, known: TaskModel, size: int, *, is_unwrapped: bool) -> None:
         self._known = known
         self._sizes = (max(0, size - MAX_CHARACTERS), size)
         self._is_unwrapped = is_unwrapped
@@ -326,7 +326,7 @@ def find(view: View) -> Iterator[Hit]:
         )
 
 
-def _promising(text: CandidateSentences, known: Model) -> Iterable[int]:
+def _promising(text: CandidateSentences, known: TaskModel) -> Iterable[int]:
     """Those that may reach the gate; all of them where it takes longer to ask than to weigh."""
     if len(text.found) < _FEW_SENTENCES:
         return range(len(text.found))

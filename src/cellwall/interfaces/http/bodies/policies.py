@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,12 +27,12 @@ class CheckRequest(RequestBody):
 
 
 class DecisionBody(BaseModel):
-    """The verdict on one call."""
+    """What the policy decided about one call or action, and why."""
 
-    verdict: str
+    verdict: Literal["allow", "ask", "deny"]
     rule: str
     reason: str
-    source: str
+    source: str = Field(description="name and line of the policy file, or built-in")
 
 
 class Decisions(BaseModel):

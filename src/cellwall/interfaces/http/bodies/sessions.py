@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from cellwall.interfaces.http.bodies.base import NO_NUL, RequestBody, Seconds, examples
+from cellwall.interfaces.http.bodies.policies import DecisionBody
 from cellwall.interfaces.http.sandboxes import MAX_KEEP_ALIVE_S
 
 Names = Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=200)]
@@ -97,22 +98,13 @@ class CommandRequest(RunRequest):
     model_config = examples({"command": "ls -la"}, {"command": ["ls", "-la"]})
 
 
-class Usage(BaseModel):
+class UsageBody(BaseModel):
     """What a run took."""
 
     wall_s: float
     cpu_s: float
     memory_peak: int
     io_bytes: int | None
-
-
-class DecisionBody(BaseModel):
-    """What the policy decided, and why."""
-
-    verdict: Literal["allow", "ask", "deny"]
-    rule: str
-    reason: str
-    source: str = Field(description="name and line of the policy file, or built-in")
 
 
 class RunError(BaseModel):
@@ -137,7 +129,7 @@ class OutcomeBody(BaseModel):
     text: str | None
     results: list[Any]
     code_error: Any
-    usage: Usage
+    usage: UsageBody
     decision: DecisionBody
     findings: list[dict[str, Any]]
     error: RunError | None

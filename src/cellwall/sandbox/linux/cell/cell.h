@@ -147,9 +147,9 @@ void landlock_allow(const char *path, uint64_t access);
 void landlock_enforce(void);
 int seccomp_enforce(const char *filter, size_t length, int want_listener);
 
-/* watch.c */
-int is_full(const char *path);
+/* watch.c: the name of the limit that was reached, or NULL. */
+const char *limit_of_mounts(const struct cell *cell);
+const char *limit_after_end(const struct cell *cell, int status);
 int has_too_many_open(int listener, uint64_t most);
-int has_file_of(const char *path, uint64_t size);
 
 #endif

@@ -54,25 +54,6 @@ static void add_task(unsigned long tag, pid_t pid, int line, int error_fd) {
   tasks[task_count++] = (struct task){tag, pid, line, error_fd};
 }
 
-static const char *limit_of_mounts(const struct cell *cell) {
-  for (int i = 0; i < cell->watched_count; i++)
-    if (is_full(cell->watched[i])) return "disk";
-  return NULL;
-}
-
-static const char *limit_after_end(const struct cell *cell, int status) {
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ) return "file_size";
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) return "cpu";
-  const char *limit = limit_of_mounts(cell);
-  if (limit != NULL) return limit;
-  /* Searching memory is fast; directories on disk are searched only after a failure. */
-  for (int i = 0; i < cell->watched_count; i++)
-    if (has_file_of(cell->watched[i], cell->max_file_bytes + 1)) return "file_size";
-  for (int i = 0; status != 0 && i < cell->searched_count; i++)
-    if (has_file_of(cell->searched[i], cell->max_file_bytes + 1)) return "file_size";
-  return NULL;
-}
-
 static void report_end(int line, unsigned long tag, int status, const char *limit,
                      const struct rusage *used) {
   report_to(line, "exit %lu %s %d %s %lld %ld", tag, WIFEXITED(status) ? "code" : "signal",

@@ -15,8 +15,8 @@
 
 #define BACKLOG 1024
 
-/* A setting of the cell's network namespace that is part of a wall: a setting that exists but cannot be
- * written ends the cell. An older kernel has it only for the whole host and does not show it here. */
+/* A setting of the cell's network or user namespace that is part of a wall: a setting that exists but
+ * cannot be written ends the cell. An older kernel has it only for the whole host and does not show it. */
 void put_setting(const char *path, const char *value) {
   int fd = open(path, O_WRONLY | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return;

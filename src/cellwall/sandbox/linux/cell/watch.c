@@ -1,21 +1,23 @@
-/* Checks by init whether a limit of the cell's file systems or descriptors was reached. */
+/* Checks by init whether a limit of the cell's file systems or descriptors, or of a program, was reached. */
 #define _GNU_SOURCE
 #include "cell.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define MAX_ENTRIES 100000
 #define MAX_DEPTH 12 /* one descriptor each, all below the smallest open-files limit */
 
-int is_full(const char *path) {
+static int is_full(const char *path) {
   struct statfs info;
   if (statfs(path, &info) != 0) return 0;
   return info.f_bavail == 0 || (info.f_files > 0 && info.f_ffree == 0);
@@ -65,7 +67,26 @@ static int search(int parent, const char *name, uint64_t size, int depth, int *l
 
 /* RLIMIT_FSIZE is one byte above the limit, so a file of exactly that size shows that the limit was
  * hit even when the program survived the refusal. */
-int has_file_of(const char *path, uint64_t size) {
+static int has_file_of(const char *path, uint64_t size) {
   int left = MAX_ENTRIES;
   return search(AT_FDCWD, path, size, 0, &left);
+}
+
+const char *limit_of_mounts(const struct cell *cell) {
+  for (int i = 0; i < cell->watched_count; i++)
+    if (is_full(cell->watched[i])) return "disk";
+  return NULL;
+}
+
+const char *limit_after_end(const struct cell *cell, int status) {
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ) return "file_size";
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) return "cpu";
+  const char *limit = limit_of_mounts(cell);
+  if (limit != NULL) return limit;
+  /* Searching memory is fast; directories on disk are searched only after a failure. */
+  for (int i = 0; i < cell->watched_count; i++)
+    if (has_file_of(cell->watched[i], cell->max_file_bytes + 1)) return "file_size";
+  for (int i = 0; status != 0 && i < cell->searched_count; i++)
+    if (has_file_of(cell->searched[i], cell->max_file_bytes + 1)) return "file_size";
+  return NULL;
 }

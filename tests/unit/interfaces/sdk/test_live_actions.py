@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from cellwall.interfaces.sdk.hosts import LiveActions
+from cellwall.interfaces.sdk.live_actions import LiveActions
 
 
 @pytest.mark.parametrize("is_over", [False, True])
