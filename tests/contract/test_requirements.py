@@ -24,7 +24,8 @@ def _ids(nodes: list[ast.expr]) -> set[str]:
 
 @functools.cache
 def claimed() -> dict[str, set[str]]:
-    """Every test of the files with a marker, as `path::name`: the ids of its and its module's."""
+    """Every test of the files with a marker, as `path::name` or `path::Class::name`: the ids of its,
+    its class's and its module's."""
     found: dict[str, set[str]] = {}
     for path in (ROOT / "tests").rglob("test_*.py"):
         text = path.read_text("utf-8")
@@ -38,12 +39,22 @@ def claimed() -> dict[str, set[str]]:
             and any(getattr(target, "id", "") == "pytestmark" for target in node.targets)
             for one in _ids([node.value])
         }
+        place = str(path.relative_to(ROOT / "tests"))
+        found |= _tests_in(body, place, module_ids)
         for node in body:
-            is_test = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            if is_test and node.name.startswith("test_"):
-                name = f"{path.relative_to(ROOT / 'tests')}::{node.name}"
-                found[name] = module_ids | _ids(node.decorator_list)
+            if isinstance(node, ast.ClassDef):
+                ids = module_ids | _ids(node.decorator_list)
+                found |= _tests_in(node.body, f"{place}::{node.name}", ids)
     return found
+
+
+def _tests_in(body: list[ast.stmt], place: str, ids: set[str]) -> dict[str, set[str]]:
+    return {
+        f"{place}::{node.name}": ids | _ids(node.decorator_list)
+        for node in body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+    }
 
 
 def test_every_clause_names_its_test_or_says_what_is_missing():

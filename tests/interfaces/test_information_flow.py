@@ -259,3 +259,32 @@ def test_an_mcp_agent_does_not_escape_into_another_sandbox(
         assert again["error"]["code"] == "CW-RULE-OF-TWO"
         mcp.person.says("accept", answer="allow once")
         assert mcp.told("read_file", path="notes.txt", session=other)["error"] is None
+
+
+@pytest.mark.requirement("POL-9", "NET-4")
+def test_a_host_with_consent_does_not_redirect_private_data_to_another(
+    app: App, world: Outside, project: Path
+) -> None:
+    other = world.web("b.redirects.example")
+    moved = {"Location": f"{other.url}/?key=private"}
+    first = world.web("a.redirects.example", reply=lambda _: (302, moved, b""))
+    place, domains = (
+        WorkspaceRequest(WorkspaceMode.READ_ONLY, str(project)),
+        (first.rule, other.rule),
+    )
+    fetch = FetchUrl(f"{first.url}/")
+
+    def follows(context: str) -> bool:
+        other.seen.clear()
+        perform(app, agent(fetch, allow_domains=domains, context=context))
+        return bool(other.seen)
+
+    with app.session(place, AGENT) as session_id:
+        context = new_id("ctx")
+        assert follows(context)  # the control: nothing private is there to be sent
+        read = agent(FileOperation("read", "notes.txt"), session_id, context=context)
+        assert perform(app, read, Asked(AnswerKind.SESSION)).status is Status.OK
+        assert not follows(context)
+        direct = agent(FetchUrl(other.url), session_id, allow_domains=domains, context=context)
+        assert perform(app, direct, Asked(AnswerKind.SESSION)).status is Status.OK
+        assert follows(context)  # a person has consented to the other host as well

@@ -42,9 +42,10 @@ def _reads(settings: Settings, host: HostRoot) -> Iterator[Ability]:
     if extra:
         name = "sandbox.extra_read_only_paths"
         yield named("read.shared-directories", "directories of the host", extra, name)
+    own = "its own workspace, and a directory that a person gives to the run"
     yield Ability(
         id="read.workspace",
-        what="its own workspace, and a directory that a person gives to the run",
+        what=own if _takes_directories(settings) else "its own workspace",
     )
     yield weakening(
         "read.protected-names",
@@ -63,6 +64,11 @@ def _reads(settings: Settings, host: HostRoot) -> Iterator[Ability]:
     yield impossible("read.processes", "processes outside, their arguments and their memory")
 
 
+def _takes_directories(settings: Settings) -> bool:
+    """Containers of an engine get no directory of a user (docs/guides/backends.md)."""
+    return settings.sandbox.backend == "native"
+
+
 def _writes(settings: Settings) -> Iterator[Ability]:
     limits, sandbox = settings.limits.to_limits(), settings.sandbox
     yield sized("write.workspace", "/workspace", limits.disk_bytes, "limits.disk_bytes")
@@ -75,10 +81,13 @@ def _writes(settings: Settings) -> Iterator[Ability]:
     yield sized("write.tmp", "/tmp", tmp_bytes, "sandbox.tmp_bytes")
     shm_bytes = min(sandbox.shm_bytes, limits.memory_bytes)
     yield sized("write.shm", "/dev/shm", shm_bytes, "sandbox.shm_bytes")
+    takes = _takes_directories(settings)
     yield Ability(
         id="write.given-directory",
         what="a directory of the host",
-        bound="only one given as DIR:rw",
+        bound="only one given as DIR:rw" if takes else "none is given to containers of an engine",
+        setting="" if takes else "sandbox.backend",
+        is_possible=takes,
     )
     yield impossible("write.read-only-directory", "a directory given as DIR or DIR:ro")
     yield impossible(

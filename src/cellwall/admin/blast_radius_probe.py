@@ -256,6 +256,8 @@ class _Prober:
             if not kinds & {EventKind.INTENT.value, EventKind.DENIAL.value}:
                 return ProbeResult(ProbeState.CONTRADICTED, f"{action_id} is not in the audit log")
         count = min(len(self._ran), _MAX_CHECKED_RECORDS)
+        if count == 0:
+            raise _Unprobed("no probe ran")
         return ProbeResult(ProbeState.CONFIRMED, f"{count} of the runs above are in the audit log")
 
     async def _perform(

@@ -130,6 +130,9 @@ class ActionLabelsPort(Protocol):
     def admit_for_session(self) -> None:
         """A person has consented for the rest of the session."""
 
+    def narrow(self, action: Action) -> Action:
+        """The action without the domains to which a page must not redirect it."""
+
     def commit(self) -> dict[str, Json]:
         """The action begins, or its host asks its user and does not tell the answer: the session
         has its labels from now on. Returns the labels. Raises `Denied` if another process has
@@ -213,6 +216,9 @@ class _NoActionLabels:
 
     def admit_for_session(self) -> None:
         pass
+
+    def narrow(self, action: Action) -> Action:
+        return action
 
     def commit(self) -> dict[str, Json]:
         return {}

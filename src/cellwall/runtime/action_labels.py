@@ -14,8 +14,9 @@ alone, where no attacker reads them. Skills are signed, and are trusted content.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import assert_never
 
@@ -58,6 +59,8 @@ _FILE_NAMES = frozenset(
 _WITHOUT_LABELS = (*_CELLS, CallTool, SetDomains, FileOperation, ProcessOperation)
 """Operations that bring no label beside those of their settings."""
 _CONTENT = "content of "
+_PATTERN = re.compile(r"\*\.[^\s:/]+")
+"""The host of a rule about all hosts below a domain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,33 @@ class LabelRules:
             if not _is_trusted(*key, self.trusted)
         ]
         return settings.joined(done) if done else settings
+
+    def without_redirects(
+        self, action: Action, held: Collection[Label], admitted: Collection[LabelKey]
+    ) -> Action:
+        """A page that is fetched beside private data, or whose labels are not counted since its
+        domain is trusted: redirects lead only to its own host, and to those that a person has
+        consented to or trusts."""
+        from cellwall.egress.destinations.allowlist import Allowlist
+        from cellwall.egress.destinations.hostnames import parse_url
+
+        assert isinstance(action.operation, FetchUrl)  # noqa: S101  # by the caller
+        try:
+            url = parse_url(action.operation.url)
+        except CellwallError:
+            return action  # refused later
+        is_trusted = _is_trusted(Label.EGRESS, url.domain, self.trusted)
+        if Label.PRIVATE not in held and not is_trusted:
+            return action
+        kept: list[str] = []
+        for rule in action.allow_domains:
+            is_known = (Label.EGRESS, rule) in admitted
+            if is_known or _is_trusted(Label.EGRESS, rule, self.trusted):
+                kept.append(rule)
+            elif Allowlist.of((rule,)).reach(url.host, url.port):
+                # Of a pattern, this host alone.
+                kept.append(_PATTERN.sub(url.host, rule, count=1))
+        return replace(action, allow_domains=tuple(kept))
 
 
 @lru_cache(maxsize=1024)

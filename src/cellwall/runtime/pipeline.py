@@ -210,7 +210,7 @@ class Runtime(RuntimeParts):
                 return await self._endings.deny(
                     action, watch, decision, findings, by_role=lacking is not None
                 )
-            action = with_configuration(action, role, self.reach)
+            action = labels.narrow(with_configuration(action, role, self.reach))
             # (6) Skills are verified now, so the log names what the cell will hold (SKL-1). The
             # intent is durable before the effect, or there is no effect (AUD-1).
             watch.step(Step.INTENT)

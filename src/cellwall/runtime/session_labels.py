@@ -21,7 +21,7 @@ from cellwall.core.errors import CellwallError, Denied
 from cellwall.core.labels import FlowMode, Label, LabelSet, LabelSource, is_complete
 from cellwall.core.outcomes import Finding, Outcome
 from cellwall.core.tool_servers import CallServerTool
-from cellwall.core.types import Action, Json, UseTool, WorkspaceMode
+from cellwall.core.types import Action, FetchUrl, Json, UseTool, WorkspaceMode
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.rule_of_two import object_to, unconsented
 from cellwall.runtime.action_labels import NOTHING, BroughtLabels, LabelRules, finding_sources
@@ -114,6 +114,14 @@ class ActionLabels:
 
     def admit_for_session(self) -> None:
         self._admits_all = True
+
+    def narrow(self, action: Action) -> Action:
+        """Attack: a host with consent that redirects, with the data in the address, to another."""
+        scope, owner = self._scope, self._owner
+        if not isinstance(action.operation, FetchUrl) or scope is None or owner.mode == "show":
+            return action
+        with owner.lock:
+            return owner.rules.without_redirects(action, scope.held.labels, scope.admitted)
 
     def commit(self) -> dict[str, Json]:
         scope, owner = self._scope, self._owner

@@ -14,7 +14,7 @@ import httpx2 as httpx
 import pytest
 
 from cellwall.core.accounts import Viewer
-from cellwall.core.types import new_id
+from cellwall.core.types import Action, Principal, RunCode, new_id
 from databases import PostgresServer, postgres  # noqa: F401  # a fixture
 from interfaces.http.running_service import DEADLINE_S, RunningService, new_session, running_service
 from interfaces.test_cli_process import until
@@ -22,7 +22,7 @@ from interfaces.test_cli_process import until
 pytestmark = pytest.mark.slow
 POLICY = """
 [permissions]
-allow = ["Bash", "Code", "Read", "Write"]
+allow = ["Bash", "Code", "Read", "Write", "WebFetch"]
 ask = ["Bash(touch *)"]
 """
 RULE = "Bash(touch *)"
@@ -104,6 +104,31 @@ def test_the_asker_allows_nothing_that_the_role_does_not_permit(
         rule = same.post(address, json={"answer": "rule", "rule": "1"})
         assert rule.status_code == 403
         assert same.post(address, json={"answer": "once"}).status_code == 200
+        assert run.result(DEADLINE_S).json()["status"] == "ok"
+
+
+@pytest.mark.requirement("POL-9", "POL-13")
+def test_the_token_that_asks_does_not_consent_to_what_would_meet(
+    service: RunningService, threads: ThreadPoolExecutor
+) -> None:
+    """An agent over HTTP has a token whose role may answer: that is no person's yes."""
+    with service.client("power-user") as power, service.client("administrator") as admin:
+        session = new_session(power, allow_domains=["a.example"])
+        private = RunCode("python", b"1")
+        action = Action(principal=Principal("power-user", "http"), operation=private)
+        action = replace(action, session_id=session, secrets=("KEY",), registries=("pypi",))
+        labels = service.app.runtime.labels.begin(action)
+        assert labels.judge(action) is None
+        labels.commit()
+        run = threads.submit(
+            power.post, f"/v1/sessions/{session}/commands", json={"command": "true"}
+        )
+        address = f"/v1/approvals/{question(admin)['id']}"
+        for answer in ("once", "session"):
+            refused = power.post(address, json={"answer": answer})
+            code = refused.json()["error"]["code"]
+            assert (refused.status_code, code) == (403, "CW-OWN-QUESTION")
+        assert admin.post(address, json={"answer": "once"}).status_code == 200
         assert run.result(DEADLINE_S).json()["status"] == "ok"
 
 

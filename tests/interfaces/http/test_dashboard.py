@@ -56,6 +56,11 @@ def test_every_page_is_complete_without_scripts(ann: PageClient, entry) -> None:
     assert page.status_code == 200
     assert f'aria-current="page">{entry.title}' in page.text
     assert "<h1>" in page.text
+    # Nothing waits for a script: no part is loaded later, and there is more than a heading.
+    assert re.search(r'hx-trigger="(?:load|revealed|intersect)', page.text) is None
+    main = page.text.partition("<main")[2].partition("</main>")[0]
+    body = re.sub(r"<[^>]*>|\s+", "", main.partition("</h1>")[2])
+    assert len(body) > 40, body
     assert len(page.content) < 250_000
 
 

@@ -149,6 +149,15 @@ def test_what_is_only_observed_is_told_as_possible() -> None:
         assert lines[1].setting == "policy.dangerously_observe"
 
 
+@pytest.mark.requirement("CFG-3", "ISO-11")
+def test_containers_of_an_engine_get_no_directory() -> None:
+    for backend, is_possible in (("native", True), ("container", False), ("gvisor", False)):
+        given = settings(sandbox={"backend": backend})
+        lines = {each.id: each for each in compute_blast_radius(given, Policy(), HOST).abilities}
+        assert lines["write.given-directory"].is_possible == is_possible
+        assert ("gives" in lines["read.workspace"].what) == is_possible
+
+
 @pytest.mark.requirement("CFG-3")
 def test_every_line_has_a_probe_or_the_reason_why_there_is_none() -> None:
     probes = radius_probes()

@@ -6,11 +6,15 @@ user are left out: an attack must not reach the user's log, vault, database, rec
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+import stat
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -23,9 +27,13 @@ from cellwall.core.scratch import scratch_folder
 from cellwall.core.types import Principal
 from cellwall.policy.lessons import quote_toml
 from cellwall.runtime.app import App
-from cellwall.runtime.wiring import open_app, principal
+from cellwall.runtime.home import local_principal
+from cellwall.runtime.wiring import open_app
+from cellwall.sandbox.files.descriptors import closing_fd
 
 _ASK_WITHIN_S = 1.0
+_PLACE, _PREFIX = "/var/tmp", "cellwall-redteam-"
+_NEW_S = 60.0
 _DROPPED_SECTIONS = frozenset({"alerts", "oidc", "storage", "retention", "observability"})
 _DROPPED = {
     "audit": frozenset(
@@ -67,7 +75,7 @@ class TrialHost:
     config: str
     environ: Mapping[str, str]
     app: App
-    who: Principal = field(default_factory=lambda: principal("cli"))
+    who: Principal = field(default_factory=lambda: local_principal("cli"))
 
     def write_policy(self, name: str, text: str) -> str:
         """A policy file beside the configuration."""
@@ -87,9 +95,12 @@ class TrialHost:
 def trial_host(*, config: str | None, profile: str | None) -> Iterator[TrialHost]:
     """The runtime for the attacks of one run."""
     settings = load_settings(file=config, profile=profile, environ=os.environ)
-    with scratch_folder(
-        "cellwall-redteam-", below="/var/tmp", ignore_cleanup_errors=True
-    ) as folder:
+    remove_abandoned(_PLACE)
+    with (
+        scratch_folder(_PREFIX, below=_PLACE, ignore_cleanup_errors=True) as folder,
+        closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
         os.chmod(folder, 0o755)  # noqa: S103  # a cell of another uid enters folders below
         home = os.path.join(folder, "state")
         os.mkdir(home, 0o700)
@@ -104,6 +115,22 @@ def trial_host(*, config: str | None, profile: str | None) -> Iterator[TrialHost
             yield TrialHost(folder, path, environ, app)
         finally:
             app.close()
+
+
+def remove_abandoned(place: str) -> None:
+    """Remove the folders of runs that were killed: each run holds a lock on its own."""
+    for entry in os.scandir(place):
+        with suppress(OSError):
+            info = entry.stat(follow_symlinks=False)
+            is_ours = stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid()
+            # A new run has not locked its folder yet.
+            is_old = time.time() - info.st_mtime > _NEW_S
+            if not (entry.name.startswith(_PREFIX) and is_ours and is_old):
+                continue
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            with closing_fd(os.open(entry.path, flags)) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def effective_toml(settings: Settings, *, vault_key: str) -> str:

@@ -13,7 +13,8 @@ from fastapi import APIRouter, Query
 
 from cellwall.core.accounts import ApprovalRecord, Viewer
 from cellwall.core.approvals import Answer, AnswerKind, Question
-from cellwall.core.errors import BadInput, NotFound
+from cellwall.core.errors import BadInput, Denied, NotFound
+from cellwall.core.labels import RULE_OF_TWO
 from cellwall.core.types import Permission
 from cellwall.interfaces.http.approval_records import Unanswered
 from cellwall.interfaces.http.bodies import ERRORS
@@ -81,6 +82,7 @@ async def answer_approval(
     kind = AnswerKind(body.answer)
     if kind is not AnswerKind.DENY:
         require(service, caller, Permission.APPROVALS_ANSWER)
+        _refuse_asker(caller, question)
     if kind is AnswerKind.RULE:
         require(service, caller, Permission.POLICY_WRITE)
         if rule_place(service) is None:
@@ -106,6 +108,20 @@ async def answer_approval(
         rule=final.rule,
         reason=final.reason,
     )
+
+
+def _refuse_asker(caller: Caller, question: Question) -> None:
+    """Attack: an agent that consents with its own token that the three labels meet (POL-9). A
+    person at the dashboard has the same sign-in, and a page in front."""
+    asker = question.principal.account
+    is_same = asker is not None and asker.credential == caller.identity.account.credential
+    if is_same and question.rule == RULE_OF_TWO and not caller.is_by_cookie:
+        raise Denied(
+            "the credential that asks cannot consent to what would meet in its session",
+            hint="Answer on the dashboard, with another token, or on the service's machine: "
+            "cellwall approvals.",
+            code="CW-OWN-QUESTION",
+        )
 
 
 async def find_question(service: Service, caller: Caller, approval_id: str) -> Question:

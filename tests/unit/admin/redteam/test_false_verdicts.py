@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,7 +15,7 @@ import pytest
 
 from cellwall.admin.redteam import audit_attacks, egress_servers, program_attacks
 from cellwall.admin.redteam.service_attacks import _Answer, _observe
-from cellwall.admin.redteam.trial_host import TrialHost, trial_host
+from cellwall.admin.redteam.trial_host import TrialHost, remove_abandoned, trial_host
 from cellwall.redteam.attack import Attack, AttackResult, AttackVerdict
 from cellwall.redteam.catalog import attacks, program_text
 
@@ -84,3 +86,32 @@ def test_what_an_allowlist_allows_gets_through_it(monkeypatch: pytest.MonkeyPatc
     }
     assert Counter(found.values())[NOT_PROVED] <= 2, "ports 80 and 443 need root"
     assert found["another-port"] is HELD
+
+
+@pytest.mark.requirement("RED-1")
+def test_folders_of_killed_runs_are_removed_and_no_others(tmp_path: Path) -> None:
+    names = ("cellwall-redteam-killed", "cellwall-redteam-running", "cellwall-redteam-new", "other")
+    for name in names:
+        (tmp_path / name / "state").mkdir(parents=True)
+        os.utime(tmp_path / name, (0, 0))
+    os.utime(tmp_path / "cellwall-redteam-new")
+    (tmp_path / "cellwall-redteam-link").symlink_to(tmp_path / "other")
+    running = os.open(tmp_path / "cellwall-redteam-running", os.O_RDONLY)
+    try:
+        fcntl.flock(running, fcntl.LOCK_EX)
+        remove_abandoned(str(tmp_path))
+    finally:
+        os.close(running)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == sorted({*names[1:], "cellwall-redteam-link"})
+    assert (tmp_path / "other" / "state").is_dir()
+
+
+@pytest.mark.requirement("RED-1", "NET-2")
+def test_a_cell_without_egress_proves_nothing_about_its_allowlist(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A refused connection to the proxy itself is no refusal of the proxy."""
+    monkeypatch.setattr(egress_servers.EgressServers, "rules", ())
+    found = verdicts(program_attacks.run, of_program("egress"))
+    assert set(found.values()) == {NOT_PROVED}
