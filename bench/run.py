@@ -12,6 +12,7 @@ import accounts
 import audit
 import cells
 import dashboard
+import e2b_sdk
 import egress
 import flow
 import gateway
@@ -27,6 +28,7 @@ BENCHES = {
     "audit": audit.measure,
     "cells": cells.measure,
     "dashboard": dashboard.measure,
+    "e2b": e2b_sdk.measure,
     "egress": egress.measure,
     "flow": flow.measure,
     "gateway": gateway.measure,

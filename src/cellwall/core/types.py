@@ -149,6 +149,9 @@ class RunCode:
 
     language: str
     code: bytes
+    context: str = ""
+    """The variables that Python code in a live sandbox sees; the empty name is the first set of
+    them. All contexts share one process: no wall is between them."""
 
 
 @dataclass(frozen=True, slots=True)

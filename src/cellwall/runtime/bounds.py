@@ -93,8 +93,9 @@ class ActionBounds:
             case RunCommand(argv) as command:
                 _check_words(argv)
                 _check_place(command)
-            case RunCode(language, code):
+            case RunCode(language, code, context):
                 self._check_language(language)
+                check_id(context or action.id, what="context")  # the empty one is the first
                 if len(code) > self.max_code_bytes:
                     raise BadInput(
                         f"the code has {len(code)} bytes; {self.max_code_bytes} are allowed",

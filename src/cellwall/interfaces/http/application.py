@@ -18,6 +18,8 @@ from cellwall.admin.live_view import LiveView
 from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.messages import SessionStore
+from cellwall.interfaces.e2b.routes import e2b_routes
+from cellwall.interfaces.e2b.state import E2bState
 from cellwall.interfaces.http import (
     account_routes,
     alert_routes,
@@ -157,6 +159,7 @@ def make_application(
                 usages=SandboxUsages(app, sandboxes),
                 examiner=HostExaminer(app, settings.public_url),
             )
+            api.state.e2b = E2bState(sandboxes, tasks)
             tasks.start_soon(sandboxes.watch)
             tasks.start_soon(approvals.run)
             tasks.start_soon(presence.run)
@@ -188,6 +191,7 @@ def make_application(
     for prefix, router in routers():
         api.include_router(router, prefix=prefix, include_in_schema=bool(prefix))
     api.router.routes.extend(mcp_routes(mcp))
+    api.router.routes.extend(e2b_routes())
     api.state.mcp = mcp
     api.add_middleware(
         Gate,

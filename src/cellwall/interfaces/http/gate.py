@@ -30,6 +30,7 @@ _HEADERS = (
     (b"cache-control", b"no-store"),
 )
 _SIGN_IN = "/v1/auth/"
+_E2B_FILES = "/e2b/files"
 _LOCAL = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _CORS_METHODS = b"GET, POST, PUT, PATCH, DELETE"
 _CORS_HEADERS = (
@@ -84,7 +85,9 @@ class Gate:
         headers = _single(scope["headers"])
         origin = headers.get(b"origin", b"").decode("latin-1")
         # A file is the only body that is not parsed on the event loop, so it may be larger.
-        is_file = scope.get("method") == "PUT" and "/files/" in scope["path"]
+        is_file = (scope.get("method") == "PUT" and "/files/" in scope["path"]) or (
+            scope.get("method") == "POST" and scope["path"] == _E2B_FILES
+        )
         most = self._max_file_bytes if is_file else self._max_body_bytes
         if scope["path"].startswith(_SIGN_IN):
             most = min(most, MAX_UNKNOWN_BYTES)

@@ -52,6 +52,8 @@ class OwnedSandbox:
     spec: SandboxSpec
     made_s: float = field(default_factory=time.time)
     used_at: float = field(default_factory=time.monotonic)
+    ends_at: float | None = None
+    """On the monotonic clock: the end, also while in use. None: `keep_alive_s` without use."""
     busy: int = 0
     writing: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while a file is written over the API."""
@@ -78,11 +80,12 @@ class OwnedSandbox:
 
     @property
     def ends_in_s(self) -> float:
-        return max(0.0, self.keep_alive_s - (time.monotonic() - self.used_at))
+        end = self.used_at + self.keep_alive_s if self.ends_at is None else self.ends_at
+        return max(0.0, end - time.monotonic())
 
     @property
     def is_overdue(self) -> bool:
-        return not self.busy and self.ends_in_s <= 0
+        return self.ends_in_s <= 0 and (self.ends_at is not None or not self.busy)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:

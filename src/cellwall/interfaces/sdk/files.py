@@ -260,10 +260,17 @@ class AsyncWatch:
         if self._watching is None and not self._closed:
             self._watching = cast("Watching", await self._start())  # the port's meaning of "watch"
 
-    async def next_change(self) -> FileChange | None:
-        """The next change; None after the timeout, or when the watch has ended."""
+    @property
+    def is_ended(self) -> bool:
+        """Whether the watch was closed, its directory is gone, or its sandbox has ended."""
+        return self._closed or not self._host.alive
+
+    async def next_change(self, timeout_s: float | None = None) -> FileChange | None:
+        """The next change; None after the timeout, or when the watch has ended. `timeout_s` counts
+        for this call instead of that of the watch."""
         await self.open()
-        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        within_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = None if within_s is None else time.monotonic() + within_s
         while not self._ready:
             watching = self._take()
             if watching is None:

@@ -43,8 +43,8 @@ def encode_operation(operation: Operation) -> tuple[dict[str, Json], bytes]:
                 "terminal": size,
             }
             return message, b""
-        case RunCode(language, code):
-            return {"kind": "code", "language": language}, code
+        case RunCode(language, code, context):
+            return {"kind": "code", "language": language, "context": context}, code
         case SetDomains(domains):
             return {"kind": "domains", "domains": list(domains)}, b""
         case InstallPackages(ecosystem, requirements):
@@ -79,8 +79,8 @@ def decode_operation(message: Mapping[str, Any], blob: bytes) -> Operation:
         } if all(isinstance(word, str) for word in argv):
             size = None if terminal is None else _pair(terminal)
             return RunCommand(tuple(argv), cwd, background, size)
-        case {"kind": "code", "language": str(language)}:
-            return RunCode(language, blob)
+        case {"kind": "code", "language": str(language), **rest}:
+            return RunCode(language, blob, str(rest.get("context", "")))
         case {"kind": "domains", "domains": [*words]} if all(isinstance(w, str) for w in words):
             return SetDomains(tuple(words))
         case {"kind": "install", "ecosystem": ecosystem, "requirements": [*words]}:

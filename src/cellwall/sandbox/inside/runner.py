@@ -107,6 +107,8 @@ class CodeSession:
         self._shown: list[dict[str, object]] = []
         self._installed = InstalledPackages()
         self._module: Any = type(sys)("__main__")
+        self._contexts: dict[str, tuple[Any, str]] = {}
+        self._context = ""
         import builtins
 
         builtins.display = self._display  # type: ignore[attr-defined]  # as in notebooks
@@ -149,6 +151,7 @@ class CodeSession:
         os.environ.update(request["env"])
         if request.get("paths"):
             add_packages(request["paths"])
+        self._enter(request.get("context", ""))
         if request["tools"]:
             if self._tools is None:
                 self._tools = load("_cellwall_tools").Tools(self._channel, request["tools"])
@@ -182,6 +185,23 @@ class CodeSession:
                 self._set_stdin(b"")  # unread input does not go to the next call
         self._finish(report)
         return code
+
+    def _enter(self, context: str) -> None:
+        """Change to the variables and the directory of this context."""
+        if context == self._context:
+            return
+        try:
+            self._contexts[self._context] = (self._module, os.getcwd())
+        except OSError:  # the directory was removed
+            self._contexts[self._context] = (self._module, "/workspace")
+        known = self._contexts.get(context)
+        self._context = context
+        self._module, folder = known or (type(sys)("__main__"), "/workspace")
+        sys.modules["__main__"] = self._module
+        try:
+            os.chdir(folder)
+        except OSError:
+            os.chdir("/workspace")
 
     def _restore(self, given: dict[str, str], before: dict[str, str | None]) -> None:
         """Variables of one call end with it, unless the code has changed them itself."""

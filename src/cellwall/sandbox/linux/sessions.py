@@ -183,6 +183,7 @@ class LiveSessions:
                 "env": dict(action.brief),
                 "stdin": None if action.stdin is None else len(stdin),
                 "tools": list(action.tools),
+                "context": operation.context,
                 "paths": jobs.package_paths(action) if is_first and cell.parts.interpreter else [],
             }
             with session.monitored():

@@ -1,0 +1,1 @@
+"""Endpoints below `/e2b` for unmodified E2B SDKs: control plane, envd, code interpreter."""

@@ -1,0 +1,47 @@
+"""Paths of envd and entries of directories.
+
+E2B resolves a relative path below the home of its user, and Cellwall below /workspace, which is the
+home of a sandbox. A path is judged and resolved by the runtime, never here (FS-1).
+"""
+
+from __future__ import annotations
+
+import stat
+from datetime import UTC, datetime
+from typing import Any
+
+from cellwall.core.files import FileEntry
+
+WORKSPACE = "/workspace"
+_TYPES = {"file": "FILE_TYPE_FILE", "dir": "FILE_TYPE_DIRECTORY", "symlink": "FILE_TYPE_SYMLINK"}
+_FORMATS = {"file": stat.S_IFREG, "dir": stat.S_IFDIR, "symlink": stat.S_IFLNK}
+
+
+def absolute(path: str) -> str:
+    """As code in the sandbox names the path, which is relative or below /workspace."""
+    parts = [part for part in path.split("/") if part not in {"", "."}]
+    if path.startswith("/"):
+        del parts[:1]
+    return "/".join((WORKSPACE, *parts))
+
+
+def entry_json(entry: FileEntry) -> dict[str, Any]:
+    """`filesystem.EntryInfo`. The user inside has no name of its own."""
+    mode = stat.S_IMODE(entry.mode)
+    return {
+        "name": entry.name,
+        "type": _TYPES.get(entry.kind, "FILE_TYPE_UNSPECIFIED"),
+        "path": absolute(entry.path),
+        "size": str(entry.size_bytes),  # int64 is a text in the JSON of Protocol Buffers
+        "mode": mode,
+        "permissions": stat.filemode(_FORMATS.get(entry.kind, 0) | mode),
+        "owner": "user",
+        "group": "user",
+        "modifiedTime": timestamp(entry.modified_s),
+        "isSymlink": entry.kind == "symlink",
+    }
+
+
+def timestamp(seconds: float) -> str:
+    """RFC 3339."""
+    return datetime.fromtimestamp(max(0.0, seconds), UTC).isoformat().replace("+00:00", "Z")

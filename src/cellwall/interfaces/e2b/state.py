@@ -1,0 +1,105 @@
+"""What the E2B endpoints know about sandboxes: metadata, tokens, processes, watches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import anyio.abc
+from starlette.requests import Request
+
+from cellwall.interfaces.e2b.tokens import SandboxTokens
+from cellwall.interfaces.http.sandboxes import OwnedSandbox, OwnedSandboxes
+
+if TYPE_CHECKING:
+    from cellwall.interfaces.e2b.processes import StreamedProcess
+    from cellwall.interfaces.e2b.watchers import PolledWatch
+
+
+@dataclass(slots=True)
+class CodeContext:
+    """Variables of Python code apart from those of other contexts."""
+
+    id: str
+    cwd: str
+    name: str
+    """In the interpreter; empty for the first one."""
+
+
+@dataclass(slots=True)
+class SandboxFacts:
+    """One sandbox, as E2B describes it."""
+
+    state: E2bState
+    public_id: str
+    """The id that clients use; that of the first session, also after a pause."""
+    template: str = "base"
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    processes: dict[int, StreamedProcess] = field(default_factory=dict)
+    """By the id of the process, which is its PID to clients; ended ones until the next start."""
+    watches: dict[str, PolledWatch] = field(default_factory=dict)
+    executions: int = 0
+    contexts: dict[str, CodeContext] = field(default_factory=dict)
+    """Those that clients have made; the default one is always there."""
+
+
+class E2bState:
+    """Of one service. `tasks` ends with the service."""
+
+    def __init__(self, sandboxes: OwnedSandboxes, tasks: anyio.abc.TaskGroup) -> None:
+        self.tokens = SandboxTokens()
+        self.tasks = tasks
+        self._sandboxes = sandboxes
+        self._facts: dict[str, SandboxFacts] = {}
+        """By the id of the session."""
+        self._sessions: dict[str, str] = {}
+        """The session of a public id, where a pause has changed it."""
+
+    def session_id(self, public_id: str) -> str:
+        """No check of ownership: `OwnedSandboxes.find` does that with the result."""
+        return self._sessions.get(public_id, public_id)
+
+    def facts_of(self, sandbox: OwnedSandbox) -> SandboxFacts:
+        """Also for a sandbox that another interface has made."""
+        return self._facts.setdefault(sandbox.id, SandboxFacts(self, sandbox.id))
+
+    def add(
+        self, sandbox: OwnedSandbox, *, public_id: str, template: str, metadata: Mapping[str, str]
+    ) -> SandboxFacts:
+        """A new sandbox, or the new session of a resumed one."""
+        self._forget_ended()
+        if public_id != sandbox.id:
+            self._sessions[public_id] = sandbox.id
+        made = SandboxFacts(self, public_id, template=template, metadata=dict(metadata))
+        self._facts[sandbox.id] = made
+        return made
+
+    def known(self, session_id: str) -> SandboxFacts | None:
+        """What is known of a session, also of one that was paused."""
+        return self._facts.get(session_id)
+
+    def _forget_ended(self) -> None:
+        """Those of a paused sandbox are kept for its metadata, up to a number."""
+        live = frozenset(each.id for each in self._sandboxes.all())
+        self.tokens.forget_ended(live | {each.public_id for each in self._facts.values()})
+        if len(self._facts) > _MAX_FACTS:
+            self._facts = {name: each for name, each in self._facts.items() if name in live}
+            self._sessions = {
+                public: name for public, name in self._sessions.items() if name in live
+            }
+
+
+_MAX_FACTS = 10_000
+
+
+def extend_lifetime(sandbox: OwnedSandbox, lifetime_s: float) -> None:
+    """E2B's timeout is a time from now, whether the sandbox is in use or not."""
+    sandbox.ends_at = time.monotonic() + lifetime_s
+
+
+def state_of(request: Request) -> E2bState:
+    """Set while the application runs."""
+    found: E2bState = request.app.state.e2b
+    return found

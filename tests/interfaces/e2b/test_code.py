@@ -1,0 +1,108 @@
+"""The unmodified code interpreter SDK: results, output, errors and figures."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from e2b import NotFoundException, SandboxException
+from e2b_code_interpreter import Context, Sandbox
+
+from interfaces.e2b.conftest import options
+from interfaces.http.running_service import RunningService, running_service
+
+pytestmark = pytest.mark.requirement("INT-2")
+
+
+def test_code_has_a_result_output_and_state(sandbox: Sandbox):
+    heard: list[str] = []
+    first = sandbox.run_code("import sys\nx = 20\nprint('out')\nprint('err', file=sys.stderr)\nx",
+                             on_stdout=lambda message: heard.append(message.line))  # fmt: skip
+    assert (first.text, first.error) == ("20", None)
+    assert ("".join(first.logs.stdout), "".join(first.logs.stderr)) == ("out\n", "err\n")
+    assert heard == first.logs.stdout
+    second = sandbox.run_code("import os\nx + 1, os.environ['WHO']", envs={"WHO": "me"})
+    assert second.text == "(21, 'me')"
+    assert second.execution_count == first.execution_count + 1
+
+
+def test_rich_value_is_the_main_result_in_all_its_forms(sandbox: Sandbox):
+    done = sandbox.run_code(
+        "class Page:\n"
+        "    def __repr__(self): return 'page'\n"
+        "    def _repr_html_(self): return '<b>page</b>'\n"
+        "    def _repr_png_(self): return b'\\x89PNG'\n"
+        "display(Page())\n"
+        "Page()"
+    )
+    assert [(each.text, each.html) for each in done.results] == [("page", "<b>page</b>")] * 2
+    assert [each.is_main_result for each in done.results].count(True) == 1
+    assert base64.b64decode(done.results[0].png) == b"\x89PNG"
+
+
+def test_exception_of_code_is_an_error_of_the_execution(sandbox: Sandbox):
+    error = sandbox.run_code("1 / 0").error
+    assert (error.name, error.value) == ("ZeroDivisionError", "division by zero")
+    assert "Traceback" in error.traceback
+    assert sandbox.run_code("raise SystemExit(3)").error.value == "3"
+
+
+def test_other_languages_run(sandbox: Sandbox):
+    assert "".join(sandbox.run_code("echo $((20 + 1))", language="bash").logs.stdout) == "21\n"
+    with pytest.raises(SandboxException, match="unknown language"):
+        sandbox.run_code("1", language="cobol")
+
+
+def test_contexts_have_variables_and_a_directory_of_their_own(sandbox: Sandbox):
+    (first,) = sandbox.list_code_contexts()
+    sandbox.files.make_dir("inner")
+    other = sandbox.create_code_context(cwd="/workspace/inner")
+    assert [each.id for each in sandbox.list_code_contexts()] == [first.id, other.id]
+    sandbox.run_code("x = 'first'", context=first)
+    sandbox.run_code("x = 'other'", context=other)
+    where = "import os\nx, os.getcwd()"
+    assert sandbox.run_code(where).text == "('first', '/workspace')"
+    assert sandbox.run_code(where, context=other).text == "('other', '/workspace/inner')"
+    sandbox.restart_code_context(other)
+    assert sandbox.run_code("x", context=other).error.name == "NameError"
+    assert sandbox.run_code("import os\nos.getcwd()", context=other).text == "'/workspace/inner'"
+    sandbox.remove_code_context(other)
+    with pytest.raises(NotFoundException):
+        sandbox.run_code("1", context=other)
+    assert sandbox.run_code("x", context=first).text == "'first'"
+    sandbox.restart_code_context(first)
+    assert sandbox.run_code("x").error.name == "NameError"
+
+
+def test_context_that_cannot_be_made_is_refused(sandbox: Sandbox):
+    with pytest.raises(SandboxException, match="400"):
+        sandbox.create_code_context(cwd="/no/such/directory")
+    with pytest.raises(SandboxException, match="501"):
+        sandbox.create_code_context(language="javascript")
+    with pytest.raises(NotFoundException):
+        sandbox.run_code("1", context=Context("other", "python", "/"))
+    assert len(sandbox.list_code_contexts()) == 1
+
+
+def test_refused_code_is_an_error_and_is_recorded(tmp_path_factory: pytest.TempPathFactory):
+    home = tmp_path_factory.mktemp("cellwall-e2b-refused")
+    rules = home / "rules.toml"
+    rules.write_text('[permissions]\nallow = ["Bash", "Read", "Write"]\ndeny = ["Code"]\n')
+    config = f'[policy]\nfiles = ["{rules}"]\n'
+    with (
+        running_service(home, config=config) as service,
+        Sandbox.create(**options(service)) as sandbox,
+    ):
+        assert sandbox.commands.run("echo allowed").stdout == "allowed\n"
+        with pytest.raises(SandboxException, match="403"):
+            sandbox.run_code("1 + 1")
+        with service.client("owner") as client:
+            found = client.get("/v1/audit", params={"session": sandbox.sandbox_id}).json()
+        assert "deny" in str(found)
+
+
+def test_client_that_leaves_ends_its_run(service: RunningService):
+    with Sandbox.create(**options(service)) as sandbox:
+        with pytest.raises(SandboxException):
+            sandbox.run_code("import time\ntime.sleep(600)", timeout=1)
+        assert sandbox.run_code("1 + 1").text == "2"
