@@ -14,7 +14,7 @@ from cellwall.redteam.attack import Attack, AttackResult, AttackVerdict
 _SARIF_LEVELS = {
     AttackVerdict.HELD: "none",
     AttackVerdict.THROUGH: "error",
-    AttackVerdict.NOT_PROVED: "warning",
+    AttackVerdict.NOT_PROVED: "none",  # SARIF 3.27.10: of every kind but "fail"
 }
 _SARIF_KINDS = {
     AttackVerdict.HELD: "pass",

@@ -105,3 +105,13 @@ def test_folders_of_killed_runs_are_removed_and_no_others(tmp_path: Path) -> Non
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == sorted({*names[1:], "cellwall-redteam-link"})
     assert (tmp_path / "other" / "state").is_dir()
+
+
+@pytest.mark.requirement("RED-1", "NET-2")
+def test_a_cell_without_egress_proves_nothing_about_its_allowlist(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A refused connection to the proxy itself is no refusal of the proxy."""
+    monkeypatch.setattr(egress_servers.EgressServers, "rules", ())
+    found = verdicts(program_attacks.run, of_program("egress"))
+    assert set(found.values()) == {NOT_PROVED}
