@@ -23,7 +23,7 @@ import cellwall
 from cellwall import Execution
 from cellwall.admin.templates import Templates
 from cellwall.interfaces.sdk.blocking import run_command
-from cellwall.runtime.wiring import principal
+from cellwall.runtime.home import local_principal
 from cellwall.sandbox.linux import pool
 from cellwall.sandbox.linux.prepared_cell import spare_cells
 
@@ -263,7 +263,7 @@ def _data(rounds: int) -> dict[str, float]:
     """`import pandas`, bare and from the template; only where the template can be built."""
     try:
         built = Templates().build(
-            "python-data", principal=principal("bench"), on_progress=lambda _line: None
+            "python-data", principal=local_principal("bench"), on_progress=lambda _line: None
         )
     except cellwall.CellwallError as error:
         print(f"no python-data template here: {error}", file=sys.stderr)

@@ -20,7 +20,8 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 
 from cellwall.admin.tool_servers import ServerSettings, ToolServerAdmin
-from cellwall.runtime.wiring import open_app, principal
+from cellwall.runtime.home import local_principal
+from cellwall.runtime.wiring import open_app
 
 _PROGRAM = os.path.join(os.path.dirname(sys.executable), "cellwall")
 _PACKAGES = sysconfig.get_path("purelib")
@@ -52,7 +53,7 @@ def _prepare(home: str) -> None:
         file.write('[permissions]\nallow = ["mcp__bench"]\n')
     app = open_app()
     try:
-        admin, who = ToolServerAdmin(app), principal("cli")
+        admin, who = ToolServerAdmin(app), local_principal("cli")
         argv = ("python3", "-c", _SERVER)
         admin.add(ServerSettings(name="bench", argv=argv, env={"PYTHONPATH": _PACKAGES}), who=who)
         anyio.run(partial(admin.look, "bench", who=who, ask=None))

@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import cellwall
 from cellwall.admin.emergency_stop import EmergencyStop
-from cellwall.runtime.wiring import principal
+from cellwall.runtime.home import local_principal
 from cellwall.sandbox.linux import pool
 from cellwall.sandbox.stop_flag import StopFlag
 
@@ -66,7 +66,7 @@ def _kill_bare() -> float:
 
 
 def _stop_sandboxes() -> tuple[float, float, float, int]:
-    switch = EmergencyStop.configured(principal("cli"))
+    switch = EmergencyStop.configured(local_principal("cli"))
     with ExitStack() as stack:
         for path in ("warm", "cold"):
             with patch.dict(os.environ, CELLWALL_PATH=path):

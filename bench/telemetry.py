@@ -21,7 +21,8 @@ from cellwall.core.telemetry import OFF, Lifetime, Step, TelemetryPort
 from cellwall.core.types import Action, RunCode
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.app import App
-from cellwall.runtime.wiring import open_app, principal
+from cellwall.runtime.home import local_principal
+from cellwall.runtime.wiring import open_app
 from cellwall.telemetry.metrics import Metrics
 from cellwall.telemetry.service import Telemetry
 from cellwall.telemetry.traces import Traces
@@ -76,7 +77,7 @@ async def _rounds(app: App, ways: dict[str, TelemetryPort], rounds: int) -> dict
 
 
 def _action() -> Action:
-    return Action(principal=principal("sdk"), operation=RunCode("python", b"print(1)"))
+    return Action(principal=local_principal("sdk"), operation=RunCode("python", b"print(1)"))
 
 
 def _per_action_us(way: TelemetryPort) -> float:

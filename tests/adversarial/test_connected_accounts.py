@@ -18,6 +18,7 @@ from cellwall.core.outcomes import EventKind, Outcome, Status
 from cellwall.core.types import Action, CalendarEvent, Principal, UseAccount
 from cellwall.runtime import wiring
 from cellwall.runtime.app import App
+from cellwall.runtime.home import local_principal
 from cellwall.secrets.ownership import stored_name
 from conftest import audit_records
 from outside import Outside, Seen, internet
@@ -93,7 +94,7 @@ def connect(
     admin: ConnectionAdmin, server: CalendarServer, name: str, who: str, secret: str, **more: Any
 ) -> ConnectedAccount:
     known = {"kind": "caldav", "url": server.url(who), "username": who, "secret": secret}
-    return admin.add(name, by=wiring.principal("cli"), **{**known, **more})
+    return admin.add(name, by=local_principal("cli"), **{**known, **more})
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ def test_account_of_another_user_answers_like_one_that_does_not_exist(perform, a
 @pytest.mark.requirement("POL-11", "RBAC-3")
 def test_caller_cannot_choose_target_domain_or_secret(perform, admin, server, world):
     """The confused deputy: arguments that would have the runtime use what is not the caller's."""
-    own = admin.list(by=wiring.principal("cli"), user="ann")[0]
+    own = admin.list(by=local_principal("cli"), user="ann")[0]
     forged = replace(listing(), target=replace(own, url=server.url("bob")))
     outcome = perform(forged)
     assert (outcome.status, outcome.error.code) == (Status.ERROR, "CW-BAD-ACCOUNT")

@@ -19,6 +19,7 @@ from cellwall.core.errors import BadInput, Denied
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Action, CallTool, Principal, SendReply, UseTool, new_id
 from cellwall.runtime import wiring
+from cellwall.runtime.home import local_principal
 from conftest import audit_records
 from outside import Outside, internet
 
@@ -60,7 +61,7 @@ def config(world: Outside, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def canaries(state_home: str) -> CanaryAdmin:
     admin = CanaryAdmin(state_home, load_settings(file=None, profile=None, environ={}))
-    admin.add("harbour", PROMPT, by=wiring.principal("cli"))
+    admin.add("harbour", PROMPT, by=local_principal("cli"))
     return admin
 
 
@@ -138,7 +139,7 @@ def test_registered_texts_are_the_owners_and_long_enough(canaries):
         canaries.add("x", PROMPT, by=Principal("ann", "http", "administrator"))
     for name, text in (("x", "short"), ("X y", PROMPT), ("", PROMPT), ("x", "-" * 10_000)):
         with pytest.raises(BadInput):
-            canaries.add(name, text, by=wiring.principal("cli"))
+            canaries.add(name, text, by=local_principal("cli"))
 
 
 @pytest.mark.requirement("ERR-1")

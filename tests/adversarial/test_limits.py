@@ -61,8 +61,8 @@ CASES = (
     Case("wall", "import time; time.sleep(AMOUNT)", 60, 0.0, "wall", timeout=0.8),
     Case("wall shell", "sleep AMOUNT", 60, 0.0, "wall", language="sh", timeout=0.5),
     # Start-up takes processor time too, and much more of it on a busy host.
-    Case("cpu spinner", _SPIN, 20, 0.1, "cpu", {"cpu_s": 2.0}),
-    Case("cpu, many processes", _SPIN_MANY, 20, 0.02, "cpu", {"cpu_s": 2.0, "cpus": 2}),
+    Case("cpu spinner", _SPIN, 20, 0.1, "cpu", {"cpu_s": 1.0}),
+    Case("cpu, many processes", _SPIN_MANY, 20, 0.02, "cpu", {"cpu_s": 1.0, "cpus": 2}),
     Case("memory", "x = bytearray(AMOUNT << 20)", 200, 10, "memory", memory="64m"),
     Case("memory, many small processes",
         "import os, time\nr, w = os.pipe()\nfor _ in range(AMOUNT):\n    if os.fork() == 0:\n"
@@ -312,7 +312,7 @@ def test_another_sandbox_answers_while_one_misbehaves(attack: str) -> None:
 
     async def both() -> cellwall.Execution:
         ended: list[cellwall.Execution] = []
-        small = {"cpu_s": 1, "processes": 50, "output_bytes": 64 * MIB}
+        small = {"cpu_s": 1, "processes": 50, "output_bytes": 16 * MIB}
         async with (
             cellwall.AsyncSandbox.create(limits=small, memory="128m") as bad,
             cellwall.AsyncSandbox.create(memory="128m") as good,

@@ -23,10 +23,11 @@ from cellwall.interfaces.mcp.tools import TOOLS
 from cellwall.mcp_servers import connection
 from cellwall.mcp_servers.definitions import tool_set
 from cellwall.runtime.app import App
+from cellwall.runtime.home import local_principal
 from cellwall.runtime.offered_tools import OWN_TOOLS, Offer
 from cellwall.runtime.server_catalog import ServerCatalog
 from cellwall.runtime.tool_servers import ToolServers
-from cellwall.runtime.wiring import open_app, principal
+from cellwall.runtime.wiring import open_app
 from conftest import audit_records
 
 pytestmark = pytest.mark.only_on("cold", reason="each test has servers of its own in its home")
@@ -77,13 +78,13 @@ def script(changes: str = "") -> tuple[str, ...]:
 
 def add(app: App, changes: str = "", *, name: str = "raw", **more: Any) -> ServerReview:
     """Add a server and look at it."""
-    admin, who = ToolServerAdmin(app), principal("cli")
+    admin, who = ToolServerAdmin(app), local_principal("cli")
     admin.add(ServerSettings(name=name, argv=script(changes), **more), who=who)
     return look(app, name)
 
 
 def look(app: App, name: str = "raw") -> ServerReview:
-    admin, who = ToolServerAdmin(app), principal("cli")
+    admin, who = ToolServerAdmin(app), local_principal("cli")
 
     async def work() -> None:
         await admin.look(name, who=who, ask=None)
@@ -94,7 +95,7 @@ def look(app: App, name: str = "raw") -> ServerReview:
 
 def accept(app: App, review: ServerReview, **more: Any) -> frozenset[str]:
     admin = ToolServerAdmin(app)
-    return admin.accept(review, who=principal("cli"), **more)
+    return admin.accept(review, who=local_principal("cli"), **more)
 
 
 def accepted(app: App, changes: str = "", **more: Any) -> None:
@@ -117,7 +118,7 @@ class Client:
         **arguments: Any,
     ) -> Outcome:
         action = Action(
-            principal=principal("mcp"),
+            principal=local_principal("mcp"),
             operation=CallServerTool(server, tool, arguments, elicit),
             session_id=await self.servers.session_of(server),
             policy=(os.environ["CELLWALL_TEST_POLICY"],),
@@ -133,7 +134,7 @@ def with_client(app: App, work: Callable[[Client], Awaitable[Any]]) -> Any:
     async def main() -> None:
         with anyio.fail_after(90):
             async with anyio.create_task_group() as tasks:
-                servers = ToolServers(app, tasks, starter=principal("cli"))
+                servers = ToolServers(app, tasks, starter=local_principal("cli"))
                 try:
                     results.append(await work(Client(app, servers)))
                 finally:
@@ -283,7 +284,7 @@ def test_what_a_server_lists_has_no_definition_scanned_again(app: App) -> None:
         offers = [client.servers.offered()]
         await anyio.to_thread.run_sync(catalog.note_seen, "raw", other)
         offers.append(client.servers.offered())
-        reject = partial(ToolServerAdmin(app).reject, only=["say"], who=principal("cli"))
+        reject = partial(ToolServerAdmin(app).reject, only=["say"], who=local_principal("cli"))
         await anyio.to_thread.run_sync(reject, ToolServerAdmin(app).review("raw"))
         return [*offers, client.servers.offered()]
 
@@ -520,13 +521,13 @@ def test_server_that_is_replaced_or_removed_is_ended_and_not_asked_again(app: Ap
         texts = [(await client.call()).text]
         await anyio.to_thread.run_sync(replace_server)
         texts.append((await client.call()).text)
-        ToolServerAdmin(app).remove("raw", who=principal("cli"))
+        ToolServerAdmin(app).remove("raw", who=local_principal("cli"))
         with pytest.raises(BadInput):
             await client.call()
         return texts
 
     def replace_server() -> None:
-        ToolServerAdmin(app).remove("raw", who=principal("cli"))
+        ToolServerAdmin(app).remove("raw", who=local_principal("cli"))
         accepted(app, "TOOLS[:] = [tool('say')]\ndef call(request):\n    text(request, 'new')")
 
     assert with_client(app, work) == ["old", "new"]
@@ -733,7 +734,9 @@ def test_damaged_or_open_entry_refuses_the_server(app: App) -> None:
 )
 def test_name_of_a_server_has_one_meaning_in_rules_and_paths(app: App, name: str) -> None:
     with pytest.raises(BadInput):
-        ToolServerAdmin(app).add(ServerSettings(name=name, argv=("true",)), who=principal("cli"))
+        ToolServerAdmin(app).add(
+            ServerSettings(name=name, argv=("true",)), who=local_principal("cli")
+        )
 
 
 @pytest.mark.requirement("SRV-7", "POL-13")
@@ -742,7 +745,7 @@ def test_agent_neither_adds_nor_accepts_nor_removes(
 ) -> None:
     review = add(app)
     monkeypatch.setenv("CLAUDECODE", "1")
-    admin, who = ToolServerAdmin(app), principal("cli")
+    admin, who = ToolServerAdmin(app), local_principal("cli")
     for change in (
         lambda: admin.add(ServerSettings(name="more", argv=("true",)), who=who),
         lambda: admin.accept(review, who=who),

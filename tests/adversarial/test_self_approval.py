@@ -24,7 +24,7 @@ import pytest
 from cellwall.core.approvals import Answer, Question
 from cellwall.runtime.approval_queue import ApprovalQueue, OpenQuestion
 from interfaces.conftest import start_supervisor, stop_supervisor
-from interfaces.test_cli_process import DEADLINE_S, PROGRAM, cellwall, person
+from interfaces.test_cli_process import DEADLINE_S, PROGRAM, in_process, person
 from terminals import in_thread
 from unit.runtime.questions_for_tests import question_for
 
@@ -66,11 +66,11 @@ queue.answer(queue.read(sys.argv[2]), answer).until_taken()
 """
 # The same typist for many commands: Cellwall is imported once, and forked for each of them.
 EXPECT_EACH = """
-import atexit, gc, importlib, json, os, pkgutil, pty, re, sys
-for package in ("admin", "interfaces.cli", "runtime"):
-    for module in pkgutil.iter_modules(importlib.import_module(f"cellwall.{package}").__path__):
-        importlib.import_module(f"cellwall.{package}.{module.name}")
+import atexit, gc, json, os, pty, re, sys
+from cellwall.admin import policy_init, policy_trust, skills, vault
 from cellwall.interfaces import entry
+from cellwall.interfaces.cli import hook, policy_writing, vault_grants
+from cellwall.runtime import wiring
 gc.freeze()
 codes = []
 for words in json.loads(sys.argv[1]):
@@ -243,7 +243,7 @@ def test_an_agent_that_leaves_session_parents_and_environment_is_known_all_the_s
 def test_the_command_that_is_installed_marks_the_agent(name, agent, tmp_path, monkeypatch):
     """Shells and `timeout` stand between the agent and the hook there."""
     monkeypatch.chdir(tmp_path)
-    told = cellwall("hook", "install", "--agent", name, "--dry-run", "--json")
+    told = in_process("hook", "install", "--agent", name, "--dry-run", "--json")
     text = json.loads(told.stdout)["text"]
     command = next(each for each in _texts_in(json.loads(text)) if "exit 2" in each)
     assert mark_below([*agent[:2], "installed", command]) != b"unlimited"
@@ -339,11 +339,11 @@ def test_what_only_a_person_may_do_an_agent_cannot(agent, tmp_path, monkeypatch)
     for name in ("skill", "signed"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "SKILL.md").write_text("Say hello.\n")
-    assert cellwall("skills", "sign", "signed").returncode == 0
-    assert cellwall("hook", "install").returncode == 0
-    assert cellwall("vault", "init", "--key", "file").returncode == 0
-    assert cellwall("vault", "set", "TOKEN", stdin=b"value").returncode == 0
-    proposal = json.loads(cellwall("skills", "propose", "skill", "--json").stdout)["id"]
+    assert in_process("skills", "sign", "signed").returncode == 0
+    assert in_process("hook", "install").returncode == 0
+    assert in_process("vault", "init", "--key", "file").returncode == 0
+    assert in_process("vault", "set", "TOKEN", stdin=b"value").returncode == 0
+    proposal = json.loads(in_process("skills", "propose", "skill", "--json").stdout)["id"]
     commands = [
         ["policy", "trust"],
         ["vault", "grant", "TOKEN", "--host", "example.com"],

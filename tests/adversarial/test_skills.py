@@ -12,12 +12,12 @@ import pytest
 import cellwall
 from cellwall.admin.skills import SigningKeyChoice, SkillAdmin
 from cellwall.core.errors import CellwallError
-from cellwall.runtime.wiring import principal
+from cellwall.runtime.home import local_principal
 from cellwall.skills.manifest import MANIFEST_NAME
 
 pytestmark = pytest.mark.requirement("SKL-1")
 
-ME = principal("cli")
+ME = local_principal("cli")
 NAME = "greeting"
 
 # Every way to change a file that one has: each prints a word only if it went through.

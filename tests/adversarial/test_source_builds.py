@@ -30,7 +30,8 @@ from cellwall.core.packages import parse_install
 from cellwall.core.types import Action
 from cellwall.runtime import source_builds
 from cellwall.runtime.approvals import CallbackApprover
-from cellwall.runtime.wiring import open_app, principal
+from cellwall.runtime.home import local_principal
+from cellwall.runtime.wiring import open_app
 from cellwall.sandbox.linux.cell_search import find_cells
 from cellwall.sandbox.run_ledger import cell_tag
 from conftest import audit_records
@@ -91,7 +92,6 @@ HOSTILE = {
     "start-up": ("files['sitecustomize.py'] = 'x = 1'", "sitecustomize"),
     "traversal": ("files['../../outside.py'] = 'x = 1'", ""),
     "hanging": ("import time; time.sleep(10000)", "the limit wall"),
-    "harmless": ("pass", ""),
 }
 # Refused by the same check as another one.
 SIMILAR = {"other-version", "no-wheel", "fifo", "folder"}
@@ -174,7 +174,7 @@ def registries(outside):
         lacking = project_files("lacking-zebra")
         lacking["pyproject.toml"] = f'[build-system]\nrequires = ["{BACKEND}", "missing-zebra"]\n'
         add_source(served, "lacking-zebra", files=lacking)
-        for kind, (attack, _) in HOSTILE.items():
+        for kind, (attack, _) in {**HOSTILE, "harmless": ("pass", "")}.items():
             name, stem = f"{kind}-zebra", f"{kind.replace('-', '_')}_zebra"
             attack = attack.replace("{stem}", stem)
             code = BACKEND_IN_ARCHIVE.format(name=name, stem=stem, attack=attack)
@@ -206,7 +206,7 @@ def build(config, *names, answer=None):
     try:
         operation = replace(parse_install("pypi", names), only_build=True)
         limits = replace(app.limits, wall_s=120.0, cpu_s=120.0)
-        action = Action(principal=principal("cli"), operation=operation, limits=limits)
+        action = Action(principal=local_principal("cli"), operation=operation, limits=limits)
         return anyio.run(partial(app.runtime.perform, action, ask=ask))
     finally:
         app.close()
@@ -273,26 +273,27 @@ def test_a_build_has_no_network_no_secret_and_no_file_of_the_session(
 
 @ONLY_COLD
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(each, marks=pytest.mark.long) if each in SIMILAR else each for each in HOSTILE],
+    "kinds", [HOSTILE.keys() - SIMILAR, pytest.param(SIMILAR, marks=pytest.mark.long)]
 )
-def test_a_build_that_is_an_attack_leaves_no_wheel(kind, configure, registries, state_home):
-    timeout_s = 5 if kind == "hanging" else 120
-    outcome = build(configure(ALLOWED, f"build_timeout_s = {timeout_s}"), f"{kind}-zebra")
-    assert f"/packages/{kind.replace('-', '_')}_zebra-1.0.tar.gz" in [p for _, p in registries.seen]
-    if kind == "harmless":  # the control
-        assert outcome.status == "ok", outcome
-        assert built(state_home) == ["harmless_zebra-1.0-py3-none-any.whl.json"]
-        return
-    assert outcome.status != "ok", outcome
-    assert HOSTILE[kind][1] in texts(outcome)
-    assert (built(state_home), bodies("package-built")) == ([], [])
+def test_a_build_that_is_an_attack_leaves_no_wheel(kinds, configure, registries, state_home):
+    """One after the other for one user: what asks the cell's Python about itself runs once."""
+    for kind in sorted(kinds):
+        timeout_s = 2 if kind == "hanging" else 120
+        outcome = build(configure(ALLOWED, f"build_timeout_s = {timeout_s}"), f"{kind}-zebra")
+        archive = f"/packages/{kind.replace('-', '_')}_zebra-1.0.tar.gz"
+        assert archive in [path for _, path in registries.seen]
+        assert outcome.status != "ok", (kind, outcome)
+        assert HOSTILE[kind][1] in texts(outcome), kind
+        assert (built(state_home), bodies("package-built")) == ([], []), kind
+    outcome = build(configure(ALLOWED), "harmless-zebra")  # the control
+    assert outcome.status == "ok", outcome
+    assert built(state_home) == ["harmless_zebra-1.0-py3-none-any.whl.json"]
 
 
 @ONLY_COLD
 @pytest.mark.requirement("OBS-3")
 def test_an_emergency_stop_ends_a_build(configure, state_home):
-    config, switch = configure(ALLOWED), EmergencyStop.configured(principal("cli"))
+    config, switch = configure(ALLOWED), EmergencyStop.configured(local_principal("cli"))
 
     def is_building():
         found = find_cells(f"{state_home}/runs", cell_tag(f"{state_home}/runs"))
@@ -403,7 +404,7 @@ def test_package_managers_in_a_sandbox_get_the_wheel_and_never_the_source(config
 @ONLY_COLD
 @pytest.mark.requirement("PKG-4", "PKG-5")
 def test_a_lock_and_a_template_name_the_wheels_that_were_built(config, registries, state_home):
-    lock = PackageLocks(principal("cli"), config=config).resolve(
+    lock = PackageLocks(local_principal("cli"), config=config).resolve(
         Ecosystem.PYPI, ["deep-zebra"], on_progress=print
     )
     assert [each.name for each in lock.packages] == ["deep-zebra", "leaf-zebra"]
@@ -413,7 +414,7 @@ def test_a_lock_and_a_template_name_the_wheels_that_were_built(config, registrie
     # The bytes are gone: the template of the lock builds the same wheels again.
     shutil.rmtree(Path(state_home, "packages"))
     made = Templates(config=config).build(
-        "zoo", principal=principal("cli"), on_progress=print, lock=lock.content
+        "zoo", principal=local_principal("cli"), on_progress=print, lock=lock.content
     )
     assert made.packages == (("deep-zebra", "1.0"), ("leaf-zebra", "1.0"))
     assert {"deep_zebra.py", "leaf_zebra.py"} <= set(os.listdir(made.path))

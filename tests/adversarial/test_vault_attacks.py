@@ -18,7 +18,7 @@ from cellwall.admin.vault import VaultAdmin as RecordedVault
 from cellwall.admin.vault import VaultKeyChoice
 from cellwall.core.errors import VaultError
 from cellwall.core.outcomes import EventKind
-from cellwall.runtime.wiring import principal
+from cellwall.runtime.home import local_principal
 from cellwall.secrets.store import VaultStore
 from conftest import audit_records
 from interfaces.test_cli_process import PROGRAM, cellwall, person
@@ -230,7 +230,7 @@ def test_an_older_one_is_refused_also_by_whoever_has_the_vault_open(home):
 
 @pytest.mark.requirement("SEC-7")
 def test_who_restores_both_files_is_found_in_the_record_alone(state_home):
-    me, folder = principal("sdk"), Path(state_home, "vault")
+    me, folder = local_principal("sdk"), Path(state_home, "vault")
     vault = RecordedVault.configured()
     vault.init(choice=VaultKeyChoice(source="file"), principal=me)
     vault.set("TOKEN", VALUE, me)

@@ -29,7 +29,7 @@ from cellwall.core.types import Action, RunCode
 from cellwall.guard.mark import unwrap
 from cellwall.interfaces.mcp.sessions import MAX_SANDBOXES, ClientSandboxes
 from cellwall.interfaces.mcp.tools import arguments_of
-from cellwall.runtime.wiring import principal
+from cellwall.runtime.home import local_principal
 from conftest import need
 from interfaces.mcp_agent import Agent, connected, environment
 from interfaces.mcp_service import serving
@@ -148,7 +148,7 @@ def test_a_limit_ends_the_code_and_is_named(agent: Agent):
 @pytest.mark.requirement("POL-11")
 def test_a_timeout_can_only_be_shorter_than_the_servers_own():
     pattern = Action(
-        principal=principal("mcp"), operation=RunCode("python", b""), limits=Limits(wall_s=5)
+        principal=local_principal("mcp"), operation=RunCode("python", b""), limits=Limits(wall_s=5)
     )
     sandboxes = ClientSandboxes(None, pattern)  # type: ignore[arg-type]  # nothing is run
     told = [

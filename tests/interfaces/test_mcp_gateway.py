@@ -24,7 +24,8 @@ import cellwall as sdk
 from cellwall.admin.emergency_stop import EmergencyStop
 from cellwall.admin.tool_servers import ServerSettings, ToolServerAdmin
 from cellwall.runtime.app import App
-from cellwall.runtime.wiring import open_app, principal
+from cellwall.runtime.home import local_principal
+from cellwall.runtime.wiring import open_app
 from cellwall.sandbox.linux.cell_search import find_cells
 from cellwall.sandbox.run_ledger import cell_tag
 from conftest import growing_segment
@@ -125,7 +126,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
 
 
 def accept_all(app: App, settings: ServerSettings, **more: Any) -> None:
-    admin, who = ToolServerAdmin(app), principal("cli")
+    admin, who = ToolServerAdmin(app), local_principal("cli")
     admin.add(settings, who=who)
     anyio.run(partial(admin.look, settings.name, who=who, ask=None))
     admin.accept(admin.review(settings.name), who=who, **more)
@@ -188,7 +189,7 @@ def test_an_emergency_stop_ends_the_servers_and_a_lift_starts_them_again(
 ) -> None:
     home = str(agent.home)
     monkeypatch.setenv("CELLWALL_HOME", home)
-    switch = EmergencyStop.configured(principal("cli"))
+    switch = EmergencyStop.configured(local_principal("cli"))
     moment = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     assert agent.told("time-convert_time", **moment)["status"] == "ok"
     assert find_cells(f"{home}/runs", cell_tag(f"{home}/runs"))  # the control: servers are cells

@@ -16,7 +16,8 @@ from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, RunCode, RunCommand
 from cellwall.guard.mark import unwrap
 from cellwall.runtime.app import App
-from cellwall.runtime.wiring import open_app, principal, shared_app
+from cellwall.runtime.home import local_principal
+from cellwall.runtime.wiring import open_app, shared_app
 from conftest import audit_records
 
 TOKEN = "ghp_" + "k7Qm2ZpX9rT4vW8yB3nC6dF1gH5jL0sA2eU4"
@@ -33,7 +34,9 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
 
 
 def performed(house: App, operation: object, **changes: object) -> Outcome:
-    action = Action(principal=principal("sdk"), operation=operation, limits=house.limits, **changes)  # type: ignore[arg-type]
+    action = Action(
+        principal=local_principal("sdk"), operation=operation, limits=house.limits, **changes
+    )  # type: ignore[arg-type]
     return anyio.run(house.runtime.perform, action)
 
 
@@ -63,7 +66,7 @@ def test_a_secret_is_not_streamed_however_it_is_cut(house: App) -> None:
         "    sys.stdout.write(piece)\n    sys.stdout.flush()\n    time.sleep(0.1)\n"
     )
     seen: list[bytes] = []
-    action = Action(principal=principal("sdk"), operation=RunCode("python", code.encode()))
+    action = Action(principal=local_principal("sdk"), operation=RunCode("python", code.encode()))
 
     def sink(_: str, chunk: bytes) -> None:
         seen.append(chunk)
@@ -79,7 +82,7 @@ def test_a_secret_is_not_streamed_however_it_is_cut(house: App) -> None:
 def test_a_prompt_is_streamed_before_its_line_ends(house: App) -> None:
     code = "import sys, time\nsys.stdout.write('Name: ')\nsys.stdout.flush()\ntime.sleep(0.2)\nprint('x')"
     seen: list[bytes] = []
-    action = Action(principal=principal("sdk"), operation=RunCode("python", code.encode()))
+    action = Action(principal=local_principal("sdk"), operation=RunCode("python", code.encode()))
     perform = functools.partial(
         house.runtime.perform, action, sink=lambda _, chunk: seen.append(chunk)
     )

@@ -20,6 +20,7 @@ from cellwall.core.types import Action, CallTool, RunCode
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.interfaces.sdk.tools import ToolBroker
 from cellwall.runtime import wiring
+from cellwall.runtime.home import local_principal
 from conftest import audit_records
 
 pytestmark = [pytest.mark.usefixtures("path"), pytest.mark.requirement("LANG-3")]
@@ -264,7 +265,7 @@ def perform(code: str, broker: ToolBroker, policy: NoTools | None = None) -> Out
     house = wiring.shared_app()
     runtime = replace(house.runtime, policy=policy or house.runtime.policy)
     operation = RunCode("python", code.encode())
-    action = Action(principal=wiring.principal("sdk"), operation=operation, tools=broker.names)
+    action = Action(principal=local_principal("sdk"), operation=operation, tools=broker.names)
 
     async def main() -> Outcome:
         return await runtime.perform(action, tools=broker)

@@ -22,12 +22,13 @@ from cellwall.audit.text_indexing import update_text_index
 from cellwall.core.errors import BadInput, CellwallError, Denied, VaultError
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Principal
-from cellwall.runtime.wiring import close_shared, principal, shared_app, sweep_state
+from cellwall.runtime.home import local_principal
+from cellwall.runtime.wiring import close_shared, shared_app, sweep_state
 from conftest import audit_records
 from interfaces.test_cli_process import in_process
 
 pytestmark = pytest.mark.requirement("FS-5")
-ME = Principal(principal("sdk").name, "sdk")
+ME = Principal(local_principal("sdk").name, "sdk")
 PASSPHRASE = "a passphrase that is on no disk"
 QUICK = "[vault]\nargon2_memory_kib = 64\nargon2_passes = 1\nargon2_lanes = 1\n"
 CANARIES = {

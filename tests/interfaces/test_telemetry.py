@@ -20,8 +20,9 @@ from cellwall.config.load import load_settings
 from cellwall.core.telemetry import Lifetime
 from cellwall.core.types import Action, RunCode, RunCommand
 from cellwall.runtime.app import App
+from cellwall.runtime.home import local_principal
 from cellwall.runtime.observing import describe_telemetry, metrics_text
-from cellwall.runtime.wiring import close_shared, open_app, principal
+from cellwall.runtime.wiring import close_shared, open_app
 from interfaces.conftest import Supervised, start_supervisor
 from interfaces.test_cli_process import cellwall as command
 from interfaces.test_cli_process import error_code
@@ -67,7 +68,7 @@ def test_a_run_is_counted_and_traced_and_its_secret_is_in_neither(
     code = f"import os\nprint(dict(os.environ), {SECRET!r})"
     before = values(metrics_text()[0].decode())
     wanted = Action(
-        principal=principal("sdk"),
+        principal=local_principal("sdk"),
         operation=RunCode("python", code.encode()),
         env={"TOKEN": SECRET},
         allow_domains=(f"{SECRET[4:20]}.example".lower(),),
@@ -99,7 +100,7 @@ def test_a_cancelled_run_is_interrupted_and_a_refused_connection_is_counted(
     async def both() -> None:
         reach = "curl -s --max-time 20 https://not-allowed.example/ || true"
         wanted = Action(
-            principal=principal("sdk"),
+            principal=local_principal("sdk"),
             operation=RunCommand(("sh", "-c", reach)),
             allow_domains=("a.example",),
         )
@@ -111,7 +112,7 @@ def test_a_cancelled_run_is_interrupted_and_a_refused_connection_is_counted(
 
             sleeper = RunCommand(("sh", "-c", "echo started; exec sleep 600"))
             await service.runtime.perform(
-                Action(principal=principal("sdk"), operation=sleeper), sink=stop
+                Action(principal=local_principal("sdk"), operation=sleeper), sink=stop
             )
 
     anyio.run(both)

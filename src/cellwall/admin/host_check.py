@@ -19,10 +19,10 @@ from cellwall.core.scratch import scratch_folder
 from cellwall.core.types import Action, Principal, RunCommand, WorkspaceMode, WorkspaceRequest
 from cellwall.runtime.app import App
 from cellwall.runtime.configured_parts import native_settings_of
-from cellwall.runtime.home import state_home
+from cellwall.runtime.home import local_principal, state_home
 from cellwall.runtime.observing import describe_telemetry
 from cellwall.runtime.policies import effective_policy
-from cellwall.runtime.wiring import open_app, principal
+from cellwall.runtime.wiring import open_app
 from cellwall.sandbox.doctor import HostCheck, HostFacts, HostReport, TrialRun, gather, judge
 from cellwall.sandbox.linux.layers import PYTHON
 
@@ -55,7 +55,7 @@ def examine_host(*, config: str | None, profile: str | None, interface: str) -> 
     try:
         app = open_app(config=config, profile=profile)
         facts = replace(facts, placeholders=app.store.placeholders.leftovers())
-        trials = anyio.run(_try_all, app, principal(interface))
+        trials = anyio.run(_try_all, app, local_principal(interface))
     except CellwallError as error:
         trials = (TrialRun("trial run", "the proof", error.message, error.hint),)
     return _judge_host(settings, replace(facts, trials=trials))

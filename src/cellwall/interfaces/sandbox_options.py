@@ -123,12 +123,12 @@ class SandboxOptions:
     ) -> Action:
         """The action that the runtime carries out; raises `BadInput` for a wrong option."""
         from cellwall.core.types import Action
-        from cellwall.runtime.wiring import principal
+        from cellwall.runtime.home import local_principal
 
         assert not self.package  # noqa: S101  # see `with_template`
         limits = with_limits(app.limits, timeout=self.timeout, memory=self.memory, **self._limits())
         return Action(
-            principal=principal("cli"),
+            principal=local_principal("cli"),
             operation=operation,
             workspace=parse_workspace(self.workspace, at_own_path=self.own_path),
             limits=limits,
@@ -267,7 +267,7 @@ def template_with(
 ) -> str:
     """The template with these packages; built once, and found again by its content."""
     from cellwall.admin.templates import PYTHON, SHIPPED, Templates
-    from cellwall.runtime.wiring import principal
+    from cellwall.runtime.home import local_principal
 
     if template != PYTHON:
         shipped = f", or name the packages of {template} as well" if template in SHIPPED else ""
@@ -278,5 +278,5 @@ def template_with(
         )
     templates = Templates(config=config, profile=profile)
     return templates.build_request(
-        packages, principal=principal(interface), on_progress=on_progress, ask=ask
+        packages, principal=local_principal(interface), on_progress=on_progress, ask=ask
     )

@@ -1,7 +1,8 @@
-"""The state folder, created private and refused otherwise; and the supervisor that serves it."""
+"""The state folder, created private and refused otherwise; its user, and its supervisor."""
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 import socket
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 
 from cellwall.core.errors import CellwallError, SandboxFailed
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping, state_path
+from cellwall.core.types import Principal
 from cellwall.sandbox.linux.programs import start_detached
 
 
@@ -52,6 +54,12 @@ def user_name() -> str:
 
 _START_WITHIN_S = 20.0
 _LOOK_EVERY_S = 0.02
+
+
+@functools.cache
+def local_principal(interface: str) -> Principal:
+    """The user who started this process, through this interface."""
+    return Principal(user_name(), interface)
 
 
 def is_running(home: str) -> bool:

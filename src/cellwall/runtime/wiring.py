@@ -13,7 +13,6 @@ from cellwall.config.load import candidates, load_settings
 from cellwall.config.models import Settings
 from cellwall.core.home import SHAPING
 from cellwall.core.telemetry import OFF, Lifetime
-from cellwall.core.types import Principal
 from cellwall.runtime.app import App
 from cellwall.runtime.approval_queue import ApprovalQueue, approver_key
 from cellwall.runtime.approvals import ApprovalBroker
@@ -32,7 +31,7 @@ from cellwall.runtime.content_checks import CanaryList, content_checks
 from cellwall.runtime.destination_questions import DestinationQuestions
 from cellwall.runtime.egress import ConfiguredEgress, ConfiguredReach, domains_of
 from cellwall.runtime.guarding import LazyGuard, guard_of, known_values
-from cellwall.runtime.home import no_state, state_home, user_name
+from cellwall.runtime.home import local_principal, no_state, state_home
 from cellwall.runtime.judging import RuledPolicy, roles_of
 from cellwall.runtime.observing import gauge_runtime, open_telemetry, redact_logs
 from cellwall.runtime.package_installs import PackageInstaller
@@ -93,12 +92,6 @@ def settings_files(config: str | None, environ: Mapping[str, str]) -> tuple[str,
     return candidates(config, environ)
 
 
-@functools.cache
-def principal(interface: str) -> Principal:
-    """The user who started this process, through this interface."""
-    return Principal(user_name(), interface)
-
-
 def open_app(
     *,
     config: str | None = None,
@@ -127,7 +120,7 @@ def open_app(
         dangerously_expose=settings.workspace.dangerously_expose_sensitive_names,
     )
     audit = open_record(home, settings, keys)
-    note_configuration(home, settings, audit, principal("cellwall"))
+    note_configuration(home, settings, audit, local_principal("cellwall"))
     enforce_retention(settings, audit, store, ledger, keys)
     native, layers = native_settings_of(settings, environ, home), HostLayers.detect()
     if layers.cgroup.way == "none" and native.path == "auto":

@@ -190,7 +190,7 @@ def running_service(
         assert started.wait(DEADLINE_S)
         assert not failures, failures
         with service.client() as client:  # the listener queues it until the application is up
-            client.get("/openapi.json").raise_for_status()
+            client.get("/healthz").raise_for_status()
         for role in ROLE_NAMES if not may_exist else ():
             service.add_user(role, role)
         yield service

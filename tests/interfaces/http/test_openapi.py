@@ -8,19 +8,10 @@ from typing import Any
 import httpx2 as httpx
 import hypothesis
 import pytest
-import schemathesis
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi import checks
 
 from interfaces.http.running_service import PASSWORD, RunningService, new_session
 
 pytestmark = pytest.mark.slow
-_CHECKED = [
-    not_a_server_error,
-    checks.status_code_conformance,
-    checks.content_type_conformance,
-    checks.response_schema_conformance,
-]
 # These end the token with which the others are tested, or everybody's.
 _ENDING = {
     "DELETE /v1/users/tokens",
@@ -32,9 +23,23 @@ _STOP = "POST /v1/stop"
 """Ends the session and refuses all runs: the last one, and lifted by a person."""
 
 
+def documented_answers() -> list[Any]:
+    from schemathesis.checks import not_a_server_error  # noqa: PLC0415  # as below
+    from schemathesis.specs.openapi import checks  # noqa: PLC0415  # as below
+
+    return [
+        not_a_server_error,
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_schema_conformance,
+    ]
+
+
 def operations(service: RunningService) -> dict[str, Any]:
     with service.client() as client:
         document = client.get("/openapi.json").json()
+    import schemathesis  # noqa: PLC0415  # takes a second, in each worker
+
     schema = schemathesis.openapi.from_dict(document)
     schema.config.update(base_url=service.url)
     found = [each.ok() for each in schema.get_all_operations()]
@@ -42,12 +47,14 @@ def operations(service: RunningService) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("SRV-1")
-def test_generated_requests_get_documented_answers(service: RunningService) -> None:
+def test_generated_requests_get_documented_answers(
+    service: RunningService, pytestconfig: pytest.Config
+) -> None:
     with service.client("owner") as owner:
         session = new_session(owner, keep_alive=3600)
     headers = {"Authorization": f"Bearer {service.tokens['owner']}"}
     names = []
-    found = operations(service)
+    found, checks = operations(service), documented_answers()
     for name, operation in sorted(found.items(), key=lambda each: each[0] == _STOP):
         if name in _ENDING:
             continue
@@ -55,7 +62,7 @@ def test_generated_requests_get_documented_answers(service: RunningService) -> N
 
         @hypothesis.seed(7)
         @hypothesis.settings(
-            max_examples=6,
+            max_examples=12 if pytestconfig.getoption("--long") else 3,
             database=None,
             derandomize=True,
             deadline=None,
@@ -75,7 +82,7 @@ def test_generated_requests_get_documented_answers(service: RunningService) -> N
                 case.body["revoke_tokens"] = False  # which would end the own token
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                case.call_and_validate(headers=headers, checks=_CHECKED, timeout=60)
+                case.call_and_validate(headers=headers, checks=checks, timeout=60)
 
         ask()
     assert names[-1] == _STOP

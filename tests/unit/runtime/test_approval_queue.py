@@ -20,11 +20,11 @@ from cellwall.core.errors import BadInput, CellwallError, ConfigError
 from cellwall.core.types import Permission, Principal
 from cellwall.runtime import approval_queue
 from cellwall.runtime.approval_queue import ApprovalQueue, ApproverKey
-from cellwall.runtime.wiring import principal
+from cellwall.runtime.home import local_principal
 from unit.runtime.questions_for_tests import SESSION, anybody, broker_for, question_for, said
 
 ONCE, FOR_SESSION, DENY = AnswerKind.ONCE, AnswerKind.SESSION, AnswerKind.DENY
-OWNER = principal("cli")
+OWNER = local_principal("cli")
 """Who an answer in a file is from, whatever it says."""
 
 

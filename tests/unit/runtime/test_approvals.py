@@ -20,7 +20,7 @@ from cellwall.core.verdict import Verdict
 from cellwall.runtime import approvals
 from cellwall.runtime.approval_queue import ApprovalQueue
 from cellwall.runtime.approvals import ApprovalBroker, CallbackApprover, decision_after_answer
-from cellwall.runtime.wiring import principal
+from cellwall.runtime.home import local_principal
 from unit.runtime.questions_for_tests import (
     ASK,
     ME,
@@ -177,7 +177,7 @@ def test_another_process_can_answer_while_the_near_channel_waits(state_home: str
         await anyio.sleep_forever()
         raise AssertionError
 
-    assert ask(broker_for(state_home), question, near) == said(ONCE, by=principal("cli"))
+    assert ask(broker_for(state_home), question, near) == said(ONCE, by=local_principal("cli"))
 
 
 @pytest.mark.requirement("POL-8")
@@ -207,7 +207,7 @@ def test_who_was_told_that_the_answer_counts_was_told_the_truth(state_home: str)
         queue.answer(question, said(DENY))
         return said(ONCE)
 
-    assert ask(broker_for(state_home), question, near) == said(DENY, by=principal("cli"))
+    assert ask(broker_for(state_home), question, near) == said(DENY, by=local_principal("cli"))
 
 
 def test_a_forged_answer_in_the_queue_is_a_no(state_home: str) -> None:

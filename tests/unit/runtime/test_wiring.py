@@ -21,6 +21,7 @@ from cellwall.core.types import (
     new_id,
 )
 from cellwall.runtime import wiring
+from cellwall.runtime.home import local_principal
 from cellwall.sandbox.linux.cgroups import Choice
 from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, walls_for
@@ -117,7 +118,7 @@ def test_a_state_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 def test_a_session_ends_with_its_holder_and_leaves_no_folder(state_home: str) -> None:
     house = wiring.open_app()
-    with house.session(WorkspaceRequest(), wiring.principal("sdk")) as session_id:
+    with house.session(WorkspaceRequest(), local_principal("sdk")) as session_id:
         assert os.listdir(f"{state_home}/workspaces") == [session_id]
         assert os.listdir(f"{state_home}/runs") == [session_id]
     assert (os.listdir(f"{state_home}/workspaces"), os.listdir(f"{state_home}/runs")) == ([], [])
@@ -127,7 +128,7 @@ def test_a_session_on_a_refused_directory_leaves_nothing(state_home: str) -> Non
     house = wiring.open_app()
     with (
         pytest.raises(WorkspaceError),
-        house.session(WorkspaceRequest(WorkspaceMode.READ_WRITE, "/"), wiring.principal("sdk")),
+        house.session(WorkspaceRequest(WorkspaceMode.READ_WRITE, "/"), local_principal("sdk")),
     ):
         pytest.fail("the root of the host became a workspace")
     assert (os.listdir(f"{state_home}/workspaces"), os.listdir(f"{state_home}/runs")) == ([], [])
@@ -141,7 +142,7 @@ def test_opening_a_house_sweeps_what_the_dead_left_and_leaves_the_living_alone(
     dead = new_id("sbx")
     house.store.make(dead, WorkspaceRequest())
     Path(state_home, "runs", dead).write_text("{}")
-    with house.session(WorkspaceRequest(), wiring.principal("sdk")) as living:
+    with house.session(WorkspaceRequest(), local_principal("sdk")) as living:
         wiring.open_app()
         assert os.listdir(f"{state_home}/workspaces") == [living]
         assert os.listdir(f"{state_home}/runs") == [living]
@@ -153,7 +154,7 @@ def test_a_sandbox_that_lives_longer_than_changes_are_kept_keeps_its_layers(
 ) -> None:
     house = wiring.open_app()
     with house.session(
-        WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, str(tmp_path)), wiring.principal("sdk")
+        WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, str(tmp_path)), local_principal("sdk")
     ) as living:
         folder = Path(state_home, "workspaces", living)
         note = json.loads((folder / "session.json").read_text())
@@ -166,7 +167,7 @@ def test_a_sandbox_that_lives_longer_than_changes_are_kept_keeps_its_layers(
 
 
 def test_the_principal_is_the_kernel_s_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    wiring.principal.cache_clear()
+    local_principal.cache_clear()
     monkeypatch.setenv("USER", "mallory")
     monkeypatch.setenv("LOGNAME", "mallory")
-    assert wiring.principal("cli").name != "mallory"
+    assert local_principal("cli").name != "mallory"

@@ -21,6 +21,7 @@ from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
 from cellwall.core.types import Action, Principal, RunCode, RunCommand, WorkspaceRequest
 from cellwall.runtime import wiring
+from cellwall.runtime.home import local_principal
 from cellwall.sandbox.conformance import (
     CheckResult,
     ConformanceCheck,
@@ -71,10 +72,10 @@ def test_native_sandbox_passes_every_check(path: str, monkeypatch: pytest.Monkey
             return outcome
 
         monkeypatch.setattr(type(house.runtime), "perform", noted)
-        with house.session(WorkspaceRequest(), wiring.principal("sdk")) as session_id:
+        with house.session(WorkspaceRequest(), local_principal("sdk")) as session_id:
             return await run_conformance(
                 house.runtime.perform,
-                principal=wiring.principal("sdk"),
+                principal=local_principal("sdk"),
                 session_id=session_id,
                 limits=house.limits,
             )

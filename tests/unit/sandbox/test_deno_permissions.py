@@ -12,6 +12,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.types import Action, RunCode
 from cellwall.runtime import wiring
+from cellwall.runtime.home import local_principal
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import jobs
 from conftest import need
@@ -53,7 +54,7 @@ def run(code: str, language: str, folder: Path) -> dict[str, str]:
     async def work() -> Outcome:
         app = wiring.open_app(config=str(config))
         operation = RunCode(language, code.encode())
-        who = wiring.principal("sdk")
+        who = local_principal("sdk")
         return await app.runtime.perform(
             Action(principal=who, operation=operation, limits=app.limits)
         )
@@ -89,7 +90,7 @@ def test_no_variable_of_a_caller_takes_the_place_of_permissions(
 ) -> None:
     monkeypatch.setattr(languages, "_deno", lambda: "/usr/bin/deno")
     action = Action(
-        principal=wiring.principal("sdk"),
+        principal=local_principal("sdk"),
         operation=RunCode("typescript", b""),
         env={"MODE": "test"},
     )

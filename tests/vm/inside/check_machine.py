@@ -17,6 +17,7 @@ from tap import Check, equal, run_checks
 import cellwall
 from cellwall.core.types import WorkspaceRequest
 from cellwall.runtime import wiring
+from cellwall.runtime.home import local_principal
 from cellwall.sandbox.conformance import CheckResult, checks, run_conformance
 from cellwall.sandbox.linux import pool, seccomp
 from cellwall.sandbox.linux.prepared_cell import spare_cells
@@ -93,10 +94,10 @@ def other_tables_end_the_process() -> None:
 def conformance() -> dict[str, CheckResult]:
     async def work() -> list[CheckResult]:
         app = wiring.open_app()
-        with app.session(WorkspaceRequest(), wiring.principal("sdk")) as session_id:
+        with app.session(WorkspaceRequest(), local_principal("sdk")) as session_id:
             return await run_conformance(
                 app.runtime.perform,
-                principal=wiring.principal("sdk"),
+                principal=local_principal("sdk"),
                 session_id=session_id,
                 limits=replace(app.limits, **SLOW_LIMITS),
             )

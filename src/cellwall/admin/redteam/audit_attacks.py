@@ -18,8 +18,9 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.keys import make_key
 from cellwall.core.types import Action, UseTool
 from cellwall.redteam.attack import NOT_TRIED, Attack, AttackResult, Observation, judge
+from cellwall.runtime.home import local_principal
 from cellwall.runtime.recording import audit_directory
-from cellwall.runtime.wiring import open_app, principal
+from cellwall.runtime.wiring import open_app
 
 _ACTIONS = 6
 _MIDDLE = 4
@@ -67,7 +68,9 @@ async def _write_log(host: TrialHost, home: str) -> None:
     try:
         for number in range(_ACTIONS):
             operation = UseTool("Bash", {"command": f"cat notes-{number}.txt"}, "/")
-            await app.runtime.perform(Action(principal=principal("hook"), operation=operation))
+            await app.runtime.perform(
+                Action(principal=local_principal("hook"), operation=operation)
+            )
     finally:
         await in_thread(app.close)  # signs what was written
 

@@ -19,8 +19,8 @@ from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import Action
 from cellwall.redteam.attack import NOT_TRIED, Attack, AttackResult, Observation, judge
 from cellwall.redteam.catalog import server_text
+from cellwall.runtime.home import local_principal
 from cellwall.runtime.tool_servers import ToolServers
-from cellwall.runtime.wiring import principal
 
 _NEW, _CHANGING, _POISONED = "rtnew", "rtchanging", "rtpoisoned"
 _WITHIN_S = 90.0
@@ -116,7 +116,7 @@ class _Gateway:
 
     async def _call(self, servers: ToolServers, server: str, tool: str) -> Observation:
         action = Action(
-            principal=principal("mcp"),
+            principal=local_principal("mcp"),
             operation=CallServerTool(server, tool, {}),
             session_id=await servers.session_of(server),
             policy=self._policy,

@@ -17,7 +17,7 @@ from cellwall.core.types import Action, Json, Principal, ToolResult, UseTool
 from cellwall.core.verdict import Verdict
 from cellwall.packages.evidence import PackageVerdict
 from cellwall.redteam.attack import Attack, AttackResult, Observation, judge
-from cellwall.runtime.wiring import principal
+from cellwall.runtime.home import local_principal
 
 _NO_FEED = "feed"
 """The code of a missing feed: the state folder of a run has none."""
@@ -78,7 +78,7 @@ async def _use_tool(
 
 
 def _agent() -> Principal:
-    return principal("hook")
+    return local_principal("hook")
 
 
 def _error(outcome: Outcome) -> str:

@@ -27,7 +27,8 @@ from cellwall.core.scratch import scratch_folder
 from cellwall.core.types import Principal
 from cellwall.policy.lessons import quote_toml
 from cellwall.runtime.app import App
-from cellwall.runtime.wiring import open_app, principal
+from cellwall.runtime.home import local_principal
+from cellwall.runtime.wiring import open_app
 from cellwall.sandbox.files.descriptors import closing_fd
 
 _ASK_WITHIN_S = 1.0
@@ -74,7 +75,7 @@ class TrialHost:
     config: str
     environ: Mapping[str, str]
     app: App
-    who: Principal = field(default_factory=lambda: principal("cli"))
+    who: Principal = field(default_factory=lambda: local_principal("cli"))
 
     def write_policy(self, name: str, text: str) -> str:
         """A policy file beside the configuration."""

@@ -223,9 +223,9 @@ async def answer_from_here(
 ) -> None:
     """Ask a queued question of a run in the supervisor, and put the answer into the queue."""
     from cellwall.admin.approvals import ApprovalInbox
-    from cellwall.runtime.wiring import principal
+    from cellwall.runtime.home import local_principal
 
-    who = principal("cli")
+    who = local_principal("cli")
     answering = ApprovalInbox(who, config=config, profile=profile)
     with suppress(
         CellwallError

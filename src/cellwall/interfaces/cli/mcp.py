@@ -103,14 +103,14 @@ def _action_template(options: SandboxOptions, app: App) -> Action:
     from dataclasses import replace
 
     from cellwall.interfaces.mcp.default_policy import default_policy
-    from cellwall.runtime.wiring import principal
+    from cellwall.runtime.home import local_principal
 
     action = action_of(options, app, RunCommand(("true",)))
     has_domains = bool(action.allow_domains)
     policy = action.policy or default_policy(
         app, os.environ, cwd=os.getcwd(), has_domains=has_domains
     )
-    return replace(action, principal=principal("mcp"), audience="model", policy=policy)
+    return replace(action, principal=local_principal("mcp"), audience="model", policy=policy)
 
 
 def _serve(app: App, pattern: Action, *, with_gateway: bool) -> int:

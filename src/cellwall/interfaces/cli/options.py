@@ -255,9 +255,9 @@ def open_readable(configured: ConfigOptions, passphrase_fd: int | None) -> App:
 
 def cli_principal() -> Principal:
     """The user of this command."""
-    from cellwall.runtime.wiring import principal
+    from cellwall.runtime.home import local_principal
 
-    return principal("cli")
+    return local_principal("cli")
 
 
 def sandbox_options(function: Decorated) -> Decorated:
@@ -298,11 +298,12 @@ def app_for(options: SandboxOptions) -> App:
 def open_unlocked(configured: ConfigOptions, passphrase_fd: int | None) -> App:
     """The runtime of these options with its vault open."""
     from cellwall.interfaces.cli.terminal_input import Passphrases
-    from cellwall.runtime.wiring import open_app, principal
+    from cellwall.runtime.home import local_principal
+    from cellwall.runtime.wiring import open_app
 
     app = open_app(**configured, ask_passphrase=Passphrases(passphrase_fd))
     # Before the run starts, whose output goes to the same terminal.
-    app.leaser.own.unlock(principal("cli"))
+    app.leaser.own.unlock(local_principal("cli"))
     return app
 
 

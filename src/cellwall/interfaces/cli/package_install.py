@@ -109,9 +109,9 @@ def _into_directory(
 ) -> int:
     from cellwall.core.types import Action
     from cellwall.interfaces.cli.approval_prompt import TerminalApprover
-    from cellwall.runtime.wiring import principal
+    from cellwall.runtime.home import local_principal
 
-    app, who = open_configured(configured), principal("cli")
+    app, who = open_configured(configured), local_principal("cli")
     with app.session(parse_workspace(f"{directory}:rw"), who) as session_id:
         limits = with_limits(app.limits, timeout=timeout_s)
         action = Action(principal=who, operation=operation, session_id=session_id, limits=limits)

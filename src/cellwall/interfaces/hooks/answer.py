@@ -42,9 +42,9 @@ from cellwall.interfaces.hooks.protocol import (
 from cellwall.interfaces.sandbox_options import named_policy
 from cellwall.runtime.agent_processes import mark_agent
 from cellwall.runtime.app import App
-from cellwall.runtime.home import start_supervisor
+from cellwall.runtime.home import local_principal, start_supervisor
 from cellwall.runtime.policies import registries_in
-from cellwall.runtime.wiring import check_walls, check_workspace, open_app, principal
+from cellwall.runtime.wiring import check_walls, check_workspace, open_app
 
 _FLAGS = frozenset({"dangerously_outside", "after"})
 
@@ -129,7 +129,9 @@ async def judge(app: App, agent: Agent, request: ToolRequest, options: HookOptio
             project=request.project or options.project or "",
         )
         action = Action(
-            principal=principal("hook"), operation=operation, policy=named_policy(options.policy)
+            principal=local_principal("hook"),
+            operation=operation,
+            policy=named_policy(options.policy),
         )
         result = await app.runtime.perform(action)
         if _severity(result) > _severity(outcome):
@@ -243,7 +245,7 @@ def _find_registries(app: App, command: str, cwd: str) -> tuple[str, ...]:
     # A name that the shell puts together is not found: the command then has no registry.
     if not any(name in command for name in _PACKAGE_MANAGERS):
         return ()
-    role = app.runtime.roles.role_of(principal("hook"))
+    role = app.runtime.roles.role_of(local_principal("hook"))
     if Permission.PACKAGES_INSTALL not in role.permissions:
         return ()
     return tuple(sorted(registries_in(command, cwd=cwd, home=os.path.expanduser("~"))))
@@ -275,7 +277,9 @@ async def scan_result(app: App, agent: Agent, report: ToolReport, question: byte
     """Scan a tool's result and reply with the cleaned one."""
     response = plain(report.response)
     operation = ToolResult(report.tool, response, agent_session=report.session, call=report.call)
-    outcome = await app.runtime.perform(Action(principal=principal("hook"), operation=operation))
+    outcome = await app.runtime.perform(
+        Action(principal=local_principal("hook"), operation=operation)
+    )
     if outcome.error is not None:
         error = outcome.error
         reason = f"{error.message} [{error.code}] {error.hint}"

@@ -22,8 +22,9 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.types import Permission, Principal
 from cellwall.interfaces.http.sandboxes import INTERFACE, OwnedSandboxes
 from cellwall.runtime.app import App
+from cellwall.runtime.home import local_principal
 from cellwall.runtime.session_data import readable_keys
-from cellwall.runtime.wiring import principal, sweep_state
+from cellwall.runtime.wiring import sweep_state
 
 _LOOK_EVERY_S = 1.0
 _log = logging.getLogger("cellwall.serve")
@@ -89,7 +90,7 @@ class Housekeeping:
                     await sandboxes.end(each)
 
     async def _rotate_keys(self) -> None:
-        await self.accounts.rotate_aged_keys(by=principal("cellwall"))
+        await self.accounts.rotate_aged_keys(by=local_principal("cellwall"))
 
     async def _sweep(self) -> None:
         """Copy-on-write changes older than keep_changes_days, and traces of killed processes."""
@@ -107,7 +108,7 @@ async def watch_alerts(app: App) -> None:
     if app.settings.alerts.watch == "off":
         return
     home = app.store.home
-    secrets = AlertSecrets(home, app.settings, principal("cellwall"))
+    secrets = AlertSecrets(home, app.settings, local_principal("cellwall"))
     watcher = AlertAdmin(home, app.settings).watcher(secrets)
     watcher.start()
     try:

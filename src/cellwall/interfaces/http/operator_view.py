@@ -20,7 +20,7 @@ from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.sandbox_ports import LiveUsage
 from cellwall.core.types import Json
 from cellwall.runtime.app import App
-from cellwall.runtime.wiring import principal
+from cellwall.runtime.home import local_principal
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -102,7 +102,7 @@ class OperatorView:
         found = self._find(sandbox_id)
         if found is None or self._app is None:
             return  # it ended meanwhile
-        who = principal("cli")
+        who = local_principal("cli")
         body: dict[str, Json] = {"status": "ended by the operator", "owner": found.owner_id}
         event = Event(EventKind.SESSION, "", who.name, who.interface, body, sandbox_id)
         await self._app.audit.record(event)

@@ -27,8 +27,7 @@ from cellwall.core.home import shaping
 from cellwall.interfaces.http.listening import Started, open_listening
 from cellwall.interfaces.http.service_manager import ServiceManager, inherited_sockets
 from cellwall.interfaces.supervisor.ownership import own_cells
-from cellwall.runtime.home import state_home
-from cellwall.runtime.wiring import principal
+from cellwall.runtime.home import local_principal, state_home
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ def serve(options: ServeOptions, on_ready: Callable[[Started], None]) -> int:
         from cellwall.admin.database import DatabaseAdmin
         from cellwall.interfaces.http.server import ServiceProcess
 
-        DatabaseAdmin(home, settings).prepare(principal("cli"))  # (4)
+        DatabaseAdmin(home, settings).prepare(local_principal("cli"))  # (4)
         os.environ.update(shaping(os.environ))  # absolute: the directory changes
         os.chdir("/")
         process = ServiceProcess(home, settings, listening, manager, on_ready)

@@ -11,8 +11,8 @@ import anyio.abc
 import anyio.to_thread
 
 from cellwall.interfaces.mcp.gateway import GatewayTools
+from cellwall.runtime.home import local_principal
 from cellwall.runtime.tool_servers import ToolServers
-from cellwall.runtime.wiring import principal
 
 if TYPE_CHECKING:
     from mcp.server.session import ServerSession
@@ -40,7 +40,7 @@ class OwnServers:
         self._app = app
 
     async def borrow(self, tasks: anyio.abc.TaskGroup) -> ToolServers:
-        return ToolServers(self._app, tasks, starter=principal("cli"))
+        return ToolServers(self._app, tasks, starter=local_principal("cli"))
 
     async def give_back(self, servers: ToolServers) -> None:
         await servers.close()

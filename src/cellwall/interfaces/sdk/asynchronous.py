@@ -43,6 +43,7 @@ from cellwall.interfaces.sdk.skills import AsyncSkills
 from cellwall.interfaces.sdk.tools import HostFunction, ToolBroker
 from cellwall.runtime import wiring
 from cellwall.runtime.approvals import AnswerQuestion, CallbackApprover
+from cellwall.runtime.home import local_principal
 
 
 class AsyncSandbox:
@@ -278,7 +279,7 @@ async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot])
     offered = options.get("tools")
     broker = ToolBroker(offered) if offered else None
     action = Action(
-        principal=wiring.principal("sdk"),
+        principal=local_principal("sdk"),
         operation=operation,
         workspace=parse_workspace(options.get("workspace")),
         limits=with_limits(

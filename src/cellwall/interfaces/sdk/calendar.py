@@ -8,6 +8,7 @@ import anyio
 
 from cellwall.core.types import Action, CalendarEvent, UseAccount
 from cellwall.runtime import wiring
+from cellwall.runtime.home import local_principal
 
 
 class Calendar:
@@ -40,7 +41,7 @@ class Calendar:
 
     def _perform(self, operation: UseAccount) -> dict[str, Any]:
         action = Action(
-            principal=wiring.principal("sdk"), operation=operation, limits=self._app.limits
+            principal=local_principal("sdk"), operation=operation, limits=self._app.limits
         )
         outcome = anyio.run(self._app.runtime.perform, action).raise_for_status()
         found: Any = outcome.value

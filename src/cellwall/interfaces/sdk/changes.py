@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from cellwall.admin import apply_changes
 from cellwall.runtime import wiring
 from cellwall.runtime.app import App
+from cellwall.runtime.home import local_principal
 
 if TYPE_CHECKING:
     from cellwall.admin.apply_changes import ApplyReport, Change
@@ -57,12 +58,12 @@ class Changes:
             self.id,
             force=force,
             instructions=instructions,
-            principal=wiring.principal("sdk"),
+            principal=local_principal("sdk"),
         )
 
     def discard(self) -> None:
         """Remove the changes; the directory stays as it is. A live sandbox is refused."""
-        apply_changes.discard(self._app(), self.id, principal=wiring.principal("sdk"))
+        apply_changes.discard(self._app(), self.id, principal=local_principal("sdk"))
 
     def _app(self) -> App:
         return wiring.shared_app(self.config, self.profile)

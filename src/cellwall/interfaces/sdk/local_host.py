@@ -31,8 +31,8 @@ from cellwall.interfaces.sdk.hosts import SandboxSpec, refuse_ended
 from cellwall.interfaces.sdk.live_actions import LiveActions
 from cellwall.interfaces.sdk.tools import ToolBroker
 from cellwall.interfaces.supervisor.codec import Operation
-from cellwall.runtime import wiring
 from cellwall.runtime.app import App
+from cellwall.runtime.home import local_principal
 
 
 class LocalHost:
@@ -71,7 +71,7 @@ class LocalHost:
         `principal` is the user of a service; else the user who started this process. `resumed_id`
         names a kept workspace, whose files the sandbox gets.
         """
-        who = principal or wiring.principal("sdk")
+        who = principal or local_principal("sdk")
         limits = with_limits(
             app.limits, timeout=spec.timeout, memory=spec.memory, **dict(spec.limits)
         )

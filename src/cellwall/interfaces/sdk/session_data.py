@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cellwall.admin import session_data
 from cellwall.admin.session_data import ErasedSession
-from cellwall.runtime.wiring import principal, shared_app
+from cellwall.runtime.home import local_principal
+from cellwall.runtime.wiring import shared_app
 
 __all__ = ["ErasedSession", "erase"]
 
@@ -17,4 +18,4 @@ def erase(
     Its records stay in the audit log, which still verifies; nothing can read their bodies again.
     """
     app = shared_app(config, profile)
-    return session_data.erase(app, session_id, principal=principal("sdk"))
+    return session_data.erase(app, session_id, principal=local_principal("sdk"))

@@ -14,7 +14,7 @@ from cellwall.admin.skills import SkillAdmin as Store
 from cellwall.core.errors import CellwallError, SkillRefused
 from cellwall.core.limits import MIB
 from cellwall.interfaces.sdk.files import AsyncFiles
-from cellwall.runtime import wiring
+from cellwall.runtime.home import local_principal
 
 if TYPE_CHECKING:
     from cellwall.interfaces.sdk.hosts import Host
@@ -46,7 +46,7 @@ class AsyncSkills:
         files, executables = _unpack(archive.getvalue())
 
         def propose() -> ProposedSkill:
-            who = wiring.principal("sdk")
+            who = local_principal("sdk")
             source = f"sandbox {self._host.id}"
             made = Store().propose(name, files, executables, source=source, principal=who)
             return ProposedSkill(made.id, made.name)

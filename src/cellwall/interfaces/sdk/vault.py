@@ -11,7 +11,7 @@ from typing import TypeAlias
 from cellwall.admin.vault import Grant, SecretInfo, VaultAdmin, VaultKeyChoice
 from cellwall.core.network import Binding, Place
 from cellwall.core.types import Principal
-from cellwall.runtime import wiring
+from cellwall.runtime.home import local_principal
 from cellwall.runtime.secret_leases import register_vault
 
 PassphraseSource: TypeAlias = "str | bytes | Callable[[], str | bytes] | None"
@@ -48,7 +48,7 @@ class Vault:
 
         `key`, `key_file` and `key_command` choose what opens a new vault; default: as configured.
         """
-        who = wiring.principal("sdk")
+        who = local_principal("sdk")
         admin = VaultAdmin.configured(
             config=config, profile=profile, ask=_passphrase_reader(passphrase)
         )

@@ -17,6 +17,7 @@ import pytest
 from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.types import Action, RunCommand, WorkspaceMode, WorkspaceRequest
 from cellwall.runtime import wiring
+from cellwall.runtime.home import local_principal
 from cellwall.sandbox.conformance import CheckResult, checks, run_conformance
 from cellwall.sandbox.containers.container_cell import ContainerCell
 from cellwall.sandbox.containers.container_request import LABEL
@@ -60,10 +61,10 @@ def conformance(config: str) -> tuple[list[CheckResult], set[str]]:
             used.add(outcome.sandbox_path)
             return outcome
 
-        with app.session(WorkspaceRequest(), wiring.principal("sdk")) as session_id:
+        with app.session(WorkspaceRequest(), local_principal("sdk")) as session_id:
             return await run_conformance(
                 perform,
-                principal=wiring.principal("sdk"),
+                principal=local_principal("sdk"),
                 session_id=session_id,
                 limits=app.limits,
             )
@@ -74,7 +75,7 @@ def conformance(config: str) -> tuple[list[CheckResult], set[str]]:
 def run(config: str, argv: tuple[str, ...], **fields: object) -> Outcome:
     app = wiring.open_app(config=config)
     action = Action(
-        principal=wiring.principal("sdk"),
+        principal=local_principal("sdk"),
         operation=RunCommand(argv),
         limits=app.limits,
         **fields,  # type: ignore[arg-type]  # fields of an action
@@ -269,7 +270,7 @@ def test_killed_supervisor_leaves_no_container(remapped: str, tmp_path: Path) ->
         "from cellwall.core.types import Action, RunCommand\n"
         "app = wiring.open_app(config=sys.argv[1])\n"
         "def told(name, chunk): print('started', flush=True)\n"
-        "action = Action(principal=wiring.principal('sdk'), limits=app.limits,\n"
+        "action = Action(principal=local_principal('sdk'), limits=app.limits,\n"
         "    operation=RunCommand(('sh', '-c', 'echo; sleep 200')))\n"
         "anyio.run(lambda: app.runtime.perform(action, sink=told))\n"
     )
