@@ -22,6 +22,7 @@ import incident
 import packages
 import policy
 import telemetry
+from peers import bench as peers
 
 BENCHES = {
     "accounts": accounts.measure,
@@ -36,6 +37,7 @@ BENCHES = {
     "http": http_service.measure,
     "incident": incident.measure,
     "packages": packages.measure,
+    "peers": peers.measure,
     "policy": policy.measure,
     "telemetry": telemetry.measure,
 }
@@ -50,6 +52,10 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=20, help="http: live sandboxes under load")
     parser.add_argument("--concurrent", type=int, default=8, help="http: runs at once")
     parser.add_argument("--seconds", type=float, default=15.0, help="http: how long")
+    parser.add_argument("--only", metavar="PEER", help="peers: one peer, beside the bare process")
+    parser.add_argument("--record", action="store_true", help="peers: keep the results")
+    parser.add_argument("--install", action="store_true", help="peers: install them again")
+    parser.add_argument("--parts", default="times,attacks", help="peers: times, attacks or both")
     options = parser.parse_args()
     if options.data:
         os.environ["CELLWALL_GUARD_DATA"] = options.data
@@ -59,6 +65,9 @@ def main() -> None:
         if options.name == "http":
             load = options.sessions, options.concurrent, options.seconds
             more["load"] = http_service.Load(*load)
+        if options.name == "peers":
+            more |= {"only": options.only, "is_record": options.record}
+            more |= {"is_install": options.install, "parts": options.parts}
         figures = BENCHES[options.name](options.rounds, quiet=options.json, **more)
     if options.json:
         print(json.dumps(figures, indent=2))

@@ -194,7 +194,9 @@ def with_generated(name: str, *parts: tuple[str, str]) -> str:
 
 def documents() -> dict[Path, str]:
     """Every generated document and what it should hold."""
-    from docs.api_reference import api_reference  # noqa: PLC0415  # found by the path set below
+    # Found by the path set below.
+    from docs.api_reference import api_reference  # noqa: PLC0415  # see above
+    from docs.comparison_tables import comparison_parts  # noqa: PLC0415  # see above
 
     return {
         HERE / "specification.md": with_generated(
@@ -208,6 +210,7 @@ def documents() -> dict[Path, str]:
             "configuration.md", (SETTINGS, settings_reference())
         ),
         HERE / "api.md": with_generated("api.md", (API, api_reference())),
+        HERE / "comparison.md": with_generated("comparison.md", *comparison_parts()),
         HERE / "cellwall.schema.json": schema_text(),
     }
 

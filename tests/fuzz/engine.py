@@ -37,6 +37,10 @@ _PROGRESS = re.compile(r"^#(\d+)\s.*cov: (\d+)")
 _SHOW_EVERY_S = 30.0
 
 
+class SearchEnded(Exception):
+    """A search did not start, or ended by something else than its time or a finding."""
+
+
 @dataclass(slots=True)
 class Figures:
     """What one target did."""
@@ -69,9 +73,15 @@ def fuzz(
 ) -> int:
     """All of them in turn, each for an equal share of the time."""
     done: list[Figures] = []
+    broken: list[str] = []
     for number, name in enumerate(names, 1):
         print(f"[{number}/{len(names)}] {name}: {seconds / len(names):.0f} s", flush=True)
-        done.append(_fuzz_one(name, seconds / len(names), zlib.crc32(seed.encode())))
+        try:
+            done.append(_fuzz_one(name, seconds / len(names), zlib.crc32(seed.encode())))
+        except SearchEnded as error:  # the others are still searched
+            broken.append(str(error))
+            print(error, flush=True)
+            continue
         print(done[-1].line(), flush=True)
         if keeps:
             print(f"kept {_keep(name)} more inputs of {name}", flush=True)
@@ -83,8 +93,9 @@ def fuzz(
     for each in found:
         print(f"finding: {each}")
     total_s, runs = sum(each.seconds for each in done), sum(each.executions for each in done)
+    print("".join(f"{each}\n" for each in broken), end="")
     print(f"{total_s / 60:.1f} minutes, {runs:,} executions, {len(found)} findings")
-    return 1 if found else 0
+    return 1 if found or broken else 0
 
 
 def replay(name: str, path: str) -> int:
@@ -121,7 +132,7 @@ def _fuzz_one(name: str, seconds: float, seed: int) -> Figures:
                 shutil.move(Path(found) / each.name, each)
         figures.seconds = time.monotonic() - start
         if not new and (exit_code != 0 or not figures.executions):
-            raise SystemExit(f"{name} could not be run; see {STATE / f'{name}.log'}")
+            raise SearchEnded(f"{name} could not be run; see {STATE / f'{name}.log'}")
         for each in new:
             shown = each.relative_to(ROOT)
             figures.findings.append(f"./dev fuzz {name} --replay {shown}")

@@ -42,7 +42,7 @@ def test_a_search_that_did_not_take_place_is_no_clean_one(
 ) -> None:
     (tmp_path / "findings").mkdir()
     (tmp_path / "findings" / "socks-crash-of-an-earlier-search").touch()
-    with pytest.raises(SystemExit, match="could not be run"):
+    with pytest.raises(engine.SearchEnded, match="could not be run"):
         _searching(monkeypatch, tmp_path, script)
     assert _searching(monkeypatch, tmp_path, f"{_STATS}exit 0").findings == []
 

@@ -218,6 +218,7 @@ _VERIFIER_MODULES = (
     ("cellwall.audit", "merkle.py"),
     ("cellwall.audit", "records.py"),
     ("cellwall.audit", "segments.py"),
+    ("cellwall.audit", "key_trust.py"),
     ("cellwall.audit", "verify.py"),
 )
 _VERIFIER_HEAD = '''#!/usr/bin/env python3

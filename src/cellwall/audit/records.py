@@ -158,19 +158,19 @@ def parse_record(line: bytes) -> dict[str, Any]:
         raise BadRecord("a field is not of its type")
     if record["v"] == SEALED_VERSION and not _is_sealed(record["body"]):
         raise BadRecord("its body is not a sealed one")
-    try:
-        body = _encode(record["body"])
-    except (ValueError, RecursionError):  # a JSON number that a float cannot hold
-        raise BadRecord("its spelling was altered") from None
     fields = {name: record[name] for name in _FIELDS if name not in ("body", "seq", "v")}
-    spelled = record_line(
-        fields,
-        body=body,
-        seq=record["seq"],
-        time=record["time"],
-        prev=record["prev"],
-        version=record["v"],
-    )
+    try:
+        spelled = record_line(
+            fields,
+            body=_encode(record["body"]),
+            seq=record["seq"],
+            time=record["time"],
+            prev=record["prev"],
+            version=record["v"],
+        )
+    # A JSON number that a float cannot hold, or a time or hash of other characters than ASCII.
+    except (ValueError, RecursionError):
+        raise BadRecord("its spelling was altered") from None
     if spelled != line:
         raise BadRecord("its spelling was altered")
     return record

@@ -51,6 +51,8 @@ _NO_ATTACK = frozenset({"secret", "credential", "network", "workspace", "package
 """Categories of findings that tell nothing of the intent of a text."""
 _SUSPICIOUS = SEVERITIES.index("medium")
 _MAX_PACKAGES = 8
+_MAX_DOMAINS = 24
+"""Named one by one."""
 _CELLS = (RunCommand, RunCode, RunServer, ServeClient)
 _CELL_NAMES = frozenset(each.__name__ for each in _CELLS)
 _FILE_NAMES = frozenset(
@@ -112,7 +114,7 @@ class LabelRules:
             return settings
         done = [
             LabelSource(*key)
-            for key in _of_operation(action, server, self.domains)
+            for key in _of_operation(action, server, _untrusted_of(self.domains, self.trusted))
             if not _is_trusted(*key, self.trusted)
         ]
         return settings.joined(done) if done else settings
@@ -156,7 +158,8 @@ def _settings_labels(
     trusted: tuple[str, ...],
 ) -> BroughtLabels:
     """Equal for most actions of a session."""
-    keys = _of_settings(kind, function, domains, registries, secrets, directory)
+    others = _untrusted_of(domains, trusted)
+    keys = _of_settings(kind, function, others, registries, secrets, directory)
     sources = tuple(
         dict.fromkeys(LabelSource(*key) for key in keys if not _is_trusted(*key, trusted))
     )
@@ -170,6 +173,13 @@ def _is_trusted(label: Label, name: str, trusted: Sequence[str]) -> bool:
     return any(
         host == each or (each.startswith("*.") and host.endswith(each[1:])) for each in trusted
     )
+
+
+def _untrusted_of(domains: Sequence[str], trusted: Sequence[str]) -> Sequence[str]:
+    """Before the rest of a long list becomes one source."""
+    if not trusted:
+        return domains
+    return [each for each in domains if not _is_trusted(Label.EGRESS, each, trusted)]
 
 
 def finding_sources(action_id: str, findings: Sequence[Finding]) -> tuple[LabelSource, ...]:
@@ -207,9 +217,20 @@ def _of_settings(
 
 
 def _of_domains(domains: Sequence[str]) -> Iterator[LabelKey]:
-    for each in domains:
+    for each in domains[:_MAX_DOMAINS]:
         yield Label.UNTRUSTED, f"{_CONTENT}{each}"
         yield Label.EGRESS, each
+    if left := domains[_MAX_DOMAINS:]:
+        # By digest, as of packages. One source: a session has a bounded number of them, and
+        # consent to a long list would not fit.
+        more = f"{len(left)} more domains ({_digest_of(left)})"
+        yield Label.UNTRUSTED, f"{_CONTENT}{more}"
+        yield Label.EGRESS, more
+
+
+def _digest_of(names: Sequence[str]) -> str:
+    joined = "\0".join(names).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(joined).hexdigest()[:12]
 
 
 def _of_operation(  # noqa: C901, PLR0912  # one case for each operation
@@ -225,8 +246,8 @@ def _of_operation(  # noqa: C901, PLR0912  # one case for each operation
                 yield Label.UNTRUSTED, f"package {each} of {ecosystem}"
             if left := requirements[_MAX_PACKAGES:]:
                 # By digest: consent to some packages is none to others at the same place.
-                digest = hashlib.sha256("\0".join(left).encode()).hexdigest()[:12]
-                yield Label.UNTRUSTED, f"{len(left)} more packages of {ecosystem} ({digest})"
+                more = f"{len(left)} more packages of {ecosystem}"
+                yield Label.UNTRUSTED, f"{more} ({_digest_of(left)})"
         case CallServerTool() as call:
             yield Label.UNTRUSTED, f"tools of the MCP server {call.server}"
             for label in (Label.PRIVATE, Label.EGRESS):

@@ -323,3 +323,17 @@ def test_a_message_that_names_a_session_labels_the_session(labels: Labels, proje
     labels.perform(agent(ReceiveMessage("email", "x", "pair"), session, context="pairing p"))
     labels.perform(agent(CODE, session))
     assert labels.perform(widen(session, "a.example")) is not None
+
+
+@pytest.mark.requirement("POL-9")
+def test_a_person_who_names_a_long_list_of_domains_is_not_asked_again(
+    labels: Labels, project: Path
+) -> None:
+    session = labels.session(project)
+    domains = tuple(f"{number}.example" for number in range(2000))
+    named = agent(CODE, session, allow_domains=domains)
+    for _ in range(2):
+        assert labels.perform(replace(named, id=new_id("act"))) is None
+    assert len(labels.found.of_session(session).of(Label.EGRESS)) < 64
+    other = replace(named, id=new_id("act"), allow_domains=(*domains[:-1], "evil.example"))
+    assert labels.perform(other) is not None

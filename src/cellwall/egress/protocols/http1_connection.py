@@ -37,6 +37,7 @@ _MAX_INTERIM = 16
 _MAX_AHEAD_BYTES = 256 * 1024
 _REQUEST_LINE = re.compile(rb"([A-Z][A-Z0-9-]{0,31}) ([\x21-\x7e]+) HTTP/(1\.[01])")
 _STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-5][0-9][0-9])(?: ([\x20-\x7e\x80-\xff\t]*))?")
+_CODING = b"transfer-encoding"
 _NO_BODY = frozenset({204, 304})
 
 
@@ -213,13 +214,14 @@ class Http1ServerCodec(_Http1Codec):
             raise bad_response("nothing has asked for it")
         self.is_waiting_to_send = False
         self._is_switched = request.method == b"CONNECT" and 200 <= status < 300
+        # Servers may write `Chunked` (RFC 9112, section 7); clients get the usual spelling.
+        headers = [(name, value.lower() if name == _CODING else value) for name, value in headers]
         extent = length_of(headers, bad=bad_response)
         has_body = not (request.method == b"HEAD" or status in _NO_BODY or self._is_switched)
-        headers = list(headers)
         if extent is None and (has_body or request.method == b"HEAD"):
             extent = BodyEnd.CHUNKED if request.version == b"1.1" else BodyEnd.CLOSE
             if extent is BodyEnd.CHUNKED:
-                headers.append((b"transfer-encoding", b"chunked"))
+                headers.append((_CODING, b"chunked"))
         if has_body and extent is BodyEnd.CLOSE:
             self._keeps = False
         if not self._keeps:

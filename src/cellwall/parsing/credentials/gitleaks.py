@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cellwall.core.errors import BadInput, ConfigError
+from cellwall.core.showing import escaped
 from cellwall.parsing.credentials.rule_set import SecretRules
 from cellwall.parsing.credentials.search_rules import (
     AHEAD_BYTES,
@@ -97,7 +98,8 @@ class _FileLimits:
         try:
             pattern.check()
         except BadInput as error:
-            raise _config_error(f"{where}: {error.message}", hint=error.hint) from None
+            # The message quotes the pattern, which may have several lines.
+            raise _config_error(f"{where}: {escaped(error.message)}", hint=error.hint) from None
         self._instructions -= pattern.instructions
         if self._instructions < 0:
             raise _config_error(
