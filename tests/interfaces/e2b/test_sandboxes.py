@@ -11,6 +11,7 @@ from e2b import (
     FileNotFoundException,
     FileType,
     InvalidArgumentException,
+    NotEnoughSpaceException,
     RateLimitException,
     SandboxException,
     SandboxNotFoundException,
@@ -21,7 +22,7 @@ from e2b.exceptions import SandboxNotRunningException
 from e2b_code_interpreter import Sandbox
 
 from interfaces.e2b.conftest import options
-from interfaces.http.running_service import ROOT, RunningService, running_service
+from interfaces.http.running_service import ROOT, UNANSWERED, RunningService, running_service
 
 pytestmark = pytest.mark.requirement("INT-2")
 
@@ -170,14 +171,20 @@ def test_sandbox_of_another_user_is_as_absent_as_an_unknown_one(
     assert Sandbox.list(**stranger).next_items() == []
 
 
-def test_too_many_sandboxes_are_a_rate_limit(tmp_path_factory: pytest.TempPathFactory):
+def test_full_workspace_and_too_many_sandboxes_have_exceptions_of_their_own(
+    tmp_path_factory: pytest.TempPathFactory,
+):
     home = tmp_path_factory.mktemp("cellwall-e2b-few")
+    config = f"{UNANSWERED}[limits]\ndisk_bytes = 1048576\n"
     with (
-        running_service(home, max_sessions_per_user=1) as service,
-        Sandbox.create(**options(service)),
-        pytest.raises(RateLimitException),
+        running_service(home, config=config, max_sessions_per_user=1) as service,
+        Sandbox.create(**options(service)) as sandbox,
     ):
-        Sandbox.create(**{**options(service), "retries": 3})
+        sandbox.files.write("small", bytes(1000))
+        with pytest.raises(NotEnoughSpaceException):
+            sandbox.files.write("large", bytes(2_000_000))
+        with pytest.raises(RateLimitException):
+            Sandbox.create(**{**options(service), "retries": 3})
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ the sandbox, bounded, until a client connects.
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from base64 import b64encode
@@ -27,6 +28,9 @@ from cellwall.interfaces.http.problems import raise_for_refusal
 
 _FOLLOW_S = 5.0
 _KEEPALIVE_S = 30.0
+_LOOK_EVERY_S = 30.0
+"""Whether the sandbox of a program with a deadline still lives."""
+_log = logging.getLogger("cellwall.http")
 MAX_UNREAD_BYTES = 8 * 1024 * 1024
 """Of one client that reads slower than another."""
 
@@ -50,6 +54,7 @@ class StreamedProcess:
         self._queues: list[_OutputQueue] = []
         self._reading = anyio.Lock()
         self._end: Message | None = None
+        self._ended = anyio.Event()
 
     @property
     def is_ended(self) -> bool:
@@ -99,6 +104,7 @@ class StreamedProcess:
                 raise BadInput(finding.message, code=finding.rule)
         self._share_output(await self._perform(caller, "read", within_s))
         self._end = _end_event(outcome)
+        self._ended.set()
         self._share({"end": self._end}, 0)
 
     async def _perform(self, caller: SandboxCaller, name: Any, within_s: float) -> Outcome:  # noqa: ANN401  # one of two literals
@@ -123,14 +129,18 @@ class StreamedProcess:
 
     async def kill_at(self, caller: SandboxCaller, deadline: float) -> None:
         """End the program at the deadline of its start, also where its client has left."""
-        await anyio.sleep(max(0.0, deadline - time.monotonic()))
-        if self.is_ended:
-            return
+        while (left := deadline - time.monotonic()) > 0:
+            with anyio.move_on_after(min(left, _LOOK_EVERY_S)):
+                await self._ended.wait()
+            if self.is_ended or not caller.sandbox.host.alive:
+                return
         operation = ProcessOperation("signal", self.id, number=signal.SIGKILL)
         try:
             await caller.sandbox.perform(await caller.principal(), operation)
         except CellwallError:
-            return  # the sandbox has ended, and the program with it
+            pass  # the sandbox has ended, and the program with it
+        except Exception as error:  # noqa: BLE001  # a failed task would end the whole service
+            _log.error("a command was not ended at its deadline: %s", type(error).__name__)
 
 
 def _time_left(deadline: float | None) -> float:

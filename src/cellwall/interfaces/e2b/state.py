@@ -63,6 +63,8 @@ class E2bState:
 
     def facts_of(self, sandbox: OwnedSandbox) -> SandboxFacts:
         """Also for a sandbox that another interface has made."""
+        if len(self._facts) > _MAX_FACTS:
+            self._forget_ended()
         return self._facts.setdefault(sandbox.id, SandboxFacts(self, sandbox.id))
 
     def add(
@@ -81,8 +83,15 @@ class E2bState:
         return self._facts.get(session_id)
 
     def _forget_ended(self) -> None:
-        """Those of a paused sandbox are kept for its metadata, up to a number."""
+        """Those of a paused sandbox are kept for its metadata, up to a number. Watches hold
+        descriptors, which are closed."""
         live = frozenset(each.id for each in self._sandboxes.all())
+        for name, facts in self._facts.items():
+            if name not in live:
+                for watch in facts.watches.values():
+                    watch.events.close()
+                facts.watches.clear()
+                facts.processes.clear()
         self.tokens.forget_ended(live | {each.public_id for each in self._facts.values()})
         if len(self._facts) > _MAX_FACTS:
             self._facts = {name: each for name, each in self._facts.items() if name in live}
@@ -91,7 +100,7 @@ class E2bState:
             }
 
 
-_MAX_FACTS = 10_000
+_MAX_FACTS = 2000
 
 
 def extend_lifetime(sandbox: OwnedSandbox, lifetime_s: float) -> None:
