@@ -133,9 +133,13 @@ def watched_browser() -> Iterator[WatchedBrowser]:
             chromium.close()
 
 
+def need_axe() -> None:
+    need(AXE.exists(), "axe-core (./dev test installs it)")
+
+
 def accessibility_problems(page: Page, *rules: str, without: Sequence[str] = ()) -> list[str]:
     """What axe-core finds against WCAG 2.2 A and AA; with `rules` by these alone."""
-    need(AXE.exists(), "axe-core (./dev test installs it)")
+    need_axe()
     # Evaluated by the debugger, which the policy of the page does not bind.
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE.read_text())

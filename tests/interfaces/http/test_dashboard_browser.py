@@ -22,6 +22,7 @@ from interfaces.http.browser import (
     WatchedBrowser,
     accessibility_problems,
     add_person,
+    need_axe,
     page_client,
     watched_browser,
 )
@@ -170,6 +171,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 def test_every_page_is_accessible_and_executes_no_hostile_text(
     service: RunningService, browser: WatchedBrowser, session: str, threads: ThreadPoolExecutor
 ) -> None:
+    need_axe()  # before the question: a skipped test would wait for its answer
     question, waiting = ask(service, threads, session, HOSTILE_COMMAND)
     failures: list[str] = []
     with service.client("ann") as ann, browser.at(service, "ann", **LOOKS["light"]) as page:
