@@ -17,6 +17,7 @@ import egress
 import flow
 import gateway
 import guard
+import guard_families
 import http_service
 import incident
 import packages
@@ -31,6 +32,7 @@ BENCHES = {
     "dashboard": dashboard.measure,
     "e2b": e2b_sdk.measure,
     "egress": egress.measure,
+    "families": guard_families.measure,
     "flow": flow.measure,
     "gateway": gateway.measure,
     "guard": guard.measure,
@@ -47,7 +49,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("name", choices=sorted(BENCHES))
     parser.add_argument("--json", action="store_true", help="one object of named figures")
-    parser.add_argument("--data", help="guard, packages: folder with the development data")
+    parser.add_argument(
+        "--data", help="families, guard, packages: folder with the development data"
+    )
     parser.add_argument("--rounds", type=int, default=60, help="interleaved rounds")
     parser.add_argument("--sessions", type=int, default=20, help="http: live sandboxes under load")
     parser.add_argument("--concurrent", type=int, default=8, help="http: runs at once")

@@ -53,10 +53,13 @@ def comparison_parts() -> list[tuple[str, str]]:
 def host_text(host: Mapping[str, Any]) -> str:
     """Where and when the run took place."""
     user = "an ordinary user" if host["is_ordinary_user"] else "root"
+    is_busy = host["load_before"] > host["processors"]
+    caution = " So the times give the order of magnitude alone." if is_busy else ""
     return (
         f"Recorded on {host['date']}: {host['system']}, {host['machine']}, "
         f"{host['processors']} processors, {host['memory_gib']} GiB, Linux {host['kernel']}, "
         f"as {user}. The load of the machine was {host['load_before']} before the run."
+        f"{caution}"
     )
 
 

@@ -94,6 +94,6 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     for peer, verdicts in found.get("attacks", {}).items():
         for layer, counts in count_verdicts(verdicts).items():
             text = f"{counts['held']} held, {counts['through']} through, {counts['n/a']} n/a"
-            lines.append((f"{peer} {layer}", text))
+            lines.append((f"{peer}, attacks on {layer}", text))
     lines += [(f"{peer} is missing", reason) for peer, reason in found["missing"].items()]
     return lines

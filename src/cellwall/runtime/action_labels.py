@@ -50,6 +50,9 @@ _FILE_TOOLS = frozenset(
 _NO_ATTACK = frozenset({"secret", "credential", "network", "workspace", "packages", "canary"})
 """Categories of findings that tell nothing of the intent of a text."""
 _SUSPICIOUS = SEVERITIES.index("medium")
+_WEAK_COUNTS = frozenset({"instruction"})
+"""Categories of which a low finding labels the session too: a doubt of the classifier is no reason
+to remove a passage, but the text is not trusted (GRD-3)."""
 _MAX_PACKAGES = 8
 _MAX_DOMAINS = 24
 """Named one by one."""
@@ -187,7 +190,8 @@ def finding_sources(action_id: str, findings: Sequence[Finding]) -> tuple[LabelS
     names = dict.fromkeys(
         f"guard finding {each.rule or each.category}"
         for each in findings
-        if SEVERITIES.index(each.severity) >= _SUSPICIOUS and each.category not in _NO_ATTACK
+        if (SEVERITIES.index(each.severity) >= _SUSPICIOUS or each.category in _WEAK_COUNTS)
+        and each.category not in _NO_ATTACK
     )
     return tuple(LabelSource(Label.UNTRUSTED, name, action_id) for name in names)
 

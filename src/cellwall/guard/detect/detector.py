@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from cellwall.guard.detect import structure, tasks
+from cellwall.guard.detect import passages, structure, tasks
 from cellwall.guard.detect.rule_packs import Pack, RuleIndex, shipped_packs
 from cellwall.guard.detect.scoring import (
     ABOUT,
@@ -70,6 +70,7 @@ class Detector:
         if kind == "output":
             # A request by a person is a task, not an attack.
             found += tasks.find(view)
+            found = list(passages.vote(found, passages.find(view.plain)))
         for hit in limit_hits(merge_hits(found)):
             start, end = view.span(hit.start, hit.end)
             yield replace(hit, start=start, end=end, via=view.via)

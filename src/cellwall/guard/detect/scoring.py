@@ -36,6 +36,7 @@ CAPS: Mapping[str, float] = {
     "many-shot": 0.8,
     "urgency": 0.7,
     "task": 0.8,
+    "instruction": 0.9,
 }
 """Upper bound of the score of a category, however many hits: a hundred role markers are one
 transcript, and none of them is an instruction."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -287,6 +288,11 @@ _ROUNDING = 1e-9
 _FEW_SENTENCES = 8
 MIN_CARRIER_CHARACTERS = 120
 """A text that is little more than the request is no carrier: it is the request itself."""
+_MAX_PROMPT_CHARACTERS = 1200
+_MAX_OPENING_CHARACTERS = 40
+_SHARED_WORDS = 2
+_STEM = 5
+_LONG_WORD = re.compile(r"[^\W\d_]{5,}")
 _MIN_READ_CHARACTERS = MIN_CARRIER_CHARACTERS
 """No request in a shorter text has a carrier, so none is looked for."""
 
@@ -308,7 +314,7 @@ def find(view: View) -> Iterator[Hit]:
         if weight < known.gate:
             continue
         weight += known.weigh(text.surroundings(number, sentence))
-        if weight >= known.threshold:
+        if weight >= known.threshold and not _is_the_topic(text, number):
             found.append(_hit(sentence, probability(weight), *text.found[number]))
     found.sort(key=lambda hit: -hit.score)
     yield from sorted(found[:_MAX_HITS], key=lambda hit: hit.start)
@@ -324,6 +330,17 @@ def find(view: View) -> Iterator[Hit]:
             end=len(view.plain),
             score=0.5,
         )
+
+
+def _is_the_topic(text: CandidateSentences, number: int) -> bool:
+    """Whether a short text goes on about what the request names: then the text is the request, such
+    as a person's prompt, and no stranger's text around it."""
+    start, end = text.found[number]
+    if len(text.plain) > _MAX_PROMPT_CHARACTERS or text.found[0][0] > _MAX_OPENING_CHARACTERS:
+        return False
+    rest = lowered(text.plain[:start] + text.plain[end:])
+    words = {word[:_STEM] for word in _LONG_WORD.findall(lowered(text.plain[start:end]))}
+    return sum(word in rest for word in words) >= _SHARED_WORDS
 
 
 def _promising(text: CandidateSentences, known: TaskModel) -> Iterable[int]:

@@ -1,0 +1,370 @@
+"""What a passage of a text does: speech acts, targets, form, and how it stands in its text (GRD-2).
+
+A passage is a sentence or a line. Its features are classes of words (`lexicon.toml`), shared by all
+languages; what it points at (addresses, code, quotes); its form; and pairs of these. The text adds
+how many passages it has, how many of them are orders, and whether it is about attacks.
+"""
+
+# ruff: noqa: RUF001  # stops, quotes and words of other scripts are what is looked for
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import combinations
+
+MAX_PASSAGE_CHARACTERS = 600
+_BREAK = re.compile(
+    r"\n(?![ \t>|*#]*[a-z])|(?<=[.!?])[\"')\]*_]{0,3}\s+(?![a-z])|(?<=[a-z0-9%])[.!?](?=[A-Z][a-z])"
+    r"|\\n|(?<=[。！？।؟])|<!--|-->|</?(?:p|div|td|tr|li|br|h[1-6]|span|caption|a|b|title)\b[^<>]{0,80}>"
+)
+_OPENING = re.compile(r"(?:\A|[:>\])'\"#*.!-])\s{0,3}([^\W\d_]{2,20})")
+_WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*|[a-z]+(?:_[a-z]+)+")
+_TARGETS = {
+    "to mail": re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}\.\w|@example|redacted@", re.IGNORECASE),
+    "to address": re.compile(r"https?:|www\.|\b\w[\w-]{1,40}\.(?:com|net|org|io|dev|ru|xyz)\b"),
+    "to account": re.compile(
+        r"\b[A-Z]{2}\d{2}[A-Z0-9]{8,}|\b\d{9,}\b|\b0x[0-9a-f]{6,}|\bbc1\w{5,}"
+    ),
+    "to path": re.compile(r"(?:^|[\s'\"`(])(?:~|\.{1,2})?/[\w.-]+|\.env\b|\.ssh\b"),
+    "to code": re.compile(r"`[^`]{2,}|\$\(|\b(?:curl|wget|rm -|sudo|bash|pip|npm|git) \S"),
+    "to tool": re.compile(r"\b[a-z]{2,20}(?:_[a-z]{2,20}){1,4}\b"),
+    "to quote": re.compile(r"[\"“'‘«「][^\"”'’»」]{2,}[\"”'’»」]"),
+    "amount": re.compile(r"[$€£]\s?\d|\b\d[\d.,]*\s?(?:USD|EUR|BTC|dollars|euros)\b"),
+}
+_FORMS = {
+    "list": re.compile(r"\s*(?:[-*+•]|\d+[.)])\s"),
+    "heading": re.compile(r"\s*#{1,6}\s"),
+    "quoted": re.compile(r"\s*(?:[-*|]\s*)?[>\"“`'|]"),
+    "key": re.compile(r"\s*[\"']?[\w .-]{1,30}[\"']?\s*[:=]\s*\S"),
+    "ends question": re.compile(r"[?？؟][\"')\]]*\s*\Z"),
+    "ends loud": re.compile(r"[!！][\"')\]]*\s*\Z"),
+    "ends colon": re.compile(r":\s*\Z"),
+    "ends stop": re.compile(r"[.。।][\"')\]]*\s*\Z"),
+    "tag": re.compile(r"</?[a-z][\w-]*>|\[/?[A-Z]{3,}\]|\*\*\*|={3,}|#{3,}|-{3,}"),
+    "code": re.compile(r"[{};]\s*\Z|^\s{4,}\S|\w\(\w*\)|=>|==|::|\bdef \b|\breturn\b"),
+}
+_COUNTED_FORMS = ("code", "ends colon")
+_VERBS = ("override", "halt", "send", "run", "say", "leak", "do", "destroy", "money", "role")
+_SKIPPED = frozenset(
+    (
+        "please",
+        "kindly",
+        "now",
+        "also",
+        "then",
+        "next",
+        "first",
+        "finally",
+        "just",
+        "and",
+        "but",
+        "so",
+        "immediately",
+        "always",
+        "todo",
+        "note",
+        "important",
+        "attention",
+        "bitte",
+        "by",
+        "the",
+        "way",
+        "can",
+        "could",
+        "you",
+        "would",
+        "ps",
+        "p.s",
+    )
+)
+_UNPAIRED = frozenset(
+    {"negation", "example", "howto", "letter", "question", "story", "list", "code"}
+)
+_GATE = frozenset(
+    {
+        "override",
+        "send",
+        "money",
+        "destroy",
+        "leak",
+        "role",
+        "quiet",
+        "announce",
+        "marker",
+        "machine",
+        "answer_only",
+        "secret",
+        "order",
+        "order inside",
+        "instr",
+        "halt",
+        "urgent",
+        "system",
+    }
+)
+
+
+_MIN_CUE_CHARACTERS = 6
+_STRONG_WORDS = frozenset({"override", "quiet"})
+_STRONG_PHRASES = frozenset({"override", "machine", "quiet", "announce", "role"})
+_COMMON_PHRASES = frozenset(
+    (
+        "as follows",
+        "instead of",
+        "before you",
+        "do the following",
+        "nouvelle",
+        "nuova",
+        "yeni",
+        "新的",
+        "新しい",
+        "새로운",
+        "evil",
+        "artık",
+        "role of",
+        "act as",
+        "bist du",
+        "as my",
+        "so far",
+        "set aside",
+        "in the background",
+        "keep this",
+        "your new",
+        "from now on",
+        "new rule",
+    )
+)
+"""Of the strong ones, those that ordinary texts have often."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lexicon:
+    classes: Mapping[str, tuple[str, ...]]
+    phrases: tuple[tuple[str, str], ...]
+
+
+@cache
+def _lexicon() -> _Lexicon:
+    file = resources.files("cellwall.guard.detect.passages") / "lexicon.toml"
+    told = tomllib.loads(file.read_text("utf-8"))
+    classes: dict[str, list[str]] = {}
+    for name, words in told["words"].items():
+        for word in dict.fromkeys(words.split()):
+            classes.setdefault(word, []).append(name)
+    phrases = [(phrase, name) for name, many in told["phrases"].items() for phrase in many]
+    return _Lexicon({word: tuple(names) for word, names in classes.items()}, tuple(phrases))
+
+
+@dataclass(frozen=True, slots=True)
+class TextPassage:
+    """One passage, with what it says by itself."""
+
+    start: int
+    end: int
+    traits: frozenset[str]
+    script: str
+
+
+def split_passages(text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of each passage that has letters."""
+    at = 0
+    for end in [*(found.end() for found in _BREAK.finditer(text)), len(text)]:
+        while at < end:
+            stop = min(end, at + MAX_PASSAGE_CHARACTERS)
+            if any(letter.isalpha() for letter in text[at : at + 40]) or stop - at > 40:
+                yield at, stop
+            at = stop
+
+
+def present_phrases(text: str) -> tuple[tuple[str, str], ...]:
+    """The phrases of the lexicon that stand anywhere in a text, so that each passage is searched
+    for few."""
+    low = text.lower()
+    return tuple(each for each in _lexicon().phrases if each[0] in low)
+
+
+def read_passage(
+    text: str, start: int, end: int, phrases: Sequence[tuple[str, str]]
+) -> TextPassage:
+    """The words, targets and form of one passage."""
+    plain = text[start:end]
+    low = plain.lower()
+    lexicon = _lexicon()
+    words = _WORD.findall(low)
+    traits: set[str] = set()
+    for word in words:
+        traits.update(lexicon.classes.get(word, ()))
+        if "nstruct" in word and len(word) > 8:  # also where it is misspelt
+            traits.add("instr")
+    traits.update(name for phrase, name in phrases if phrase in low)
+    opening = next((word for word in words if word not in _SKIPPED), "")
+    opens = [name for name in lexicon.classes.get(opening, ()) if name in _VERBS]
+    if opens:
+        traits.add("order")
+        traits.update(f"opens {name}" for name in opens)
+    elif any(
+        name in _VERBS for word in _OPENING.findall(low) for name in lexicon.classes.get(word, ())
+    ):
+        traits.add("order inside")
+    if _GATE.isdisjoint(traits):  # it only counts for others, by these
+        traits.update(name for name in _COUNTED_FORMS if _FORMS[name].search(plain))
+        script = "latin" if plain.isascii() else _script([each for each in plain if each.isalpha()])
+        return TextPassage(start, end, frozenset(traits), script)
+    traits.update(name for name, form in _TARGETS.items() if form.search(plain))
+    traits.update(name for name, form in _FORMS.items() if form.search(plain))
+    letters = [letter for letter in plain if letter.isalpha()]
+    if len(letters) > 12 and sum(letter.isupper() for letter in letters) > 0.6 * len(letters):
+        traits.add("capitals")
+    traits.add("short" if len(words) < 5 else "medium" if len(words) < 25 else "long")
+    script = "latin" if plain.isascii() or not letters else _script(letters)
+    inner = plain.strip()
+    begin = start + plain.index(inner) if inner else start
+    return TextPassage(begin, begin + len(inner) if inner else end, frozenset(traits), script)
+
+
+def _script(letters: Sequence[str]) -> str:
+    counts: dict[str, int] = {}
+    for letter in letters:
+        code = ord(letter)
+        name = (
+            "latin"
+            if code < 0x250
+            else "cyrillic"
+            if 0x400 <= code < 0x530
+            else "cjk"
+            if 0x3040 <= code < 0x9FFF or 0xAC00 <= code < 0xD7B0
+            else "other"
+        )
+        counts[name] = counts.get(name, 0) + 1
+    return max(counts, key=lambda name: counts[name], default="latin")
+
+
+def passes_gate(passage: TextPassage) -> bool:
+    """Whether a passage has anything that an instruction to a model has."""
+    return not _GATE.isdisjoint(passage.traits)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the whole text adds to each of its passages."""
+
+    traits: frozenset[str]
+    script: str
+    count: int
+
+
+def read_surroundings(passages: Sequence[TextPassage]) -> Surroundings:
+    """What the passages of a text have in common."""
+    count = len(passages)
+    orders = sum("order" in each.traits for each in passages)
+    talks = sum(bool({"attack_talk", "about"} & each.traits) for each in passages)
+    asks = sum(bool({"you", "modal"} & each.traits) for each in passages)
+    code = sum("code" in each.traits for each in passages)
+    letters = sum("letter" in each.traits for each in passages)
+    traits = {
+        "text of one"
+        if count <= 1
+        else "text of few"
+        if count <= 4
+        else "text of some"
+        if count <= 15
+        else "text of many",
+        "no other order"
+        if orders <= 1
+        else "few orders"
+        if orders <= 0.15 * count
+        else "some orders"
+        if orders <= 0.4 * count
+        else "all orders",
+    }
+    if talks >= 3 and talks > 0.06 * count:
+        traits.add("text about attacks")
+    if asks > 0.3 * count and count > 4:
+        traits.add("text to a reader")
+    if code > 0.3 * count:
+        traits.add("text of code")
+    if letters >= 2:
+        traits.add("text of a letter")
+    scripts: dict[str, int] = {}
+    for each in passages:
+        scripts[each.script] = scripts.get(each.script, 0) + 1
+    main = max(scripts, key=lambda name: scripts[name]) if scripts else "latin"
+    return Surroundings(frozenset(traits), main, count)
+
+
+_CARRIED = (
+    "ai",
+    "machine",
+    "override",
+    "about",
+    "attack_talk",
+    "example",
+    "quiet",
+    "send",
+    "marker",
+    "announce",
+    "system",
+    "order",
+    "howto",
+    "you",
+    "ends colon",
+    "role",
+)
+
+
+def describe(passages: Sequence[TextPassage], number: int, text: Surroundings) -> Iterator[str]:
+    """Names of the features of one passage."""
+    passage = passages[number]
+    traits = set(passage.traits)
+    if passage.script != text.script:
+        traits.add("other script")
+    if number == text.count - 1 and text.count > 1:
+        traits.add("last")
+    if number == 0:
+        traits.add("begins")
+    yield from traits
+    yield from text.traits
+    beside: set[str] = set()
+    for other in (number - 2, number - 1, number + 1, number + 2):
+        if 0 <= other < text.count:
+            beside.update(name for name in _CARRIED if name in passages[other].traits)
+    yield from (f"beside {name}" for name in beside)
+    paired = sorted(
+        name for name in traits if name not in _UNPAIRED and not name.startswith("opens")
+    )
+    yield from (f"{left} & {right}" for left, right in combinations(paired, 2))
+    yield from (f"{name} in {where}" for name in paired for where in text.traits)
+    yield from (f"{name} by {other}" for name in paired for other in beside)
+
+
+def read(text: str) -> tuple[list[TextPassage], Surroundings]:
+    """The passages of a text, and what the text adds to each."""
+    phrases = present_phrases(text)
+    passages = [read_passage(text, start, end, phrases) for start, end in split_passages(text)]
+    return passages, read_surroundings(passages)
+
+
+@cache
+def cues() -> tuple[str, ...]:
+    """Words and phrases that few ordinary texts have: a long text is read around these."""
+    lexicon = _lexicon()
+    words = (
+        word
+        for word, names in lexicon.classes.items()
+        if len(word) >= _MIN_CUE_CHARACTERS and not _STRONG_WORDS.isdisjoint(names)
+    )
+    phrases = (
+        phrase
+        for phrase, name in lexicon.phrases
+        if name in _STRONG_PHRASES and phrase not in _COMMON_PHRASES
+    )
+    return tuple(dict.fromkeys((*words, *phrases)))
+
+
+def candidates(passages: Iterable[TextPassage]) -> list[int]:
+    """Numbers of the passages that pass the gate."""
+    return [number for number, each in enumerate(passages) if passes_gate(each)]
