@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import anyio
 import pytest
@@ -101,6 +103,22 @@ def test_watch_tells_new_changed_moved_and_removed_files(sandbox: Sandbox):
     with pytest.raises(SandboxException):
         watch.get_new_events()
     sandbox.files.remove("watched")
+
+
+def test_watch_of_an_ended_sandbox_keeps_no_descriptor(service: RunningService):
+    def watches() -> int:
+        """The service runs in this process."""
+        links = Path("/proc/self/fd").iterdir()
+        return sum(
+            os.path.basename(os.path.realpath(each)) == "anon_inode:inotify" for each in links
+        )
+
+    before = watches()
+    with Sandbox.create(**options(service)) as ended:
+        ended.files.watch_dir(".")
+        assert watches() == before + 1
+    with Sandbox.create(**options(service)):
+        assert watches() == before
 
 
 def test_async_sdk_runs_commands_and_streams_changes(service: RunningService):
