@@ -176,6 +176,8 @@ class _ZstdDecoder:
         self._start = b""
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
         self._frame: zstandard.ZstdDecompressionObj | None = None
+        self._stated_bytes = 0
+        self._unpacked_bytes = 0
         self._frames = 0
 
     @property
@@ -189,31 +191,44 @@ class _ZstdDecoder:
             self._start = b""
             while rest:
                 if self._frame is None or self._frame.eof:
-                    if (window_bytes := _window_bytes(rest)) is None:
+                    if (head := _frame_head(rest)) is None:
                         self._start = rest
                         break
-                    self._frame = self._next(window_bytes)
+                    self._frame = self._next(head)
                 try:
                     unpacked = self._frame.decompress(rest)
                 except zstandard.ZstdError as error:
                     raise _refused("CW-BAD-BODY", "is broken") from error
                 for at in range(0, len(unpacked), _PIECE_BYTES):
                     yield unpacked[at : at + _PIECE_BYTES]
+                self._check_size(len(unpacked), is_end=self._frame.eof)
                 rest = self._frame.unused_data
 
-    def _next(self, window_bytes: int) -> zstandard.ZstdDecompressionObj:
+    def _check_size(self, count: int, *, is_end: bool) -> None:
+        """The library compares the stated size only if a frame arrives whole, and readers differ:
+        some would give the bytes, some an error."""
+        self._unpacked_bytes += count
+        stated = self._stated_bytes
+        is_stated = stated != zstandard.CONTENTSIZE_UNKNOWN
+        if is_end and is_stated and self._unpacked_bytes != stated:
+            raise _refused("CW-BAD-BODY", "is broken")
+
+    def _next(self, head: zstandard.FrameParameters) -> zstandard.ZstdDecompressionObj:
         self._frames += 1
         if self._frames > _MEMBERS_MAX:
             raise _refused("CW-BAD-BODY", "goes on after its end")
         self._frame = None  # free its memory before the next one is created
-        self._reservation.needs(min(window_bytes, _ZSTD_WINDOW_BYTES) + _ZSTD_BYTES)
+        self._reservation.needs(min(head.window_size, _ZSTD_WINDOW_BYTES) + _ZSTD_BYTES)
+        # A skippable frame has no window, and the size of what is skipped.
+        self._stated_bytes = head.content_size if head.window_size else 0
+        self._unpacked_bytes = 0
         return self._decompressor.decompressobj(write_size=_PIECE_BYTES)
 
 
-def _window_bytes(data: bytes) -> int | None:
-    """The window size of a zstd frame; None if more bytes are needed."""
+def _frame_head(data: bytes) -> zstandard.FrameParameters | None:
+    """The head of a zstd frame; None if more bytes are needed."""
     try:
-        return zstandard.get_frame_parameters(data).window_size
+        return zstandard.get_frame_parameters(data)
     except zstandard.ZstdError as error:
         if len(data) < _ZSTD_HEAD_BYTES:
             return None
