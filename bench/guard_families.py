@@ -18,7 +18,7 @@ from pathlib import Path
 import injected
 
 from cellwall.core.errors import BadInput
-from cellwall.guard.report import Treatment
+from cellwall.guard.report import TextTreatment
 from cellwall.guard.scanning import Scanner
 
 RATES = (0.005, 0.01, 0.02, 0.05)
@@ -188,7 +188,8 @@ def measure(_rounds: int, *, quiet: bool) -> dict[str, object]:
         raise BadInput("the development data is not here", hint="Give --data FOLDER.")
     texts, scanner = load(folder), Scanner()
     scores = [
-        float(scanner.scan(text.text).verdict.rank >= Treatment.NEUTRALISE.rank) for text in texts
+        float(scanner.scan(text.text).verdict.rank >= TextTreatment.NEUTRALISE.rank)
+        for text in texts
     ]
     shares = [
         {name: _share(own, 0.5) for name, own in _grouped(texts, scores, is_attack=label).items()}

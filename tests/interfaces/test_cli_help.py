@@ -156,7 +156,7 @@ def completed(*words: str) -> set[str]:
         (["co"], {"code", "config", "completion", "connection"}),
         (["run", "--work"], {"--workspace"}),
         (["code", "--profile", "p"], {"production", "paranoid"}),
-        (["code", "-l", "jav"], {"javascript"}),
+        (["code", "-l", "jav"], {"java", "javascript"}),
         (["audit", "v"], {"verify", "verifier"}),
         (["completion", ""], {"bash", "zsh", "fish"}),
         (["run", "--template", ""], {"python", "python-data"}),

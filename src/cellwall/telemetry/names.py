@@ -170,7 +170,16 @@ APPROVALS_WAITING = Metric(
 )
 CATEGORIES: Final = (
     *("injection", "jailbreak", "role-marker", "system-prompt", "exfiltration", "beacon"),
-    *("code-injection", "tool-call", "delimiter", "many-shot", "urgency", "task", "hidden"),
+    *(
+        "code-injection",
+        "tool-call",
+        "delimiter",
+        "many-shot",
+        "urgency",
+        "task",
+        "hidden",
+        "instruction",
+    ),
     *("secret", "credential", "personal-data", "canary", "tool-poisoning", "unscanned"),
     *("network", "packages", "workspace", "not-started"),
 )
