@@ -21,8 +21,9 @@ from cellwall.accounts.sign_in import TokenSettings
 from cellwall.admin.accounts import KeyFileSealer
 from cellwall.audit.log import AuditLog
 from cellwall.core.accounts import SessionRecord
+from cellwall.core.ids import new_id
 from cellwall.core.outcomes import Outcome, Status, Usage
-from cellwall.core.types import Action, Principal, RunCode, new_id
+from cellwall.core.types import Action, Principal, RunCode
 from cellwall.storage.engine import StorageSettings
 from cellwall.storage.schema import migrate
 from cellwall.storage.store import Store, open_store

@@ -18,8 +18,8 @@ from cellwall.audit.search import Query, search
 from cellwall.audit.text_index import text_folder
 from cellwall.audit.text_indexing import update_text_index
 from cellwall.audit.writer import Writer
+from cellwall.core.ids import new_id
 from cellwall.core.outcomes import Event, EventKind
-from cellwall.core.types import new_id
 from cellwall.core.verdict import Verdict
 from cellwall.secrets.session_keys import SessionKeys
 

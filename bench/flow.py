@@ -13,15 +13,9 @@ from typing import Any
 import anyio
 
 from cellwall.core.files import FileOperation
+from cellwall.core.ids import new_id
 from cellwall.core.labels import MAX_SOURCES, NO_LABELS, LabelsPort
-from cellwall.core.types import (
-    Action,
-    Principal,
-    RunCode,
-    WorkspaceMode,
-    WorkspaceRequest,
-    new_id,
-)
+from cellwall.core.types import Action, Principal, RunCode, WorkspaceMode, WorkspaceRequest
 from cellwall.runtime.app import App
 from cellwall.runtime.wiring import open_app
 

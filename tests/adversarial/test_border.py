@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import cellwall
-from cellwall.core.types import new_id
+from cellwall.core.ids import new_id
 from cellwall.sandbox.protection.host_directory import cellwall_paths_below
 from cellwall.sandbox.run_ledger import RunLedger
 from conftest import audit_records, need, ordinary_user

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.core.types import new_id
+from cellwall.core.ids import new_id
 from interfaces.test_cli_process import cellwall
 
 RULES = """

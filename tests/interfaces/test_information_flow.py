@@ -15,6 +15,7 @@ from cellwall.admin.label_review import LabelReview
 from cellwall.core.approvals import AnswerKind, Question
 from cellwall.core.errors import Denied
 from cellwall.core.files import FileOperation
+from cellwall.core.ids import new_id
 from cellwall.core.labels import Label
 from cellwall.core.outcomes import EventKind, Outcome, Status
 from cellwall.core.types import (
@@ -24,7 +25,6 @@ from cellwall.core.types import (
     RunCode,
     WorkspaceMode,
     WorkspaceRequest,
-    new_id,
 )
 from cellwall.runtime.app import App
 from cellwall.runtime.approvals import CallbackApprover

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from cellwall.core.ids import new_id
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.ports import AuditPort
-from cellwall.core.types import Json, Principal, new_id
+from cellwall.core.types import Json, Principal
 
 _UNKNOWN = Principal("unknown", "http")
 

@@ -32,7 +32,8 @@ from cellwall.core.accounts import (
     Team,
     User,
 )
-from cellwall.core.types import ROLE_NAMES, Permission, Principal, new_id
+from cellwall.core.ids import new_id
+from cellwall.core.types import ROLE_NAMES, Permission, Principal
 
 _MANAGE = Permission.USERS_MANAGE
 

@@ -20,8 +20,9 @@ from cellwall.accounts.roles import Roles
 from cellwall.accounts.signing_keys import Clock
 from cellwall.core.account_ports import KeySealer
 from cellwall.core.accounts import GuessLimit, User
+from cellwall.core.ids import new_id
 from cellwall.core.messages import Pairing, PairingCode, ServiceStore
-from cellwall.core.types import REMOTE_INTERFACES, Permission, Principal, new_id
+from cellwall.core.types import REMOTE_INTERFACES, Permission, Principal
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u to misread
 _HALF = 5

@@ -50,7 +50,8 @@ from cellwall.accounts.sign_in import SignIn, TokenPair
 from cellwall.accounts.signing_keys import Clock
 from cellwall.core.account_ports import AccountsPort
 from cellwall.core.accounts import IdentityTaken, Passkey, User
-from cellwall.core.types import Json, new_id
+from cellwall.core.ids import new_id
+from cellwall.core.types import Json
 
 _REGISTER, _SIGN_IN = "passkey-register", "passkey-sign-in"
 _MAX_PER_USER = 20

@@ -28,7 +28,8 @@ from cellwall.accounts.passwords import Passwords
 from cellwall.accounts.signing_keys import Clock, SigningKeys
 from cellwall.core.account_ports import AccountsPort, KeySealer
 from cellwall.core.accounts import NameTaken, OwnerExists, RefreshFamily, Rotation, SignInLink, User
-from cellwall.core.types import OWNER, Principal, new_id
+from cellwall.core.ids import new_id
+from cellwall.core.types import OWNER, Principal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

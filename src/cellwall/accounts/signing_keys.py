@@ -12,7 +12,8 @@ from cellwall.accounts.access_tokens import AccessClaims, VerificationKey, sign
 from cellwall.core.account_ports import KeySealer, KeysPort
 from cellwall.core.accounts import SealedKey
 from cellwall.core.errors import KeyFailed
-from cellwall.core.types import Json, new_id
+from cellwall.core.ids import new_id
+from cellwall.core.types import Json
 
 Clock = Callable[[], float]
 _MARGIN_S = 60.0

@@ -23,8 +23,8 @@ from cellwall.accounts.sign_in import TokenPair, TokenSettings
 from cellwall.admin.database import storage_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError, KeyFailed
+from cellwall.core.ids import new_id
 from cellwall.core.ports import AuditPort
-from cellwall.core.types import new_id
 from cellwall.runtime.judging import roles_of
 from cellwall.secrets import key_storage
 from cellwall.secrets.key_storage import KeyFile

@@ -33,8 +33,9 @@ from cellwall.audit.alerts.watcher import AlertWatcher, send_now
 from cellwall.audit.search import Query, search
 from cellwall.config.models import Settings
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError
+from cellwall.core.ids import new_id
 from cellwall.core.outcomes import EventKind
-from cellwall.core.types import Permission, Principal, new_id
+from cellwall.core.types import Permission, Principal
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange, audit_directory

@@ -15,8 +15,9 @@ from cellwall.accounts.names import canonical_name
 from cellwall.config.models import Settings
 from cellwall.core.connections import AccountKind, ConnectedAccount
 from cellwall.core.errors import BadInput
+from cellwall.core.ids import new_id
 from cellwall.core.outcomes import EventKind
-from cellwall.core.types import REMOTE_INTERFACES, Json, Permission, Principal, new_id
+from cellwall.core.types import REMOTE_INTERFACES, Json, Permission, Principal
 from cellwall.egress.destinations.hostnames import parse_url
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.connection_list import (

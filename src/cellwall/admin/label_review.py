@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput
+from cellwall.core.ids import check_id
 from cellwall.core.labels import LabelSet, LabelSource
 from cellwall.core.outcomes import EventKind
-from cellwall.core.types import Action, Permission, Principal, UseTool, check_id
+from cellwall.core.types import Action, Permission, Principal, UseTool
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.calls import ToolCall
 from cellwall.policy.rule_of_two import object_to, unconsented

@@ -18,11 +18,12 @@ import anyio
 from cellwall.core.cancellation import check_cancelled
 from cellwall.core.errors import CellwallError
 from cellwall.core.files import FileOperation
+from cellwall.core.ids import new_id
 from cellwall.core.limits import GIB, Limits
 from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.packages import parse_install
 from cellwall.core.ports import ApproverPort
-from cellwall.core.types import Action, Principal, RunCommand, WorkspaceRequest, new_id
+from cellwall.core.types import Action, Principal, RunCommand, WorkspaceRequest
 from cellwall.runtime.app import App
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
 from cellwall.sandbox.files.tar_transfer import unpack

@@ -15,8 +15,8 @@ from cellwall.admin.audit_queries import Query
 from cellwall.admin.packages import verify
 from cellwall.admin.templates import Templates
 from cellwall.core.errors import BadInput
+from cellwall.core.ids import check_id
 from cellwall.core.outcomes import EventKind
-from cellwall.core.types import check_id
 from cellwall.core.verdict import Verdict
 from cellwall.packages.evidence import EvidenceStep, PackageVerdict, Reason
 from cellwall.packages.inventory import (

@@ -21,8 +21,9 @@ from cellwall.audit.sealed_bodies import CLEAR_KINDS
 from cellwall.audit.search import Query, search
 from cellwall.audit.text_indexing import remove_erased
 from cellwall.core.errors import BadInput
+from cellwall.core.ids import check_id, new_id
 from cellwall.core.outcomes import Event, EventKind
-from cellwall.core.types import Json, Permission, Principal, check_id, new_id
+from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.app import App
 from cellwall.runtime.judging import require

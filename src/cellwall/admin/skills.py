@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.ids import check_id
 from cellwall.core.notes import PublicKey
 from cellwall.core.outcomes import EventKind
 from cellwall.core.skills import Skill
-from cellwall.core.types import Json, Permission, Principal, check_id
+from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require

@@ -27,9 +27,10 @@ from cellwall.audit.redaction import (
 )
 from cellwall.audit.sealed_bodies import CLEAR_KINDS, seal_body
 from cellwall.core.forks import call_in_child
+from cellwall.core.ids import new_id
 from cellwall.core.outcomes import Event
 from cellwall.core.ports import SessionKeysPort
-from cellwall.core.types import Json, new_id
+from cellwall.core.types import Json
 
 MAX_FIELD_BYTES = 8 * 1024
 """The upper limit of the setting: a text of this size, escaped to six times its length, still

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypeAlias, get_args
 
 from cellwall.core.connections import ConnectedAccount
-from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation
+from cellwall.core.ids import new_id
 from cellwall.core.limits import Limits
 from cellwall.core.packages import InstallPackages
 from cellwall.core.tool_servers import CallServerTool, RunServer
@@ -32,26 +30,6 @@ REMOTE_INTERFACES = frozenset({"http", "mcp-http"})
 """Reached over the network: the requester is not the user who started the process."""
 OWNER = "owner"
 GUEST = "guest"
-
-_ID = re.compile(r"[a-z]{1,4}_[0-9a-hjkmnp-tv-z]{20,32}")
-_ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u to misread
-_ID_OF_BYTE = bytes(ord(_ID_ALPHABET[byte & 31]) for byte in range(256))
-
-
-def new_id(prefix: str) -> str:
-    """A random id of 130 bits; never used as a path before `check_id` (FS-6)."""
-    return f"{prefix}_{os.urandom(26).translate(_ID_OF_BYTE).decode('ascii')}"
-
-
-def check_id(text: object, *, what: str = "id") -> str:
-    """The id if it is well formed; ids come from users and become file names."""
-    if not isinstance(text, str) or _ID.fullmatch(text) is None:
-        raise BadInput(
-            f"{what} {str(text)[:40]!r} does not look like a Cellwall id",
-            hint="Use the id that Cellwall printed.",
-            code="CW-BAD-ID",
-        )
-    return text
 
 
 class WorkspaceMode(StrEnum):

@@ -12,12 +12,13 @@ from cellwall.audit.log import AuditLog
 from cellwall.config.models import Settings
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.forks import OwnerProcess
+from cellwall.core.ids import new_id
 from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.ports import QuotaPort
 from cellwall.core.protected_names import Protection
 from cellwall.core.telemetry import TelemetryPort
-from cellwall.core.types import Json, Principal, WorkspaceRequest, new_id
+from cellwall.core.types import Json, Principal, WorkspaceRequest
 from cellwall.runtime.egress import ConfiguredEgress
 from cellwall.runtime.forwarding import forwarder
 from cellwall.runtime.guarding import LazyGuard

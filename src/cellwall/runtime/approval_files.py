@@ -29,8 +29,9 @@ from cellwall.core.approvals import (
     denial,
 )
 from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.ids import check_id
 from cellwall.core.showing import one_line
-from cellwall.core.types import Permission, Principal, check_id
+from cellwall.core.types import Permission, Principal
 
 ANSWER = ".answer"
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

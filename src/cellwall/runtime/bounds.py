@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation
+from cellwall.core.ids import check_id
 from cellwall.core.languages import NAMES, canonical
 from cellwall.core.limits import Limits
 from cellwall.core.packages import REGISTRIES, InstallPackages, parse_install
@@ -36,7 +37,6 @@ from cellwall.core.types import (
     ToolResult,
     UseAccount,
     UseTool,
-    check_id,
 )
 from cellwall.runtime.egress import check_domain
 from cellwall.skills.manifest import check_name

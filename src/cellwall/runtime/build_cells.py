@@ -19,10 +19,11 @@ from importlib import resources
 import anyio
 
 from cellwall.core.errors import CellwallError
+from cellwall.core.ids import new_id
 from cellwall.core.limits import GIB, KIB, MIB, Limits
 from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import InstallCells
-from cellwall.core.types import Action, RunCommand, WorkspaceMount, WorkspaceRequest, new_id
+from cellwall.core.types import Action, RunCommand, WorkspaceMount, WorkspaceRequest
 from cellwall.packages.source_builds import (
     MAX_WHEEL_BYTES,
     BuildRefused,

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from cellwall.core.ids import check_id
 from cellwall.core.labels import Label, LabelSet, LabelSource
-from cellwall.core.types import check_id
 from cellwall.runtime.label_files import (
     LABELS_FILE,
     LabelFolder,

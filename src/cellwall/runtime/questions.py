@@ -14,6 +14,7 @@ from typing import assert_never
 from cellwall.core.approvals import ID_PREFIX, Proposal, Question
 from cellwall.core.errors import Denied
 from cellwall.core.files import FILE_READS, FileOperation
+from cellwall.core.ids import new_id
 from cellwall.core.labels import RULE_OF_TWO
 from cellwall.core.packages import InstallPackages
 from cellwall.core.showing import block, is_shown_whole, one_line, warnings
@@ -36,7 +37,6 @@ from cellwall.core.types import (
     UseAccount,
     UseTool,
     WorkspaceMode,
-    new_id,
 )
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.policy_places import is_shipped

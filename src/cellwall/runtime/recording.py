@@ -13,9 +13,10 @@ from cellwall.audit.files import DIRECTORY, LogSettings, closing_fd, replace_fil
 from cellwall.audit.log import AuditLog
 from cellwall.config.models import Settings, weakened
 from cellwall.core.errors import AuditFailed, CellwallError
+from cellwall.core.ids import new_id
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.ports import AuditPort
-from cellwall.core.types import Action, Json, Principal, new_id
+from cellwall.core.types import Action, Json, Principal
 from cellwall.secrets.session_keys import SessionKeys
 from cellwall.telemetry.names import OPERATIONS, OTHER
 

@@ -19,10 +19,11 @@ import anyio.abc
 import anyio.to_thread
 
 from cellwall.core.errors import CellwallError, Denied, ServerFailed
+from cellwall.core.ids import new_id
 from cellwall.core.outcomes import Event, EventKind, Outcome, RunResult
 from cellwall.core.ports import ApproverPort
 from cellwall.core.tool_servers import CallServerTool, ServerPipe
-from cellwall.core.types import Action, Json, Principal, WorkspaceMode, new_id
+from cellwall.core.types import Action, Json, Principal, WorkspaceMode
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.mcp_servers.definitions import ToolSet
 from cellwall.mcp_servers.pins import compare, usable

@@ -19,8 +19,9 @@ from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import AuditFailed, CellwallError, VaultError
 from cellwall.core.forks import OwnerProcess
+from cellwall.core.ids import new_id
 from cellwall.core.outcomes import Event, EventKind
-from cellwall.core.types import Json, Permission, Principal, new_id
+from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange, error_body, open_record

@@ -20,9 +20,10 @@ from importlib import resources
 from typing import Any
 
 from cellwall.core.errors import CellwallError
+from cellwall.core.ids import new_id
 from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Outcome
-from cellwall.core.types import Action, Json, Principal, RunCode, RunCommand, new_id
+from cellwall.core.types import Action, Json, Principal, RunCode, RunCommand
 
 RunAction = Callable[[Action], Awaitable[Outcome]]
 """Runs one action on the backend under test; a refusal is an outcome or a CellwallError."""

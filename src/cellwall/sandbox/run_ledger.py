@@ -16,7 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from cellwall.core.errors import BadInput, SandboxFailed, WorkspaceError
 from cellwall.core.forks import OwnerProcess
-from cellwall.core.types import Json, check_id
+from cellwall.core.ids import check_id
+from cellwall.core.types import Json
 from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.linux.run_cgroup import remove_groups
 from cellwall.sandbox.stop_flag import StopFlag

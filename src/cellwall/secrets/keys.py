@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cellwall.core.host_programs import ProgramRefused, operator_program
-from cellwall.core.types import new_id
+from cellwall.core.ids import new_id
 from cellwall.secrets import failures, key_storage
 from cellwall.secrets.format import CHECK_BYTES, SALT_BYTES, Argon2, KeySlot, VaultSettings
 from cellwall.secrets.key_storage import KeyFile, KeyRing, KeyStorage

@@ -19,8 +19,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from cellwall.core.ids import check_id
 from cellwall.core.network import Binding, SecretUse
-from cellwall.core.types import Json, check_id
+from cellwall.core.types import Json
 from cellwall.secrets import failures
 from cellwall.secrets.failures import bad_input
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from cellwall.core.ids import new_id
 from cellwall.core.network import Binding
-from cellwall.core.types import new_id
 from cellwall.secrets import failures
 from cellwall.secrets.format import KeySlot, KeySource, Secret, VaultSettings
 from cellwall.secrets.keys import VaultKeys

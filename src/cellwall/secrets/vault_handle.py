@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from cellwall.core.errors import VaultError
-from cellwall.core.types import new_id
+from cellwall.core.ids import new_id
 from cellwall.secrets import failures, vault_file
 from cellwall.secrets.folder import STORE, VaultFolder, identity_at, open_folder, peek_folder
 from cellwall.secrets.format import KeySlot, Secret, VaultContent, VaultPreamble, VaultSettings

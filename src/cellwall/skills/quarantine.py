@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from cellwall.core.errors import BadInput, CellwallError, SkillRefused
+from cellwall.core.ids import check_id, new_id
 from cellwall.core.limits import KIB
-from cellwall.core.types import check_id, new_id
 from cellwall.skills.folders import (
     UNFINISHED,
     SkillFolders,

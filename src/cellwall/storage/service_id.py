@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from cellwall.core.types import check_id, new_id
+from cellwall.core.ids import check_id, new_id
 from cellwall.storage import failures
 
 _NAME = "service-id"

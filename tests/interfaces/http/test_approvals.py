@@ -14,7 +14,8 @@ import httpx2 as httpx
 import pytest
 
 from cellwall.core.accounts import Viewer
-from cellwall.core.types import Action, Principal, RunCode, new_id
+from cellwall.core.ids import new_id
+from cellwall.core.types import Action, Principal, RunCode
 from databases import PostgresServer, postgres  # noqa: F401  # a fixture
 from interfaces.http.running_service import DEADLINE_S, RunningService, new_session, running_service
 from interfaces.test_cli_process import until

@@ -12,7 +12,8 @@ import httpx2 as httpx
 import pytest
 
 from cellwall.audit.retention import hold, release
-from cellwall.core.types import Action, Principal, ReceiveMessage, new_id
+from cellwall.core.ids import new_id
+from cellwall.core.types import Action, Principal, ReceiveMessage
 from cellwall.runtime.recording import audit_directory
 from cellwall.runtime.wiring import sweep_state
 from interfaces.http.running_service import ROOT, RunningService, new_session, running_service

@@ -11,7 +11,8 @@ import httpx2 as httpx
 import pytest
 
 from cellwall.accounts.roles import shipped_roles
-from cellwall.core.types import ROLE_NAMES, new_id
+from cellwall.core.ids import new_id
+from cellwall.core.types import ROLE_NAMES
 from cellwall.core.types import Permission as P
 from interfaces.http.running_service import ROOT, RunningService, new_session, running_service
 

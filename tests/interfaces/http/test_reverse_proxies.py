@@ -17,7 +17,7 @@ import pytest
 import trustme
 from websockets.sync.client import connect
 
-from cellwall.core.types import new_id
+from cellwall.core.ids import new_id
 from conftest import need
 from interfaces.http.running_service import (
     DEADLINE_S,

@@ -9,7 +9,7 @@ import httpx2 as httpx
 import pytest
 
 from cellwall.audit.retention import hold, release
-from cellwall.core.types import new_id
+from cellwall.core.ids import new_id
 from cellwall.runtime.recording import audit_directory
 from interfaces.http.running_service import (
     ROOT,

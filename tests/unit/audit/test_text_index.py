@@ -33,8 +33,8 @@ from cellwall.audit.text_indexing import (
     update_text_index,
 )
 from cellwall.core.errors import VaultError
+from cellwall.core.ids import new_id
 from cellwall.core.outcomes import Event, EventKind
-from cellwall.core.types import new_id
 from cellwall.core.verdict import Verdict
 from cellwall.secrets.session_keys import SessionKeys
 from unit.audit.audit_logs import NEVER, lines_of, put_lines

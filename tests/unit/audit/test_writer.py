@@ -26,8 +26,8 @@ from cellwall.audit.merkle import leaf_hash
 from cellwall.audit.retention import maintain_segments
 from cellwall.audit.verify import verify
 from cellwall.core.errors import AuditFailed
+from cellwall.core.ids import check_id
 from cellwall.core.outcomes import Event, EventKind
-from cellwall.core.types import check_id
 from conftest import need
 from unit.audit.audit_logs import (
     NEVER,

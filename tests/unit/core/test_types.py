@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cellwall.core.errors import BadInput
-from cellwall.core.types import check_id, new_id
+from cellwall.core.ids import check_id, new_id
 
 
 @pytest.mark.requirement("FS-6")

@@ -10,6 +10,7 @@ import pytest
 
 from cellwall.core.errors import CellwallError, Denied, SandboxFailed
 from cellwall.core.files import FileOperation
+from cellwall.core.ids import new_id
 from cellwall.core.labels import Label, LabelSource
 from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.tool_servers import CallServerTool, RunServer
@@ -23,7 +24,6 @@ from cellwall.core.types import (
     UseTool,
     WorkspaceMode,
     WorkspaceRequest,
-    new_id,
 )
 from unit.runtime.test_session_labels import CODE, Labels, agent, hold, widen
 

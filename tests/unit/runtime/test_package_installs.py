@@ -13,10 +13,11 @@ import pytest
 
 from cellwall.core.approvals import AnswerKind
 from cellwall.core.errors import BadInput, Denied, WorkspaceError
+from cellwall.core.ids import new_id
 from cellwall.core.network import EgressContext
 from cellwall.core.outcomes import RunResult
 from cellwall.core.packages import parse_install
-from cellwall.core.types import Action, Principal, WorkspaceMode, WorkspaceMount, new_id
+from cellwall.core.types import Action, Principal, WorkspaceMode, WorkspaceMount
 from cellwall.core.verdict import Verdict
 from cellwall.packages.evidence import PackageRules
 from cellwall.packages.feed import Feed

@@ -9,8 +9,9 @@ import anyio
 import pytest
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.core.ids import new_id
 from cellwall.core.packages import parse_install
-from cellwall.core.types import Action, Principal, new_id
+from cellwall.core.types import Action, Principal
 from cellwall.packages.kept_trees import KeptTrees, RegistryAnswer
 from cellwall.runtime.package_trees import NO_KEY, PackageTrees
 from cellwall.sandbox.languages import python_version

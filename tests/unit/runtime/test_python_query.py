@@ -11,9 +11,10 @@ import anyio
 import pytest
 
 from cellwall.core.errors import SandboxFailed
+from cellwall.core.ids import new_id
 from cellwall.core.outcomes import RunResult
 from cellwall.core.packages import parse_install
-from cellwall.core.types import Action, Principal, RunCommand, WorkspaceRequest, new_id
+from cellwall.core.types import Action, Principal, RunCommand, WorkspaceRequest
 from cellwall.runtime.python_query import PythonQuery
 from cellwall.sandbox.templates import uv_program
 from cellwall.sandbox.templates.uv_answers import UvAnswers

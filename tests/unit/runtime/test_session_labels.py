@@ -11,6 +11,7 @@ import pytest
 
 from cellwall.config.models import Settings
 from cellwall.core.files import FileOperation
+from cellwall.core.ids import new_id
 from cellwall.core.labels import RULE_OF_TWO, FlowMode, Label, LabelSet, LabelSource
 from cellwall.core.outcomes import Finding, Outcome, Status
 from cellwall.core.packages import InstallPackages
@@ -30,7 +31,6 @@ from cellwall.core.types import (
     UseTool,
     WorkspaceMode,
     WorkspaceRequest,
-    new_id,
 )
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.policy.rule_of_two import object_to

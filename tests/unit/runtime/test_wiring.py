@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from cellwall.core.errors import CellwallError, LayerMissing, WorkspaceError
+from cellwall.core.ids import new_id
 from cellwall.core.sandbox_ports import Slot
 from cellwall.core.types import (
     Action,
@@ -18,7 +19,6 @@ from cellwall.core.types import (
     WorkspaceMode,
     WorkspaceMount,
     WorkspaceRequest,
-    new_id,
 )
 from cellwall.runtime import wiring
 from cellwall.runtime.home import local_principal

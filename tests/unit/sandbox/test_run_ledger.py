@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import BadInput, SandboxFailed, WorkspaceError
-from cellwall.core.types import new_id
+from cellwall.core.ids import new_id
 from cellwall.sandbox.run_ledger import RunLedger, cell_tag
 
 

@@ -15,7 +15,7 @@ from cellwall.core.accounts import (
     User,
     Viewer,
 )
-from cellwall.core.types import new_id
+from cellwall.core.ids import new_id
 
 NOW_S = 1_800_000_000.25
 

@@ -36,7 +36,8 @@ from cellwall.accounts.signing_keys import Clock
 from cellwall.core.account_ports import AccountsPort
 from cellwall.core.accounts import ExternalIdentity, IdentityTaken, LastOwner, NameTaken, User
 from cellwall.core.errors import BadInput
-from cellwall.core.types import GUEST, ROLE_NAMES, new_id
+from cellwall.core.ids import new_id
+from cellwall.core.types import GUEST, ROLE_NAMES
 
 _KIND = "oidc"
 _MAX_CODE_CHARACTERS = 4096

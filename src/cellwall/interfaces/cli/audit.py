@@ -11,7 +11,7 @@ import click
 
 from cellwall.admin.record_text import body_summary
 from cellwall.core.errors import BadInput
-from cellwall.core.types import check_id
+from cellwall.core.ids import check_id
 from cellwall.interfaces.cli import audit_admin
 from cellwall.interfaces.cli.audit_admin import export, filter_options
 from cellwall.interfaces.cli.audit_forward import forward

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.core.types import RunCommand, check_id
+from cellwall.core.ids import check_id
+from cellwall.core.types import RunCommand
 from cellwall.interfaces import REFUSED
 from cellwall.interfaces.cli.options import (
     FINITE,

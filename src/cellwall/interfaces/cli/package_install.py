@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from cellwall.core.errors import BadInput
+from cellwall.core.ids import check_id
 from cellwall.core.packages import REGISTRIES, RegistryName, parse_install
-from cellwall.core.types import check_id
 from cellwall.interfaces.cli.options import (
     FINITE,
     ConfigOptions,

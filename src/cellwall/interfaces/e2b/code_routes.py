@@ -13,10 +13,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from cellwall.core.errors import BadInput, NotFound
+from cellwall.core.ids import new_id
 from cellwall.core.languages import canonical
 from cellwall.core.outcomes import Status
 from cellwall.core.text import to_bytes
-from cellwall.core.types import RunCode, new_id
+from cellwall.core.types import RunCode
 from cellwall.interfaces.e2b.access import SandboxAccess, open_sandbox
 from cellwall.interfaces.e2b.bodies import ExecuteRequest, NewContext, parse
 from cellwall.interfaces.e2b.executions import ExecutionResponse

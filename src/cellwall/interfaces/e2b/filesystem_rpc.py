@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from cellwall.core.errors import BadInput, NotFound
 from cellwall.core.files import FileEntry, FileOperation
-from cellwall.core.types import new_id
+from cellwall.core.ids import new_id
 from cellwall.interfaces.e2b.access import SandboxAccess
 from cellwall.interfaces.e2b.bodies import (
     ListRequest,

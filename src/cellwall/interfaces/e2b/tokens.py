@@ -12,7 +12,7 @@ MAX_GRANTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class TokenPair:
+class IssuedTokens:
     """The tokens of one sandbox. With the second, the SDK manages code contexts; it
     opens nothing else."""
 
@@ -39,15 +39,15 @@ class SandboxTokens:
     """
 
     def __init__(self) -> None:
-        self._pairs: dict[tuple[str, str], TokenPair] = {}
+        self._pairs: dict[tuple[str, str], IssuedTokens] = {}
         self._grants: dict[bytes, SandboxGrant] = {}
 
-    def issue(self, identity: Identity, sandbox_id: str) -> TokenPair:
+    def issue(self, identity: Identity, sandbox_id: str) -> IssuedTokens:
         """The same pair for the same API key and sandbox."""
         place = (sandbox_id, identity.credential)
         pair = self._pairs.get(place)
         if pair is None:
-            pair = TokenPair(f"cws_{secrets.token_hex(32)}", f"cwt_{secrets.token_hex(32)}")
+            pair = IssuedTokens(f"cws_{secrets.token_hex(32)}", f"cwt_{secrets.token_hex(32)}")
             self._pairs[place] = pair
             for token, is_traffic in ((pair.envd, False), (pair.traffic, True)):
                 self._grants[_digest(token)] = SandboxGrant(sandbox_id, identity, is_traffic)

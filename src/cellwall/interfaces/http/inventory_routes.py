@@ -18,7 +18,8 @@ from cellwall.admin.package_inventory import (
     render_sbom,
 )
 from cellwall.core.errors import BadInput, NotFound
-from cellwall.core.types import Permission, check_id
+from cellwall.core.ids import check_id
+from cellwall.core.types import Permission
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, may
 from cellwall.interfaces.http.checked_route import CheckedRoute

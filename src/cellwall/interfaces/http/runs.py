@@ -15,9 +15,10 @@ import anyio
 import anyio.abc
 
 from cellwall.core.errors import BadInput, Busy, CellwallError, NotFound
+from cellwall.core.ids import new_id
 from cellwall.core.outcomes import ErrorInfo, Outcome
 from cellwall.core.text import plain
-from cellwall.core.types import OutputSink, new_id
+from cellwall.core.types import OutputSink
 from cellwall.interfaces.http.rendering import outcome_json
 from cellwall.interfaces.http.run_events import RunEvents, encode
 

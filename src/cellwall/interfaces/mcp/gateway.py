@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from mcp_types import CallToolResult, ElicitRequestFormParams, ElicitResult, Tool
 
 from cellwall.core.errors import BadInput
+from cellwall.core.ids import new_id
 from cellwall.core.outcomes import Status
 from cellwall.core.showing import block, fit
 from cellwall.core.tool_servers import CallServerTool, check_server_name
-from cellwall.core.types import Action, Json, Permission, Principal, new_id
+from cellwall.core.types import Action, Json, Permission, Principal
 from cellwall.interfaces.mcp.results import result_of
 from cellwall.interfaces.mcp.tools import SHORT_OUTPUT_SCHEMA
 from cellwall.runtime.app import App

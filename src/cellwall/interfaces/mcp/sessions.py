@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 
 from cellwall.core.errors import BadInput, Busy
+from cellwall.core.ids import new_id
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
 from cellwall.core.ports import ApproverPort
 from cellwall.core.types import (
@@ -27,7 +28,6 @@ from cellwall.core.types import (
     RunCode,
     RunCommand,
     WorkspaceRequest,
-    new_id,
 )
 from cellwall.interfaces.mcp.tools import Operation
 from cellwall.interfaces.sdk.live_actions import LiveActions

@@ -13,18 +13,12 @@ import anyio
 
 from cellwall.core.cancellation import cancelled_by, check_cancelled
 from cellwall.core.errors import BadInput
+from cellwall.core.ids import check_id
 from cellwall.core.labels import LabelSet
 from cellwall.core.languages import canonical
 from cellwall.core.packages import parse_request
 from cellwall.core.text import to_bytes
-from cellwall.core.types import (
-    Action,
-    ProcessOperation,
-    RunCode,
-    RunCommand,
-    SetDomains,
-    check_id,
-)
+from cellwall.core.types import Action, ProcessOperation, RunCode, RunCommand, SetDomains
 from cellwall.interfaces.sandbox_options import (
     listed_words,
     named_policy,

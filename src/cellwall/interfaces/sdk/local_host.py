@@ -9,18 +9,11 @@ from dataclasses import replace
 import anyio
 import anyio.to_thread
 
+from cellwall.core.ids import new_id
 from cellwall.core.labels import LabelSet
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
 from cellwall.core.ports import ApproverPort
-from cellwall.core.types import (
-    Action,
-    OutputSink,
-    Principal,
-    RunCode,
-    RunCommand,
-    SetDomains,
-    new_id,
-)
+from cellwall.core.types import Action, OutputSink, Principal, RunCode, RunCommand, SetDomains
 from cellwall.interfaces.sandbox_options import (
     named_policy,
     parse_workspace,

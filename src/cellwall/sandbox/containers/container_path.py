@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import anyio
 
 from cellwall.core.errors import LayerMissing, WorkspaceError
+from cellwall.core.ids import new_id
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import RunResult
 from cellwall.core.skills import Skill
-from cellwall.core.types import Action, WorkspaceMount, new_id
+from cellwall.core.types import Action, WorkspaceMount
 from cellwall.sandbox import languages
 from cellwall.sandbox.containers import root_image
 from cellwall.sandbox.containers.container_cell import (
@@ -27,7 +28,7 @@ from cellwall.sandbox.containers.container_cell import (
 from cellwall.sandbox.containers.container_plan import container_plan
 from cellwall.sandbox.containers.container_request import (
     LABEL,
-    Bind,
+    ContainerBind,
     ContainerSpec,
     container_request,
     seccomp_profile,
@@ -149,9 +150,9 @@ class ContainerHost:
                 code="CW-LAYER-LANDLOCK",
             )
         root = walls.outer.root
-        binds = [Bind(path, path) for path in root.binds]
-        binds += [Bind(f"/etc/{name}", f"/etc/{name}") for name in root.etc]
-        binds += [Bind(each.outside, each.inside) for each in tools]
+        binds = [ContainerBind(path, path) for path in root.binds]
+        binds += [ContainerBind(f"/etc/{name}", f"/etc/{name}") for name in root.etc]
+        binds += [ContainerBind(each.outside, each.inside) for each in tools]
         workspace = workspace_binds(job.mount, user, self._empty, can_compare=not walls.is_gvisor)
         spec = ContainerSpec(
             image=ready.image,

@@ -50,7 +50,7 @@ _DEVICES = tuple(f"/dev/{name}" for name in ("full", "null", "random", "tty", "u
 
 
 @dataclass(frozen=True, slots=True)
-class Bind:
+class ContainerBind:
     """A directory or file of the host, visible inside."""
 
     outside: str
@@ -68,9 +68,9 @@ class ContainerSpec:
     """Marks the state folder."""
     limits: Limits
     join_directory: str
-    workspace: Sequence[Bind]
+    workspace: Sequence[ContainerBind]
     """/workspace, and the mounts that cover protected names in it; empty: a memory file system."""
-    binds: Sequence[Bind]
+    binds: Sequence[ContainerBind]
     tmp_bytes: int
     shm_bytes: int
     file_bytes: int
@@ -107,7 +107,7 @@ def container_request(spec: ContainerSpec) -> dict[str, Json]:
         "Tmpfs": dict(_tmpfs(spec)),
         "Mounts": [
             *map(_mount, spec.binds),
-            _mount(Bind(spec.join_directory, JOIN_INSIDE)),
+            _mount(ContainerBind(spec.join_directory, JOIN_INSIDE)),
             *map(_mount, spec.workspace),
         ],
         "MaskedPaths": list(masked_paths()),
@@ -180,7 +180,7 @@ def _inodes(spec: ContainerSpec, count: int) -> str:
     return f",nr_inodes={count}" if spec.profile_path is None else ""
 
 
-def _mount(bind: Bind) -> Json:
+def _mount(bind: ContainerBind) -> Json:
     # Not recursive: older engines make only the top mount read-only.
     options: dict[str, Json] = {"Propagation": "rprivate", "NonRecursive": True}
     return {

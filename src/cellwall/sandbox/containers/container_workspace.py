@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.types import WorkspaceMode, WorkspaceMount
-from cellwall.sandbox.containers.container_request import Bind
+from cellwall.sandbox.containers.container_request import ContainerBind
 from cellwall.sandbox.containers.container_walls import ContainerUser
 from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.files.file_tree import FileTree
@@ -40,7 +40,7 @@ class EmptySources:
 class WorkspaceBinds:
     """In the order in which they are mounted; `expected` is path inside -> device and inode."""
 
-    binds: tuple[Bind, ...] = ()
+    binds: tuple[ContainerBind, ...] = ()
     expected: tuple[tuple[str, int, int], ...] = ()
 
 
@@ -58,7 +58,7 @@ def workspace_binds(
     else:
         _check_given(mount, os.fstat(mount.dir_fd), user, can_compare=can_compare)
     is_read_only = mount.mode is WorkspaceMode.READ_ONLY
-    binds = [Bind(mount.path, INSIDE, is_read_only=is_read_only)]
+    binds = [ContainerBind(mount.path, INSIDE, is_read_only=is_read_only)]
     # gVisor numbers devices itself; the directory is one of the state folder's own.
     expected = [(INSIDE, *identity_of(mount.dir_fd))] if can_compare else []
     with FileTree(os.dup(mount.dir_fd)) as tree:
@@ -72,7 +72,7 @@ def workspace_binds(
                     found = os.stat(source)
                     identity = found.st_dev, found.st_ino
             writable = treatment == "pin" and not is_read_only
-            binds.append(Bind(source, inside, is_read_only=not writable))
+            binds.append(ContainerBind(source, inside, is_read_only=not writable))
             expected.append((inside, *identity))
     return WorkspaceBinds(tuple(binds), tuple(expected))
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from cellwall.core.errors import BadInput
-from cellwall.core.types import check_id
+from cellwall.core.ids import check_id
 from cellwall.sandbox.files.descriptors import closing_fd, read_at_most
 from cellwall.sandbox.linux import cgroups
 from cellwall.sandbox.linux.process_table import CellProcess, ProcessTable

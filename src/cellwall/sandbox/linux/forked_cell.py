@@ -16,8 +16,8 @@ from contextlib import ExitStack, suppress
 import anyio
 
 from cellwall.core.errors import CellwallError, SandboxFailed
+from cellwall.core.ids import new_id
 from cellwall.core.limits import LimitName
-from cellwall.core.types import new_id
 from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.linux import cell_plan, jobs, run_cgroup
 from cellwall.sandbox.linux.channels import (

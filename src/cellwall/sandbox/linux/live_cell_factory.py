@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Protocol
 
+from cellwall.core.ids import new_id
 from cellwall.core.network import CellNetwork
 from cellwall.core.skills import Skill
-from cellwall.core.types import Action, WorkspaceMount, new_id
+from cellwall.core.types import Action, WorkspaceMount
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cell_plan, jobs
 from cellwall.sandbox.linux.channels import EgressSockets, InitSocket

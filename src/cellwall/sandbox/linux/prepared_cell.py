@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.forks import OwnerProcess, forget_in_child
+from cellwall.core.ids import new_id
 from cellwall.core.limits import LimitName, Limits
-from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
+from cellwall.core.types import WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.linux import cgroups, outer_wall, run_cgroup
 from cellwall.sandbox.linux.cell_plan import Walls
 from cellwall.sandbox.linux.channels import CellPipes, EgressSockets, SupervisorEnds, ready_to_read

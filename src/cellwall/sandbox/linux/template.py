@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from importlib import resources
 
 from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
+from cellwall.core.ids import new_id
 from cellwall.core.limits import MIB, Limits
 from cellwall.core.skills import Skill
-from cellwall.core.types import WorkspaceMode, WorkspaceMount, new_id
+from cellwall.core.types import WorkspaceMode, WorkspaceMount
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cell_plan, jobs, outer_wall, seccomp
 from cellwall.sandbox.linux.channels import INTERPRETER_FDS_INSIDE, EgressSockets, ready_to_read

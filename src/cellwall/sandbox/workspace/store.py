@@ -18,8 +18,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from cellwall.core.errors import CellwallError, WorkspaceError
+from cellwall.core.ids import check_id
 from cellwall.core.ports import SessionKeysPort
-from cellwall.core.types import WorkspaceMode, WorkspaceRequest, check_id
+from cellwall.core.types import WorkspaceMode, WorkspaceRequest
 from cellwall.sandbox.files.descriptors import closing_fd, identity_of, remove_tree
 from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.protection.host_directory import open_host_directory

@@ -12,7 +12,7 @@ from cellwall.core.errors import LayerMissing
 from cellwall.core.limits import Limits
 from cellwall.sandbox.containers import container_cell, container_request, root_image
 from cellwall.sandbox.containers import container_walls as walls
-from cellwall.sandbox.containers.container_request import Bind, ContainerSpec
+from cellwall.sandbox.containers.container_request import ContainerBind, ContainerSpec
 from cellwall.sandbox.containers.container_walls import (
     EngineChoice,
     container_walls,
@@ -125,7 +125,7 @@ SPEC = ContainerSpec(
     limits=Limits(),
     join_directory="/state/join",
     workspace=(),
-    binds=(Bind("/usr", "/usr"),),
+    binds=(ContainerBind("/usr", "/usr"),),
     tmp_bytes=1 << 20,
     shm_bytes=1 << 20,
     file_bytes=10,
@@ -167,7 +167,7 @@ def test_podman_gets_the_same_walls_in_its_own_words() -> None:
 
 def test_only_a_private_workspace_is_mounted_for_writing() -> None:
     request = container_request.container_request(
-        replace(SPEC, workspace=(Bind("/state/files", "/workspace", is_read_only=False),))
+        replace(SPEC, workspace=(ContainerBind("/state/files", "/workspace", is_read_only=False),))
     )
     written = [
         mount["Target"] for mount in request["HostConfig"]["Mounts"] if not mount["ReadOnly"]

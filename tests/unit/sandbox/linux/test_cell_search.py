@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.core.types import new_id
+from cellwall.core.ids import new_id
 from cellwall.sandbox.linux import cgroups
 from cellwall.sandbox.linux.cell_ending import end_cells, freeze_cells, is_frozen, thaw_cells
 from cellwall.sandbox.linux.cell_search import CellSearch, find_cells

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import CellwallError, WorkspaceError
-from cellwall.core.types import WorkspaceMode, WorkspaceRequest, new_id
+from cellwall.core.ids import new_id
+from cellwall.core.types import WorkspaceMode, WorkspaceRequest
 from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.workspace import sealed_files
 from cellwall.sandbox.workspace.changes import changes as changes_of

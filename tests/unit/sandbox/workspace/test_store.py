@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import BadInput, WorkspaceError
-from cellwall.core.types import WorkspaceMode, WorkspaceRequest, new_id
+from cellwall.core.ids import new_id
+from cellwall.core.types import WorkspaceMode, WorkspaceRequest
 from cellwall.sandbox.workspace.store import WorkspaceStore
 
 COW = WorkspaceRequest(WorkspaceMode.COPY_ON_WRITE, "/project")

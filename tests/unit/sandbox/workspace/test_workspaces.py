@@ -15,6 +15,7 @@ import pytest
 import cellwall
 from cellwall.core.errors import BadInput, WorkspaceError
 from cellwall.core.files import FileOperation
+from cellwall.core.ids import new_id
 from cellwall.core.limits import MIB, Limits
 from cellwall.core.protected_names import NameTreatment, load
 from cellwall.core.types import (
@@ -24,7 +25,6 @@ from cellwall.core.types import (
     WorkspaceMode,
     WorkspaceMount,
     WorkspaceRequest,
-    new_id,
 )
 from cellwall.runtime import wiring
 from cellwall.sandbox.files.merged_view import MergedViews

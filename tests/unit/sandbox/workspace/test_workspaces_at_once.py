@@ -15,6 +15,7 @@ import pytest
 
 from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation
+from cellwall.core.ids import new_id
 from cellwall.core.protected_names import load
 from cellwall.core.types import (
     Action,
@@ -23,7 +24,6 @@ from cellwall.core.types import (
     WorkspaceMode,
     WorkspaceMount,
     WorkspaceRequest,
-    new_id,
 )
 from cellwall.sandbox.files.merged_view import MergedViews
 from cellwall.sandbox.files.root import Root
