@@ -44,9 +44,9 @@ class LlmSandboxStrict(LlmSandbox):
 
 def _run(request: Request) -> Reply:
     # Only in the environment it is installed into.
-    import docker  # noqa: PLC0415
-    from llm_sandbox import SandboxSession  # noqa: PLC0415
-    from llm_sandbox.exceptions import SandboxTimeoutError  # noqa: PLC0415
+    import docker  # noqa: PLC0415  # in its own environment
+    from llm_sandbox import SandboxSession  # noqa: PLC0415  # in its own environment
+    from llm_sandbox.exceptions import SandboxTimeoutError  # noqa: PLC0415  # in its own environment
 
     limits = request["limits"]
     volumes = ["/usr:/usr:ro", f"{request['workspace']}:/workspace"]

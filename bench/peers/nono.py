@@ -34,7 +34,7 @@ class NonoStrict(Nono):
 
 def _run(request: Request) -> Reply:
     # Only in the environment it is installed into.
-    from nono_py import (  # noqa: PLC0415
+    from nono_py import (  # noqa: PLC0415  # in its own environment
         AccessMode,
         CapabilitySet,
         load_embedded_policy,
