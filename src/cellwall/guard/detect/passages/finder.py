@@ -1,37 +1,22 @@
-"""Finds passages that instruct the model which reads a text, with a linear model (GRD-10).
-
-The weights come from `bench/guard_train.py`. They are checked by hash: a model that cannot be
-loaded is an error, never a silent absence.
-"""
+"""Finds passages that instruct the model which reads a text, with a linear model (GRD-10)."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 
-from cellwall.core.errors import CellwallError
-from cellwall.guard.detect.passages.features import (
-    TextPassage,
-    candidates,
-    cues,
-    describe,
-    read,
-)
+from cellwall.guard.detect.passages.features import TextPassage, candidates, read, shape_of
+from cellwall.guard.detect.passages.lexicon import cues
+from cellwall.guard.detect.passages.scores import PassageModel, model
 from cellwall.guard.normalise.characters import lowered
 from cellwall.guard.report import Hit
 from cellwall.parsing.budget import checkpoint
 from cellwall.parsing.matching import WordIndex
 
-WEIGHTS_SHA256 = "ff943cb16a8da7fbfea45614b9b34dbb41b3e4ccae14f1fe677625b8bb4ad284"
-"""Of weights.json; `bench/guard_train.py --write` prints it."""
 _MAX_HITS = 16
 _MIN_CHARACTERS = 24
-_SHORT_CHARACTERS = 4_000
+_SHORT_CHARACTERS = 8_000
 _AROUND_CHARACTERS = 400
 _CLOSE_BYTES = 100
 _MAX_CUES = 20_000
@@ -46,67 +31,33 @@ _SPEAKS_TO_MODEL = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class PassageModel:
-    """A weight for each feature, and the scores from which a passage is reported."""
-
-    weights: Mapping[str, float]
-    base: float
-    weak: float
-    likely: float
-    certain: float
-
-    def score(self, features: Iterable[str]) -> float:
-        weights = self.weights
-        return self.base + sum(weights[name] for name in set(features) if name in weights)
-
-
-@cache
-def model() -> PassageModel:
-    """The shipped model."""
-    return parse_model(
-        (resources.files("cellwall.guard.detect.passages") / "weights.json").read_bytes()
-    )
-
-
-def parse_model(data: bytes, sha256: str = "") -> PassageModel:
-    """The model, or `CellwallError` if the data is not what was trained."""
-    if hashlib.sha256(data).hexdigest() != (sha256 or WEIGHTS_SHA256):
-        raise CellwallError(
-            "the guard's classifier is missing or damaged, so no text can be looked at",
-            hint="Install Cellwall anew.",
-            code="CW-NO-CLASSIFIER",
-        )
-    told = json.loads(data)
-    return PassageModel(
-        told["features"], told["base"], told["weak"], told["likely"], told["certain"]
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class PassageFinding:
     """What the classifier says of a text."""
 
     hits: tuple[Hit, ...] = ()
-    is_for_reader: bool = False
-    """Whether the text as a whole instructs its reader, as a system prompt or a manual for agents
-    does."""
-    is_likely: bool = False
-    """Whether any passage is likely to instruct a model."""
+    traits: frozenset[str] = frozenset()
+    """What the text is as a whole."""
+    assents: bool = False
+    """Whether any passage may instruct a model, so that a rule that says so is believed."""
+    doubts: bool = False
+    """Whether no passage comes near to one that does."""
 
 
 def find(text: str) -> PassageFinding:
     """Hits of rule "passage.instruction" in a text, the strongest of them, in its order."""
     if len(text) < _MIN_CHARACTERS:
-        return PassageFinding()
-    known = model()
+        return PassageFinding(traits=shape_of(text))
+    known, shape = model(), shape_of(text)
     hits: list[tuple[float, Hit]] = []
-    is_for_reader = False
+    traits, best = set(shape), -math.inf
     for start, end in suspect_parts(text):
         checkpoint()
-        passages, surroundings = read(text[start:end])
-        is_for_reader = is_for_reader or "text to a reader" in surroundings.traits
+        passages, surroundings = read(text[start:end], shape)
+        traits |= surroundings.traits
+        scorer = known.scorer(passages, surroundings)
         for number in candidates(passages):
-            score = known.score(describe(passages, number, surroundings))
+            score = scorer.score(number)
+            best = max(best, score)
             if score >= known.weak:
                 hit = _hit(passages[number], score, known, start)
                 if len(passages) == 1:
@@ -117,8 +68,9 @@ def find(text: str) -> PassageFinding:
                 hits.append((score, hit))
     hits.sort(key=lambda each: -each[0])
     strongest = sorted((hit for _, hit in hits[:_MAX_HITS]), key=lambda hit: hit.start)
-    is_likely = any(score >= known.likely for score, _ in hits)
-    return PassageFinding(tuple(strongest), is_for_reader, is_likely)
+    return PassageFinding(
+        tuple(strongest), frozenset(traits), best >= known.assent, best < known.doubt
+    )
 
 
 def suspect_parts(text: str) -> list[tuple[int, int]]:
