@@ -212,8 +212,8 @@ class Placing:
 
 def corpus(folder: Path, archive_folder: Path) -> list[Text]:
     """Everything that a classifier may be trained on."""
-    for each in _entries("data"):
-        check(folder, each["file"], each["sha256"])
+    for entry in _entries("data"):
+        check(folder, entry["file"], entry["sha256"])
     found = carriers(archive_folder)
     published = [
         Text(f"carrier {each.kind}", False, each.text[:_MAX_CHARACTERS])
@@ -252,4 +252,5 @@ def sets_for(use: str) -> frozenset[str]:
 
 
 def _entries(of: str) -> list[dict[str, str]]:
-    return manifest()[of]
+    found: list[dict[str, str]] = manifest()[of]
+    return found

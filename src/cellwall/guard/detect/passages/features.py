@@ -23,20 +23,34 @@ _BREAK = re.compile(
 )
 _OPENING = re.compile(r"(?:\A|[:>\])'\"#*.!-])\s{0,3}([^\W\d_]{2,20})")
 _WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*|[a-z]+(?:_[a-z]+)+")
+# What a passage points at: the letters without which there is none, and the form.
 _TARGETS = {
-    "to mail": re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}\.\w|@example|redacted@", re.IGNORECASE),
-    "to address": re.compile(r"https?:|www\.|\b\w[\w-]{1,40}\.(?:com|net|org|io|dev|ru|xyz)\b"),
-    "to account": re.compile(
-        r"\b[A-Z]{2}\d{2}[A-Z0-9]{8,}|\b\d{9,}\b|\b0x[0-9a-f]{6,}|\bbc1\w{5,}"
+    "to mail": ("@", re.compile(r"[\w.+-]@[\w-]{1,64}\.\w|@example|redacted@", re.IGNORECASE)),
+    "to address": (
+        ":.",
+        re.compile(r"https?:|www\.|\w\.(?:com|net|org|io|dev|ru|xyz)\b"),
     ),
-    "to path": re.compile(r"(?:^|[\s'\"`(])(?:~|\.{1,2})?/[\w.-]+|\.env\b|\.ssh\b"),
-    "to code": re.compile(r"`[^`]{2,}|\$\(|\b(?:curl|wget|rm -|sudo|bash|pip|npm|git) \S"),
-    "to tool": re.compile(r"\b[a-z]{2,20}(?:_[a-z]{2,20}){1,4}\b"),
-    "to quote": re.compile(r"[\"“'‘«「][^\"”'’»」]{2,}[\"”'’»」]"),
-    "amount": re.compile(r"[$€£]\s?\d|\b\d[\d.,]*\s?(?:USD|EUR|BTC|dollars|euros)\b"),
-    "to person": re.compile(r"[a-z,] [A-Z][a-z]{2,}"),
-    "at time": re.compile(r"\b\d{1,2}:\d{2}\b|\b\d{4}-\d{2}-\d{2}\b|\b\d{1,2} ?[ap]m\b"),
-    "number": re.compile(r"\d"),
+    "to path": ("/.", re.compile(r"(?:^|[\s'\"`(])(?:~|\.{1,2})?/[\w.-]+|\.env\b|\.ssh\b")),
+    "to code": (
+        "`$ ",
+        re.compile(r"`[^`]{2,}|\$\(|\b(?:curl|wget|rm -|sudo|bash|pip|npm|git) \S"),
+    ),
+    "to tool": ("_", re.compile(r"[a-z]{2}_[a-z]{2}")),
+    "to quote": ("\"“'‘«「", re.compile(r"[\"“'‘«「][^\"”'’»」]{2,}[\"”'’»」]")),
+    "amount": (
+        "$€£0123456789",
+        re.compile(r"[$€£]\s?\d|\d\s?(?:USD|EUR|BTC|dollars|euros)\b"),
+    ),
+    "to account": (
+        "0123456789",
+        re.compile(r"\b[A-Z]{2}\d{2}[A-Z0-9]{8,}|\b\d{9,}\b|\b0x[0-9a-f]{6,}|\bbc1\w{5,}"),
+    ),
+    "at time": (
+        "0123456789",
+        re.compile(r"\b\d{1,2}:\d{2}\b|\b\d{4}-\d{2}-\d{2}\b|\b\d{1,2} ?[ap]m\b"),
+    ),
+    "number": ("0123456789", re.compile(r"\d")),
+    "to person": (" ", re.compile(r"[a-z,] [A-Z][a-z]{2,}")),
 }
 _FORMS = {
     "list": re.compile(r"\s*(?:[-*+•]|\d+[.)])\s"),
@@ -58,6 +72,8 @@ _SHAPES = {
     "text of headings": re.compile(r"^#{1,4} ", re.MULTILINE),
     "text of a mail": re.compile(r"^(?:From|To|Subject|Date): ", re.MULTILINE | re.IGNORECASE),
 }
+_SHAPE_CHARACTERS = 8_000
+_CASE_CHARACTERS = 80
 _SIZES = (
     (3000, "text over 3000"),
     (1200, "text over 1200"),
@@ -181,9 +197,14 @@ def read_passage(
         traits.update(name for name in _COUNTED_FORMS if _FORMS[name].search(plain))
         script = "latin" if plain.isascii() else _script([each for each in plain if each.isalpha()])
         return TextPassage(start, end, frozenset(traits), script)
-    traits.update(name for name, form in _TARGETS.items() if form.search(plain))
+    marks = set(plain)
+    traits.update(
+        name
+        for name, (needed, form) in _TARGETS.items()
+        if not marks.isdisjoint(needed) and form.search(plain)
+    )
     traits.update(name for name, form in _FORMS.items() if form.search(plain))
-    letters = [letter for letter in plain if letter.isalpha()]
+    letters = [letter for letter in plain[:_CASE_CHARACTERS] if letter.isalpha()]
     if len(letters) > 12 and sum(letter.isupper() for letter in letters) > 0.6 * len(letters):
         traits.add("capitals")
     traits.add("short" if len(words) < 5 else "medium" if len(words) < 25 else "long")
@@ -227,7 +248,7 @@ class Surroundings:
 def shape_of(text: str) -> frozenset[str]:
     """Size and form of a whole text."""
     size = len(text)
-    shape = {name for name, form in _SHAPES.items() if form.search(text)}
+    shape = {name for name, form in _SHAPES.items() if form.search(text, 0, _SHAPE_CHARACTERS)}
     shape.add(next((name for least, name in _SIZES if size >= least), "text under 120"))
     return frozenset(shape)
 

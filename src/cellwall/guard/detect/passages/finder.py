@@ -39,8 +39,6 @@ class PassageFinding:
     """What the text is as a whole."""
     assents: bool = False
     """Whether any passage may instruct a model, so that a rule that says so is believed."""
-    doubts: bool = False
-    """Whether no passage comes near to one that does."""
 
 
 def find(text: str) -> PassageFinding:
@@ -68,9 +66,7 @@ def find(text: str) -> PassageFinding:
                 hits.append((score, hit))
     hits.sort(key=lambda each: -each[0])
     strongest = sorted((hit for _, hit in hits[:_MAX_HITS]), key=lambda hit: hit.start)
-    return PassageFinding(
-        tuple(strongest), frozenset(traits), best >= known.assent, best < known.doubt
-    )
+    return PassageFinding(tuple(strongest), frozenset(traits), best >= known.assent)
 
 
 def suspect_parts(text: str) -> list[tuple[int, int]]:

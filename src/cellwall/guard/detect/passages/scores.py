@@ -15,7 +15,7 @@ from importlib import resources
 from cellwall.core.errors import CellwallError
 from cellwall.guard.detect.passages.features import PassageTraits, Surroundings, TextPassage, place
 
-WEIGHTS_SHA256 = "6033ce90910eb11e55c4998fe84bdb6ab9a93cf2e0218823397bb92b36c025e9"
+WEIGHTS_SHA256 = "dfaf78600c0e9ee9b70f5bf34d966043f9b4b638f9abeb1f85caf8027272c5b3"
 """Of weights.json; `bench/guard_train.py --write` writes it, and bench/guard_data/MANIFEST.toml has
 it too."""
 
@@ -28,8 +28,6 @@ class PassageModel:
 
     weights: Mapping[str, float]
     base: float
-    doubt: float
-    """Below, the classifier doubts even a request in a text of something else."""
     weak: float
     assent: float
     """From here on, the classifier supports what a rule has found."""
@@ -112,5 +110,5 @@ def parse_model(data: bytes, sha256: str = "") -> PassageModel:
             code="CW-NO-CLASSIFIER",
         )
     told = json.loads(data)
-    limits = (told[name] for name in ("doubt", "weak", "assent", "likely", "certain"))
+    limits = (told[name] for name in ("weak", "assent", "likely", "certain"))
     return PassageModel(told["features"], told["base"], *limits)

@@ -9,8 +9,7 @@ is certain:
   sentences a medium one is enough, except for the forms of tool calls and jailbreaks, which
   configuration and prompts have too, and in one of two lines any;
 - two different rules of injection agree, and the text is not about attacks;
-- it is a request in a longer text with lines that is neither for a reader nor about attacks, and
-  the classifier has no reason to doubt it.
+- it is a request in a text of some lines that is neither for a reader nor about attacks.
 
 Everywhere else it stands if the classifier assents, and otherwise it goes down to low: nothing is
 removed, and the session is labelled with untrusted content.
@@ -36,7 +35,6 @@ _COMMON = frozenset({"tool-call", "jailbreak", "role-marker"})
 _OF_PROMPTS = frozenset({"injection.response.en"})
 """Wordings that ordinary prompts have as well."""
 _FOR_OTHERS = frozenset({"text to a reader", "text about attacks"})
-_CARRIES = frozenset({"text over 1200", "text over 3000"})
 _ORDERS = "orders."
 """Rules about orders to a reader, which two sentences of one manual match together."""
 
@@ -65,8 +63,8 @@ def _is_certain(hit: Hit, classifier: PassageFinding, *, agree: bool) -> bool:
         return True
     traits = classifier.traits
     if hit.category == "task":
-        is_carrier = "text of lines" in traits and not traits.isdisjoint(_CARRIES)
-        return is_carrier and traits.isdisjoint(_FOR_OTHERS) and not classifier.doubts
+        is_carrier = "text of lines" in traits and traits.isdisjoint(_TINY)
+        return is_carrier and traits.isdisjoint(_FOR_OTHERS)
     if hit.severity == "high" and not traits.isdisjoint(_SHORT):
         return True
     is_common = hit.category in _COMMON or hit.rule in _OF_PROMPTS

@@ -36,7 +36,8 @@ def severities(hits: list[Hit], finding: PassageFinding) -> list[str]:
         ([_MEDIUM, replace(_HIGH, rule="b")], _LONG | {"text about attacks"}, ["low", "low"]),
         ([_MEDIUM, _MEDIUM], _LONG, ["low", "low"]),
         ([_TASK], _LONG, ["medium"]),
-        ([_TASK], _SHORT, ["low"]),
+        ([_TASK], frozenset({"text over 120", "text of lines"}), ["low"]),
+        ([_TASK], _LONG - {"text of lines"}, ["low"]),
         ([_TASK], _LONG | {"text to a reader"}, ["low"]),
         ([replace(_MEDIUM, category="hidden")], _LONG, ["medium"]),
     ],
@@ -48,12 +49,6 @@ def test_a_doubtful_finding_of_a_rule_is_only_marked_without_the_classifier(
     assert severities(hits, PassageFinding(traits=traits, assents=True)) == [
         hit.severity for hit in hits
     ]
-
-
-@pytest.mark.requirement("GRD-8")
-def test_a_request_stands_unless_the_classifier_doubts_it() -> None:
-    assert severities([_TASK], PassageFinding(traits=_LONG, doubts=True)) == ["low"]
-    assert severities([_TASK], PassageFinding(traits=_LONG)) == ["medium"]
 
 
 @pytest.mark.requirement("GRD-2")
