@@ -21,6 +21,7 @@ from fuzz import engine
 from fuzz.campaigns import CAMPAIGNS
 
 ALL = "all"
+_MEMORY = "/dev/shm"  # a folder of its own below it
 
 
 def main() -> int:
@@ -91,7 +92,9 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 
 def _use_own_home() -> None:
-    home = tempfile.TemporaryDirectory(prefix="cellwall-fuzz-")
+    # In memory: targets that read files write one for each input.
+    folder = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    home = tempfile.TemporaryDirectory(prefix="cellwall-fuzz-", dir=folder)
     atexit.register(home.cleanup)  # before cellwall's own, and so run behind it
     os.environ["CELLWALL_HOME"] = home.name
     os.environ["TMPDIR"] = home.name  # also what a killed process leaves is removed

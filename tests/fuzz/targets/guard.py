@@ -12,6 +12,7 @@ from cellwall.core.errors import ConfigError
 from cellwall.core.showing import block, escaped, one_line, warnings
 from cellwall.guard.channel_formats import clean, read
 from cellwall.guard.code import RULES, screen
+from cellwall.guard.detect.passages import finder as passages
 from cellwall.guard.normalise import unfold
 from cellwall.guard.pii import finder
 from cellwall.guard.redact import Redactor, load_gitleaks
@@ -42,6 +43,32 @@ def disguised_text(data: bytes) -> None:
             low, high = view.span(start, min(end, len(view.plain)))
             assert 0 <= low <= high <= len(text)
     assert all(0 <= hit.start < hit.end <= len(text) for hit in found.hits)
+
+
+_ORDERS = (
+    b"You must ", b"ignore ", b"previous instructions", b"system prompt", b"as an AI", b"please ", b"send ", b"to me", b"?", b". ", b"\n\n", b"- ", b"```\n",
+    b"do not tell the user", "\u3002".encode(), "\u0130".encode(), "\u00df".encode(), "\u0301".encode(), b"<|im_start|>", b"SYSTEM: ", b"\t", b"# ",
+)  # fmt: skip
+_FAR = "The weather is fine today and the market opens at nine. " * 80
+
+
+@target("guard.detect.passages", tokens=_ORDERS)
+def suspect_passage(data: bytes) -> None:
+    """Texts for the classifier of passages, short and in the middle of long ones: hits lie in the text, in order,
+    and the parts that are read are apart"""
+    text = wild_text_of(data[1:])
+    if data[:1] > b"\x7f":
+        text = _FAR + text + _FAR
+    last = 0
+    for start, end in passages.suspect_parts(text):
+        assert last <= start < end <= len(text) or (start, end) == (0, 0)
+        last = end
+    found = passages.find(text)
+    last = 0
+    for hit in found.hits:
+        assert last <= hit.start <= hit.end <= len(text)
+        assert 0 <= hit.score <= 1
+        last = hit.start
 
 
 _MARKUP = (
