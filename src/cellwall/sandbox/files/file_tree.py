@@ -27,16 +27,8 @@ from cellwall.sandbox.files.descriptors import (
     translate_os_errors,
     write_all,
 )
-from cellwall.sandbox.files.root import (
-    Root,
-    as_text,
-    bounded_names,
-    inner_path,
-    join,
-    lstat,
-    on_disk,
-    walk_steps,
-)
+from cellwall.sandbox.files.root import Root, as_text, inner_path, on_disk
+from cellwall.sandbox.files.walking import bounded_names, join, lstat, walk_steps
 
 _PIECE_BYTES = 1 << 20
 

@@ -34,7 +34,7 @@ from cellwall.sandbox.files.descriptors import (
     write_all,
 )
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits, is_blocked
-from cellwall.sandbox.files.root import WalkStep, inner_path, join, lstat, on_disk
+from cellwall.sandbox.files.root import inner_path, on_disk
 from cellwall.sandbox.files.tar_reader import (
     BLOCK_BYTES,
     CHUNK_BYTES,
@@ -42,6 +42,7 @@ from cellwall.sandbox.files.tar_reader import (
     TarBytes,
     TarMember,
 )
+from cellwall.sandbox.files.walking import WalkStep, join, lstat
 
 _MAX_NAMES_BYTES = 64 * 1024 * 1024  # every name is kept in memory until the end
 

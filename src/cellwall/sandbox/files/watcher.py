@@ -32,7 +32,8 @@ from cellwall.sandbox.files.inotify import (
     WatchedTree,
     parse_events,
 )
-from cellwall.sandbox.files.root import Root, as_text, inner_path, join
+from cellwall.sandbox.files.root import Root, as_text, inner_path
+from cellwall.sandbox.files.walking import join
 
 MAX_DIRECTORIES = 8192  # the lowest default of fs.inotify.max_user_watches
 MAX_NAMES = 262_144
