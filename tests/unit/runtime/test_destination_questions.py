@@ -44,11 +44,11 @@ async def deny(action: Action) -> Outcome:
     return Outcome(status=Status.DENIED, action_id=action.id)
 
 
-WITHDRAWN: list[str] = []
+withdrawn_ids: list[str] = []
 
 
 def withdraw(action_id: str) -> Future[None]:
-    WITHDRAWN.append(action_id)
+    withdrawn_ids.append(action_id)
     done: Future[None] = Future()
     done.set_result(None)
     return done
@@ -75,9 +75,9 @@ def test_connections_share_a_question_and_those_over_the_bound_are_refused_at_on
             person.says_yes.set()
             assert await reasons(tasks) == ["None"] * MAX_CONNECTIONS
             assert await reasons([reach(questions)]) == ["None"]
-            WITHDRAWN.clear()
+            withdrawn_ids.clear()
         assert person.asked == ["a.example:443"]
-        assert WITHDRAWN == [RUN.id]  # once, however many connections there were
+        assert withdrawn_ids == [RUN.id]  # once, however many connections there were
 
     asyncio.run(go())
 
