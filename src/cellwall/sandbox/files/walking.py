@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.protected_names import is_git_layout
 from cellwall.sandbox.files.descriptors import path_error
+from cellwall.sandbox.files.paths import join
 from cellwall.sandbox.files.survey import Survey
 
 
@@ -23,11 +24,6 @@ class WalkStep:
     status: os.stat_result
     in_git_layout: bool = False
     """The directory of this entry has the layout of a git directory."""
-
-
-def join(way: str, name: str) -> str:
-    """A name below a path; the root itself is `.` or empty."""
-    return name if way in {"", "."} else f"{way}/{name}"
 
 
 def lstat(dir_fd: int, name: str) -> os.stat_result | None:

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.protected_names import NameTreatment
-from cellwall.sandbox.files.root import Root, parents_of
+from cellwall.sandbox.files.paths import parents_of
+from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.files.survey import Survey
 from cellwall.sandbox.files.walking import WalkStep
 from cellwall.sandbox.protection.found_names import KnownLinks, ProtectedPath

@@ -50,7 +50,7 @@ def instruction_targets(root: Root, protected: Iterable[ProtectedPath]) -> froze
 
 
 def _link_targets(root: Root, protected: Iterable[ProtectedPath]) -> frozenset[str]:
-    links = (item for item in protected if item.is_symlink and is_instruction(item.path))
+    links = (item for item in protected if item.is_symlink and has_instruction_name(item.path))
     places: set[str] = set()
     for item in links:
         with suppress(OSError), root.parent(item.path) as (parent, name):
@@ -63,7 +63,7 @@ def _link_targets(root: Root, protected: Iterable[ProtectedPath]) -> frozenset[s
 def instruction_imports(root: Root, protected: Iterable[ProtectedPath]) -> tuple[str, ...]:
     """The files below the root that instructions import by a name in their text (SKL-1)."""
     protected = tuple(protected)
-    files = [item.path for item in protected if not item.is_dir and is_instruction(item.path)]
+    files = [item.path for item in protected if not item.is_dir and has_instruction_name(item.path)]
     for item in protected:
         if item.is_dir and item.treatment is NameTreatment.READ_ONLY and _is_agents(item.path):
             files += _texts_in(root, item.path)
@@ -98,6 +98,6 @@ def _is_agents(path: str) -> bool:
     return not load().groups_of(path).isdisjoint(("instruction", "agent"))
 
 
-def is_instruction(path: str) -> bool:
+def has_instruction_name(path: str) -> bool:
     """Whether agents obey the text of a file by its name."""
     return "instruction" in load().groups_of(path)

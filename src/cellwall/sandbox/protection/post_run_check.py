@@ -27,7 +27,7 @@ from cellwall.sandbox.files.descriptors import (
     unlock,
 )
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits, is_blocked
-from cellwall.sandbox.files.root import is_at_or_below
+from cellwall.sandbox.files.paths import is_at_or_below
 from cellwall.sandbox.files.survey import DiskUsage, Survey
 from cellwall.sandbox.files.walking import WalkStep
 from cellwall.sandbox.protection import quarantine

@@ -25,13 +25,14 @@ from cellwall.sandbox.files.descriptors import (
     identity_of,
     path_error,
 )
-from cellwall.sandbox.files.root import AccessCheck, Root, is_at_or_below, parents_of
+from cellwall.sandbox.files.paths import is_at_or_below, parents_of
+from cellwall.sandbox.files.root import AccessCheck, Root
 from cellwall.sandbox.files.survey import DiskUsage, Survey
 from cellwall.sandbox.files.walking import WalkStep
 from cellwall.sandbox.protection import git_files
 from cellwall.sandbox.protection.certificates import is_certificates
 from cellwall.sandbox.protection.found_names import GitDirs, KnownLinks, ProtectedPath, folded_names
-from cellwall.sandbox.protection.indirect_paths import indirect_paths, is_instruction
+from cellwall.sandbox.protection.indirect_paths import has_instruction_name, indirect_paths
 
 
 def protection_for(
@@ -209,7 +210,7 @@ def _as_found(step: WalkStep, treatment: NameTreatment) -> ProtectedPath:
     mode = step.status.st_mode
     is_link = stat.S_ISLNK(mode)
     target = ""
-    if is_link and treatment is NameTreatment.READ_ONLY and is_instruction(step.path):
+    if is_link and treatment is NameTreatment.READ_ONLY and has_instruction_name(step.path):
         target = os.readlink(step.name, dir_fd=step.dir_fd)
     return ProtectedPath(
         step.path, treatment, stat.S_ISDIR(mode), is_link, step.directory_id, target
