@@ -213,7 +213,7 @@ class CleanedOutput:
 def cleaned_output(
     guard: GuardPort, action: Action, listener: Listener | None
 ) -> CleanedOutput | None:
-    """None if nobody wants output before the end of the run."""
+    """None if no caller wants output before the end of the run."""
     if listener is None and not action.spills_output:
         return None
     view = OutputView(action.limits.output_bytes) if action.spills_output else None
