@@ -47,7 +47,7 @@ class CellwallSandboxConfig(BaseModel):
     envs: dict[str, str] = {}
     timeout: float | None = None
     memory: str | None = None
-    limits: dict[str, float] = {}
+    limits: dict[str, int | float] = {}
 
 
 @sandboxenv(name="cellwall")
@@ -158,7 +158,7 @@ def _result(done: Execution) -> ExecResult[str]:
         stderr = done.stderr
         if done.limit is not None:
             stderr += f"the run was ended by its {done.limit} limit\n"
-        return ExecResult(done.status is Status.OK, done.exit_code, done.stdout, stderr)
+        return ExecResult(done.status is Status.OK, done.exit_code or 0, done.stdout, stderr)
     if refusal.code in _SHELL_EXIT_CODES:
         return ExecResult(False, _SHELL_EXIT_CODES[refusal.code], "", f"{refusal.message}\n")
     if done.status is Status.DENIED or refusal.code == "CW-COMMAND-NOT-EXECUTABLE":

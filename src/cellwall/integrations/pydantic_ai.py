@@ -15,7 +15,7 @@ import os
 import posixpath
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import anyio
 from pydantic_ai.workspaces import (
@@ -167,7 +167,7 @@ class CellwallWorkspace:
                     return self._sandbox
                 self._sandbox = await AsyncSandbox.create(**self._options)
                 self._ref = WorkspaceRef(provider=PROVIDER, id=self._sandbox.id)
-            return self._sandbox
+            return cast("AsyncSandbox", self._sandbox)
 
 
 def _shown(path: str, entry: cellwall.FileEntry | None) -> FileEntry:
@@ -191,7 +191,8 @@ def _result(done: Execution) -> CommandResult:
         )
     refusal = done.refusal
     if refusal is None:
-        return CommandResult(exit_code=done.exit_code, stdout=done.stdout, stderr=done.stderr)
+        code = done.exit_code or 0  # a program that ran has one
+        return CommandResult(exit_code=code, stdout=done.stdout, stderr=done.stderr)
     if refusal.code == "CW-COMMAND-NOT-FOUND":
         return CommandResult(exit_code=127, stdout="", stderr=refusal.message)
     if done.status is Status.DENIED:
