@@ -43,7 +43,8 @@ from cellwall.sandbox.files.descriptors import (
     translate_os_errors,
 )
 from cellwall.sandbox.files.file_tree import FileTree, is_blocked
-from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep, inner_path, join, status_of
+from cellwall.sandbox.files.paths import join
+from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep, status_of
 
 _WAIT_S = 30.0
 """The wait for running transfers before a cell is created, and for a cell that is starting."""
@@ -230,9 +231,9 @@ class MergedFileTree(FileTree):
     def move(self, source: str, target: str, *, blocked_extensions: Collection[str] = ()) -> None:
         with (
             translate_os_errors(source),
-            self._open_parent(inner_path(source)) as (source_fd, source_name),
+            self._open_parent(self.inner(source)) as (source_fd, source_name),
             translate_os_errors(target),
-            self._open_parent(inner_path(target)) as (target_fd, target_name),
+            self._open_parent(self.inner(target)) as (target_fd, target_name),
         ):
             if is_blocked(target_name, blocked_extensions):
                 raise path_error(target, "CW-EXTENSION-BLOCKED", "has a blocked extension")
@@ -260,7 +261,7 @@ class MergedFileTree(FileTree):
             self._remove_tree(place)
 
     def remove(self, path: str, *, recursive: bool = False) -> None:
-        with translate_os_errors(path), self._open_parent(inner_path(path)) as (parent, name):
+        with translate_os_errors(path), self._open_parent(self.inner(path)) as (parent, name):
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             if not stat.S_ISDIR(mode) or not recursive:
                 super().remove(path)

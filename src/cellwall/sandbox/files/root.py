@@ -14,7 +14,7 @@ import errno
 import heapq
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -29,6 +29,7 @@ from cellwall.sandbox.files.descriptors import (
     path_error,
     proc_path,
 )
+from cellwall.sandbox.files.paths import WORKSPACE_INSIDE, inner_path, join
 from cellwall.sandbox.linux._syscalls import (
     RESOLVE_BENEATH,
     RESOLVE_NO_MAGICLINKS,
@@ -41,10 +42,7 @@ from cellwall.sandbox.linux._syscalls import (
 _RESOLVE = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
 _MAX_RACES = 128  # attempts while directories on a path with `..` are renamed
 _MAX_LINKS = 40  # the kernel's own limit
-MAX_PATH_BYTES = 4096
-MAX_NAME_BYTES = 255
 _BLOCK_BYTES = 4096
-_INSIDE = "workspace"  # where the sandbox sees the root: `/workspace/a.txt` is `a.txt`
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,38 +64,25 @@ class AccessCheck(Protocol):
     def __call__(self, path: str, *, writing: bool, is_link: bool = False) -> None: ...
 
 
-def inner_path(text: str) -> str:
-    """The path below the root for a path that a user typed; `.` is the root itself.
-
-    `..` is kept: only the kernel, which resolves the symlinks, knows where `..` leads.
-    """
-    try:
-        raw = text.encode()
-    except UnicodeEncodeError as error:
-        raise path_error(text, "CW-PATH-INVALID", "is not valid Unicode") from error
-    if not raw or b"\0" in raw:
-        raise path_error(text, "CW-PATH-INVALID", "is empty or holds a NUL character")
-    parts = [part for part in text.split("/") if part not in {"", "."}]
-    if text.startswith("/"):
-        if parts[:1] != [_INSIDE]:
-            raise path_error(text, "CW-PATH-OUTSIDE", "is not below /workspace")
-        del parts[0]
-    if len(raw) > MAX_PATH_BYTES or any(len(p.encode()) > MAX_NAME_BYTES for p in parts):
-        raise path_error(text, "CW-PATH-INVALID", "is too long")
-    return "/".join(parts) or "."
-
-
 class Root:
     """A directory that is held open, and the paths below it.
 
-    `access_check` is called with the real path of every file that the file API accesses.
+    `access_check` is called with the real path of every file that the file API accesses. `inside`
+    is where the sandbox sees the directory.
     """
 
-    __slots__ = ("_access_check", "fd")
+    __slots__ = ("_access_check", "fd", "inside")
 
-    def __init__(self, fd: int, *, access_check: AccessCheck | None = None) -> None:
+    def __init__(
+        self,
+        fd: int,
+        *,
+        access_check: AccessCheck | None = None,
+        inside: str = WORKSPACE_INSIDE,
+    ) -> None:
         """Own `fd`, an O_PATH descriptor of a directory."""
         self.fd = fd
+        self.inside = inside
         self._access_check = access_check
 
     @classmethod
@@ -202,6 +187,18 @@ class Root:
             used_bytes += step.status.st_blocks * 512
             count += 1
         return used_bytes, count
+
+    # Paths as users type and read them.
+
+    def inner(self, text: str) -> str:
+        """The path below this root for a path that a user typed."""
+        return inner_path(text, inside=self.inside)
+
+    def shown(self, inner: str) -> str:
+        """A path below this root as users read it: relative in the workspace, else absolute."""
+        if self.inside == WORKSPACE_INSIDE:
+            return inner
+        return self.inside if inner in {"", "."} else f"{self.inside}/{inner}"
 
     # Paths to descriptors.
 
@@ -314,23 +311,6 @@ class Root:
         return True
 
 
-def join(way: str, name: str) -> str:
-    """A name below a path; the root itself is `.` or empty."""
-    return name if way in {"", "."} else f"{way}/{name}"
-
-
-def parents_of(path: str) -> Iterator[str]:
-    """Every directory above a path, the deepest first; the root, "", comes last."""
-    while path:
-        path = path.rpartition("/")[0]
-        yield path
-
-
-def is_at_or_below(path: str, names: Collection[str]) -> bool:
-    """Whether a path is one of these names, or lies below one."""
-    return path in names or any(above in names for above in parents_of(path))
-
-
 def lstat(dir_fd: int, name: str) -> os.stat_result | None:
     """The status of a name, of a symlink itself; None if it does not exist."""
     try:
@@ -365,11 +345,6 @@ def walk_steps(
 def on_disk(size_bytes: int) -> int:
     """The disk space of a file of that size."""
     return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
-
-
-def as_text(name: str) -> str:
-    """A name as printable text: names are bytes to the kernel, and need not be UTF-8."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def status_of(root: Root, path: str) -> os.stat_result | None:

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.protected_names import NameTreatment
-from cellwall.sandbox.files.root import Root, WalkStep, parents_of
+from cellwall.sandbox.files.paths import parents_of
+from cellwall.sandbox.files.root import Root, WalkStep
 from cellwall.sandbox.protection.protected_paths import KnownLinks, ProtectedPath
 
 MAX_OTHER_NAMES = 64

@@ -17,7 +17,7 @@ from cellwall.core.text import to_bytes
 from cellwall.core.types import Cover, WorkspaceMode
 from cellwall.sandbox.files.descriptors import OPEN_DIRECTORY, is_empty_dir
 from cellwall.sandbox.files.file_tree import FileTree
-from cellwall.sandbox.files.root import parents_of
+from cellwall.sandbox.files.paths import parents_of
 from cellwall.sandbox.linux._syscalls import file_handle
 from cellwall.sandbox.protection.protected_paths import ProtectedPath
 

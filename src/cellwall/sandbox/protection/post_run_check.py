@@ -27,7 +27,8 @@ from cellwall.sandbox.files.descriptors import (
     unlock,
 )
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits, is_blocked
-from cellwall.sandbox.files.root import WalkStep, is_at_or_below
+from cellwall.sandbox.files.paths import is_at_or_below
+from cellwall.sandbox.files.root import WalkStep
 from cellwall.sandbox.protection import quarantine
 from cellwall.sandbox.protection.host_directory import intact_covers, lost_covers
 from cellwall.sandbox.protection.protected_paths import (

@@ -34,7 +34,8 @@ from cellwall.sandbox.files.descriptors import (
     path_error,
     read_at_most,
 )
-from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep, parents_of
+from cellwall.sandbox.files.paths import parents_of
+from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep
 from cellwall.sandbox.protection import git_files
 from cellwall.sandbox.protection.certificates import is_certificates
 

@@ -29,7 +29,8 @@ from cellwall.sandbox.files.descriptors import (
     temporary_name,
 )
 from cellwall.sandbox.files.file_tree import FileTree, is_blocked
-from cellwall.sandbox.files.root import parents_of, status_of
+from cellwall.sandbox.files.paths import parents_of
+from cellwall.sandbox.files.root import status_of
 from cellwall.sandbox.protection.protected_paths import (
     ProtectedPath,
     has_certificates,

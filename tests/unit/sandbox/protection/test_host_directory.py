@@ -15,7 +15,7 @@ import pytest
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.types import Cover
 from cellwall.sandbox.files.file_tree import FileTree
-from cellwall.sandbox.files.root import is_at_or_below
+from cellwall.sandbox.files.paths import is_at_or_below
 from cellwall.sandbox.protection import host_directory
 from cellwall.sandbox.protection.host_directory import (
     cover_identities,
