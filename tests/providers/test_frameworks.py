@@ -35,5 +35,5 @@ def test_an_integration_is_thin_and_has_an_extra_a_suite_and_a_tested_version_in
         for each in tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]
         if each["name"] == package
     }
-    (row,) = re.findall(rf"^\| (.*?) \| `cellwall\[{name}\]` \|", GUIDE, re.M)
+    (row,) = re.findall(rf"^\| (.*?) \| `cellwall\[{name}\]` \|", GUIDE, re.MULTILINE)
     assert row.split()[-1] in locked

@@ -8,6 +8,7 @@ The entry point of the group `inspect_ai` registers the provider, so nothing has
 from __future__ import annotations
 
 import errno
+import os
 import posixpath
 from typing import Any, Literal, overload
 
@@ -123,18 +124,28 @@ class CellwallSandboxEnvironment(SandboxEnvironment):
 
     async def read_file(self, file: str, text: bool = True) -> str | bytes:
         """Read a file, with the permissions that its mode gives the sandbox's user."""
-        limit = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
         try:
             entry = await self.sandbox.files.stat(file)
             check_access(entry, file, "read")
-            if entry is not None and entry.size_bytes > limit:
-                raise OutputLimitExceededError(
-                    SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None
-                )
+            if entry is not None and entry.size_bytes > SandboxEnvironmentLimits.MAX_READ_FILE_SIZE:
+                limit = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR
+                raise OutputLimitExceededError(limit, None)
             content = await self.sandbox.files.read_bytes(file)
         except CellwallError as error:
-            raise as_os_error(error, file) from None
+            if error.code != "CW-PATH-OUTSIDE":
+                raise as_os_error(error, file) from None
+            content = await self._read_inside(file)
         return content.decode() if text else content
+
+    async def _read_inside(self, file: str) -> bytes:
+        """A file of the system, which code inside may read and the file API does not reach."""
+        run = self.sandbox.commands.run
+        done = await run(["cat", "--", file], cwd=_WORKSPACE, envs={"LC_ALL": "C"})
+        _result(done)  # raises for a refusal
+        for number in (errno.EISDIR, errno.ENOENT, errno.EACCES):
+            if done.stderr.rstrip().endswith(os.strerror(number)):
+                raise OSError(number, os.strerror(number), file)
+        return done.outcome.stdout_bytes
 
 
 def _checked(config: BaseModel | str | None) -> CellwallSandboxConfig:

@@ -191,8 +191,7 @@ def _result(done: Execution) -> CommandResult:
         )
     refusal = done.refusal
     if refusal is None:
-        code = done.exit_code or 0  # a program that ran has one
-        return CommandResult(exit_code=code, stdout=done.stdout, stderr=done.stderr)
+        return CommandResult(exit_code=done.exit_code or 0, stdout=done.stdout, stderr=done.stderr)
     if refusal.code == "CW-COMMAND-NOT-FOUND":
         return CommandResult(exit_code=127, stdout="", stderr=refusal.message)
     if done.status is Status.DENIED:

@@ -32,8 +32,10 @@ def run_example() -> Callable[..., dict[str, Any]]:
 
     def run(heading: str, **names: Any) -> dict[str, Any]:
         text = _GUIDE.read_text("utf-8")
-        (section,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.S | re.M)
-        (program,) = re.findall(r"```python\n(.*?)```", section, re.S)
+        (section,) = re.findall(
+            rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE
+        )
+        (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
         exec(compile(program, str(_GUIDE), "exec"), names)
         return names
 

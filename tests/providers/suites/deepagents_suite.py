@@ -15,15 +15,17 @@ from langchain_tests.integration_tests import SandboxIntegrationTests
 from cellwall import Sandbox
 from cellwall.integrations.deepagents import CellwallBackend
 
-OLD_GLOB = "glob gave relative paths, and directories, before deepagents 0.7"
+OTHER_GLOB = (
+    "the suite expects relative paths and directories, deepagents gives absolute paths of files"
+)
 EXCEPTIONS = {
-    "test_write_existing_file_fails": "write refused an existing file before deepagents 0.7",
-    "test_glob": OLD_GLOB,
-    "test_glob_basic_pattern": OLD_GLOB,
-    "test_glob_with_directories": OLD_GLOB,
-    "test_glob_hidden_files_explicitly": OLD_GLOB,
-    "test_glob_with_character_class": OLD_GLOB,
-    "test_glob_with_question_mark": OLD_GLOB,
+    "test_write_existing_file_fails": "the suite expects a refusal, deepagents documents that `write` overwrites",
+    "test_glob": OTHER_GLOB,
+    "test_glob_basic_pattern": OTHER_GLOB,
+    "test_glob_with_directories": OTHER_GLOB,
+    "test_glob_hidden_files_explicitly": OTHER_GLOB,
+    "test_glob_with_character_class": OTHER_GLOB,
+    "test_glob_with_question_mark": OTHER_GLOB,
 }
 
 
@@ -110,7 +112,11 @@ def test_a_command_beyond_its_time_ends_with_the_reason():
 def test_the_example_of_the_guide_works_in_a_sandbox(run_example):
     program = "print(sum(all(n % d for d in range(2, n)) for n in range(2, 100)))"
     calls = [
-        {"name": "write_file", "args": {"file_path": "/workspace/p.py", "content": program}, "id": "1"},
+        {
+            "name": "write_file",
+            "args": {"file_path": "/workspace/p.py", "content": program},
+            "id": "1",
+        },
         {"name": "execute", "args": {"command": "python3 p.py"}, "id": "2"},
     ]
     replies = [AIMessage("", tool_calls=[call]) for call in calls] + [AIMessage("There are 25.")]
