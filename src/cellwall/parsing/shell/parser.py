@@ -1,7 +1,8 @@
 """Parses shell text with shfmt, a complete and maintained bash parser.
 
-Each new text is parsed by a process of its own (parser_process.py). A text that shfmt rejects, or does not parse in time, raises `NotUnderstood`. A single
-command of plain words (`git status -s`) needs no process: every shell reads such a text alike.
+Each new text is parsed by a process of its own (parser_process.py). A text that shfmt rejects, or
+does not parse in time, raises `NotUnderstood`. A single command of plain words (`git status -s`)
+needs no process: every shell reads such a text alike.
 """
 
 from __future__ import annotations
