@@ -72,7 +72,7 @@ async def _start(access: SandboxAccess, body: StartRequest) -> StreamedProcess:
         del known[name]
     known[process.id] = process
     if len(known) > MANY_PROCESSES:
-        # Attack: programs whose clients leave at once. Nobody reads their ends.
+        # Attack: programs whose clients leave at once, so that no client reads their ends.
         running = {info.id for info in await _running(access)}
         for name in known.keys() - running:
             known.pop(name).forget()

@@ -136,7 +136,7 @@ class StreamedProcess:
                 queue.events.append(event)
 
     def forget(self) -> None:
-        """The program has ended, and nobody has read that; or its sandbox has."""
+        """The program has ended without a client, or its sandbox has ended."""
         self._ended.set()
 
     async def kill_at(self, sandbox: OwnedSandbox, principal: Principal, deadline: float) -> None:
