@@ -22,8 +22,9 @@ from cellwall.sandbox.linux.carried_process import CarriedProcess
 from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
-from cellwall.sandbox.linux.live_cell import CellTask, CodeRun, CommandRun, LiveCell
+from cellwall.sandbox.linux.live_cell import CellTask, LiveCell
 from cellwall.sandbox.linux.live_cell_factory import CellFactory, LiveCellFactory, skill_digests
+from cellwall.sandbox.linux.live_runs import CodeRun, CommandRun
 from cellwall.sandbox.linux.live_session import LiveSession, exceeds_limits
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.run_monitor import RunMonitor
