@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cellwall.core.errors import BadInput
+from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.packages import PACKAGES_IN_WORKSPACE
 from cellwall.core.sandbox_ports import Slot, ToolCaller, WorkspaceLease
@@ -182,8 +183,14 @@ def interpreter_request(
         "stdin": None,
         "tools": list(action.tools),
         "paths": package_paths(action) if env is None else [],  # else the template has them
+        "language": language_of(action),
     }
     return frame, code
+
+
+def language_of(action: Action) -> str:
+    """The canonical name; one interpreter runs both JavaScript and TypeScript."""
+    return canonical(action.operation.language) if isinstance(action.operation, RunCode) else ""
 
 
 def package_paths(action: Action) -> list[str]:

@@ -12,16 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from cellwall.core.errors import CellwallError
+from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.frames import FrameReader
 from cellwall.core.limits import Limits
+from cellwall.core.types import RunCode
 from cellwall.sandbox.files.descriptors import closing_fd
+from cellwall.sandbox.languages import Program
 from cellwall.sandbox.linux import cell_plan, run_cgroup
 from cellwall.sandbox.linux.channels import CellPipes, InitSocket, SupervisorEnds
 from cellwall.sandbox.linux.outside_processes import memory_file
 from cellwall.sandbox.linux.proc_usage import UsageSampler
 
 _MAX_PENDING_MESSAGES = 4
+_MAX_INTERPRETERS = 16
+"""Each holds five descriptors of the supervisor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class LiveCellParts:
     owner: int | None
     """The host uid of the cell's processes, if Cellwall was started as root."""
     interpreter: tuple[str, ...]
-    """The command of a new interpreter; empty if init can fork one."""
+    """The command of a new Python; empty if init can fork one."""
     limits: Limits
     failure: Callable[[str], CellwallError]
     close: Callable[[], None]
@@ -93,9 +97,9 @@ class LiveCell:
         self.parts = parts
         self._max_result_bytes = max_result_bytes
         self._tags = itertools.count(1)
-        self._interpreter: LiveInterpreter | None = None
+        self._interpreters: dict[str, LiveInterpreter] = {}
         self.turn = threading.Lock()
-        """Held while the interpreter runs code: it runs one piece at a time."""
+        """Held while an interpreter runs code: one piece at a time."""
 
     def is_alive(self) -> bool:
         """Init sends nothing on the cell's own socket before the end of the cell."""
@@ -136,9 +140,16 @@ class LiveCell:
             open_ends = stack.pop_all()
         return CellTask(tag, ends.outside, open_ends.close, started=time.monotonic())
 
-    def interpreter(self, env: Mapping[str, str]) -> LiveInterpreter:
-        """The current interpreter, or a new one. The caller holds `turn`."""
-        interpreter = self._interpreter
+    def interpreter(
+        self, env: Mapping[str, str], program: Program, operation: RunCode
+    ) -> LiveInterpreter:
+        """The current interpreter, or a new one. The caller holds `turn`.
+
+        One Python serves all contexts. A context of another language is a process of its own: its
+        interpreter has one set of variables.
+        """
+        key = "" if program.is_forked else f"{operation.language} {operation.context}"
+        interpreter = self._interpreters.get(key)
         if interpreter is not None:
             for _ in range(_MAX_PENDING_MESSAGES):
                 interpreter.task.handle_message()
@@ -146,16 +157,24 @@ class LiveCell:
         if interpreter is None or interpreter.is_lost:
             if interpreter is not None:
                 interpreter.task.close()
-            if self.parts.interpreter:
-                argv = self.parts.interpreter
-                task = self.start(
-                    argv, env, cwd="/workspace", wants_stdin=False, is_interpreter=True
+                del self._interpreters[key]
+            if len(self._interpreters) >= _MAX_INTERPRETERS:
+                raise BadInput(
+                    f"a sandbox has at most {_MAX_INTERPRETERS} interpreters at once",
+                    hint="Use fewer contexts of JavaScript and TypeScript, or another sandbox.",
+                    code="CW-TOO-MANY-CONTEXTS",
                 )
-            else:
-                task = self._start_task("fork", [], wants_stdin=False, is_interpreter=True)
-            reader = FrameReader(max_frame_bytes=self._max_result_bytes, has_blobs=False)
-            interpreter = self._interpreter = LiveInterpreter(task, reader)
+            interpreter = self._interpreters[key] = self._start_interpreter(env, program)
         return interpreter
+
+    def _start_interpreter(self, env: Mapping[str, str], program: Program) -> LiveInterpreter:
+        if program.is_forked and not self.parts.interpreter:
+            task = self._start_task("fork", [], wants_stdin=False, is_interpreter=True)
+        else:
+            argv = self.parts.interpreter if program.is_forked else program.argv
+            task = self.start(argv, env, cwd="/workspace", wants_stdin=False, is_interpreter=True)
+        reader = FrameReader(max_frame_bytes=self._max_result_bytes, has_blobs=False)
+        return LiveInterpreter(task, reader, stops_when_interrupted=program.is_forked)
 
     def counters(self) -> run_cgroup.Counters:
         meter = self.parts.meter
@@ -175,16 +194,20 @@ class LiveCell:
 
     def close(self) -> None:
         """End the cell and every process in it."""
-        if self._interpreter is not None:
-            self._interpreter.task.close()
+        for interpreter in self._interpreters.values():
+            interpreter.task.close()
         self.parts.close()
 
 
 class LiveInterpreter:
-    """A Python interpreter that keeps its variables between runs."""
+    """An interpreter that keeps its variables between runs."""
 
-    def __init__(self, task: CellTask, reader: FrameReader) -> None:
+    def __init__(
+        self, task: CellTask, reader: FrameReader, *, stops_when_interrupted: bool
+    ) -> None:
         self.task = task
         self.reader = reader
+        self.stops_when_interrupted = stops_when_interrupted
+        """Python's code does, whatever it is doing; V8 handles no signal while it computes."""
         self.count = 0
         self.is_lost = False

@@ -103,6 +103,8 @@ class CodeRun(_LiveRun):
         super().__init__(cell, interpreter.task)
         self._interpreter = interpreter
         self._interrupted_at: float | None = None
+        self._must_end = False
+        """A caller's interrupt ends the interpreter if its code does not stop."""
         self._report_exit: int | None = None
         interpreter.count += 1
         self.number = interpreter.count
@@ -117,7 +119,15 @@ class CodeRun(_LiveRun):
             # Code that writes malformed frames, or closes the pipe, can get no more results.
             self._interpreter.is_lost = True
             self._cell.parts.init.send("end", self._task.tag)
+        elif self._must_end and self._is_overdue():
+            self._must_end = False
+            self._cell.parts.init.send("end", self._task.tag)
         return self._task.is_ended
+
+    def _is_overdue(self) -> bool:
+        return (
+            self._interrupted_at is not None and time.monotonic() - self._interrupted_at > _GRACE_S
+        )
 
     def kill(self, limit: LimitName | None = None) -> None:
         init, tag, now = self._cell.parts.init, self._task.tag, time.monotonic()
@@ -126,11 +136,14 @@ class CodeRun(_LiveRun):
         elif self._interrupted_at is None:
             self._interrupted_at = now
             init.send("signal", tag, 2)
-        elif now - self._interrupted_at > _GRACE_S:
+        elif self._is_overdue():
             init.send("end", tag)
 
     def interrupt(self) -> None:
         self._cell.parts.init.send("signal", self._task.tag, 2)
+        if not self._interpreter.stops_when_interrupted:
+            self._interrupted_at = self._interrupted_at or time.monotonic()
+            self._must_end = True
 
     async def wait_gone(self) -> None:
         """The interpreter stays; init checks once more whether a file system is full."""
