@@ -10,13 +10,14 @@ import pytest
 import cellwall
 from cellwall.core.outcomes import Status
 from cellwall.sandbox import languages
+from shared_sandbox import shared_sandbox
 
 pytestmark = pytest.mark.requirement("LANG-2")
 
 
 @pytest.fixture(scope="module")
-def sbx() -> Iterator[cellwall.Sandbox]:
-    with cellwall.Sandbox.create() as sandbox:
+def sbx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[cellwall.Sandbox]:
+    with shared_sandbox(tmp_path_factory) as sandbox:
         yield sandbox
 
 
@@ -199,3 +200,16 @@ def test_node_runs_javascript_where_deno_is_missing(monkeypatch: pytest.MonkeyPa
         assert done.value == [42, "a/b", "undefined"]
         error = sandbox.run_code("null.x", language="javascript").error
         assert "node:" not in error["traceback"]
+
+
+@pytest.mark.requirement("LANG-3")
+def test_tools_of_the_host_are_called_with_promises():
+    def add(first: int, second: int) -> int:
+        return first + second
+
+    with cellwall.Sandbox.create(tools={"add": add}) as sandbox:
+        named = "await tools.add({first: 20, second: 1})"
+        done = sandbox.run_code(f"[{named}, await tools.add(40, 2)]", language="javascript")
+        assert done.value == [21, 42]
+        refused = sandbox.run_code("await tools.add('a', {})", language="typescript")
+        assert refused.error["type"] == "ToolError"

@@ -65,7 +65,9 @@ def test_deno_refuses_what_the_cell_alone_would_allow(
         assert reason in found[name], (name, found)
     assert found["own"] == "mine"
     # The control: the same code in the same cell, without Deno's permissions.
-    monkeypatch.setattr(languages, "_DENO_PERMISSIONS", ("--allow-all",))
+    everything = ("read", "write", "env", "run", "ffi", "net")
+    monkeypatch.setattr(languages, "_DENO_PERMISSIONS", [f"--allow-{name}" for name in everything])
+    monkeypatch.setattr(languages, "_FOR_RUNNER", "--allow-sys")
     allowed = run(CODE, language, tmp_path)
     assert {name for name in ATTACKS if allowed[name] == "done"} == set(ATTACKS)
 

@@ -17,6 +17,7 @@ export class Channel {
   #requests = new net.Socket({ fd: REQUESTS, readable: true, writable: false });
   #buffer = Buffer.alloc(HEAD_BYTES);
   #filled = 0;
+  #write = this.#reports.write.bind(this.#reports); // code may replace the method
   #handle;
 
   // `handle(message, blob)` is called for each frame, `end()` when the supervisor has closed.
@@ -32,7 +33,7 @@ export class Channel {
     const text = Buffer.from(stringify(message), "utf8");
     const head = Buffer.alloc(HEAD_BYTES);
     head.writeUInt32BE(text.length, 0);
-    this.#reports.write(Buffer.concat([head, text]));
+    this.#write(Buffer.concat([head, text]));
   }
 
   // Calls `then` when all is written; no more frames are read or written.

@@ -29,15 +29,19 @@ const reallyExit = globalThis.Deno?.exit ?? process.reallyExit.bind(process);
 const isPromise = util.types.isPromise;
 const nextTurn = setImmediate;
 
+let isEvaluating = false;
+
 function exitInterpreter(code) {
+  if (isEvaluating) throw new Exit(code, true); // Deno cannot end within an evaluation
   session.disconnect(); // an answer to a pending evaluation would find no interpreter
   reallyExit(code);
 }
 
-// Thrown by `process.exit` in code: the piece of code ends, the interpreter does not.
+// Thrown by `process.exit` in code: the piece of code ends, and the interpreter only if `isFinal`.
 class Exit {
-  constructor(code) {
+  constructor(code, isFinal = false) {
     this.code = code;
+    this.isFinal = isFinal;
   }
 }
 
@@ -91,7 +95,15 @@ class CodeSession {
 
   #handle(message, blob) {
     if ("answer" in message) this.#tools?.settle(message);
-    else if ("code" in message) void this.#run(message, blob);
+    else if ("code" in message) void this.#serve(message, blob);
+  }
+
+  async #serve(message, blob) {
+    try {
+      await this.#run(message, blob);
+    } catch { // code broke what the runner stands on, such as `Promise.prototype.then`
+      exitInterpreter(1);
+    }
   }
 
   // Between two pieces of code there is nothing to interrupt. Pending promises cannot be cancelled:
@@ -129,6 +141,7 @@ class CodeSession {
     } catch (error) {
       const exit = error.thrown ?? error;
       if (exit instanceof Exit) {
+        if (exit.isFinal) exitInterpreter(exit.code);
         report.exit = exit.code;
       } else {
         report.exit = 1;
@@ -225,7 +238,9 @@ const plainArgument = ({ unserializableValue, value }) =>
 
 function post(method, parameters) {
   return new Promise((resolve, reject) => {
+    isEvaluating = true;
     session.post(method, parameters, (error, answer) => error ? reject(error) : resolve(answer));
+    isEvaluating = false;
   });
 }
 
