@@ -9,6 +9,7 @@ from dataclasses import replace
 import anyio
 import anyio.to_thread
 
+from cellwall.core.files import FileOperation, memory_root
 from cellwall.core.ids import new_id
 from cellwall.core.labels import LabelSet
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
@@ -117,6 +118,7 @@ class LocalHost:
         envs: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         sink: OutputSink | None = None,
+        spills: bool = False,
         principal: Principal | None = None,
     ) -> Outcome:
         """`principal`: the user of this call, whose role may have changed since the creation."""
@@ -127,7 +129,9 @@ class LocalHost:
             pattern = replace(pattern, principal=principal)
         if isinstance(operation, SetDomains):
             pattern = replace(pattern, allow_domains=operation.domains)
-        runs = isinstance(operation, RunCommand | RunCode)
+        # Such files may be the first use of the cell, which must get what any run needs.
+        is_file = isinstance(operation, FileOperation) and memory_root(operation.path) is not None
+        runs = is_file or isinstance(operation, RunCommand | RunCode)
         action = replace(
             pattern,
             id=new_id("act"),
@@ -138,6 +142,7 @@ class LocalHost:
             tools=self._tools.names if self._tools and isinstance(operation, RunCode) else (),
             brief=envs or {},
             stdin=stdin,
+            spills_output=spills,
         )
         outcomes: list[Outcome] = []
         with self._live.entered():  # left early when the sandbox is ended

@@ -8,24 +8,27 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
+from cellwall.core.files import MEMORY_ROOTS, Watching
 from cellwall.core.frames import FrameReader
 from cellwall.core.limits import Limits
 from cellwall.core.types import RunCode
 from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.languages import Program
 from cellwall.sandbox.linux import cell_plan, run_cgroup
-from cellwall.sandbox.linux.channels import CellPipes, InitSocket, SupervisorEnds
+from cellwall.sandbox.linux.channels import CellPipes, InitSocket, SupervisorEnds, ready_to_read
 from cellwall.sandbox.linux.outside_processes import memory_file
 from cellwall.sandbox.linux.proc_usage import UsageSampler
 
 _MAX_PENDING_MESSAGES = 4
 _MAX_INTERPRETERS = 16
 """Each holds five descriptors of the supervisor."""
+_DESCRIPTOR_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class LiveCell:
         self._max_result_bytes = max_result_bytes
         self._tags = itertools.count(1)
         self._interpreters: dict[str, LiveInterpreter] = {}
+        self.watchers: weakref.WeakSet[Watching] = weakref.WeakSet()
+        """Watches of its memory directories, which end with the cell."""
         self.turn = threading.Lock()
         """Held while an interpreter runs code: one piece at a time."""
 
@@ -176,6 +181,29 @@ class LiveCell:
         reader = FrameReader(max_frame_bytes=self._max_result_bytes, has_blobs=False)
         return LiveInterpreter(task, reader, stops_when_interrupted=program.is_forked)
 
+    def open_root(self, path: str) -> int:
+        """A descriptor of a memory directory of the cell; the caller closes it. May block."""
+        return self._take_descriptor("root", MEMORY_ROOTS.index(path))
+
+    def _take_descriptor(self, *words: str | int) -> int:
+        """A descriptor that init opens; it comes on a socket that only init gets."""
+        line = InitSocket()
+        try:
+            self.parts.init.send(*words, descriptors=[line.inside])
+            line.close_inside()
+            descriptor = None
+            if ready_to_read(line, timeout_s=_DESCRIPTOR_WITHIN_S):
+                _words, descriptor = line.receive_with_descriptor()
+        finally:
+            line.close()
+        if descriptor is None:
+            raise SandboxFailed(
+                "the sandbox gave no access to its files or its network",
+                hint="Its engine may keep them to itself, as gVisor does; otherwise try again.",
+                code="CW-SANDBOX-CLOSED",
+            )
+        return descriptor
+
     def counters(self) -> run_cgroup.Counters:
         meter = self.parts.meter
         return meter.counters() if meter else run_cgroup.Counters()
@@ -194,6 +222,8 @@ class LiveCell:
 
     def close(self) -> None:
         """End the cell and every process in it."""
+        for watcher in list(self.watchers):
+            watcher.stop()
         for interpreter in self._interpreters.values():
             interpreter.task.close()
         self.parts.close()
