@@ -53,7 +53,7 @@ def program_for(
             return deno
         raise BadInput(
             f"{operation.language:.40} runs only in Deno here, and Deno is not installed",
-            hint="Install it where Cellwall is: pip install deno; or remove "
+            hint="It comes with Cellwall: pip install cellwall; or remove "
             'sandbox.javascript = "deno" from the configuration.',
             code="CW-LANGUAGE-MISSING",
         )
@@ -89,8 +89,8 @@ def _found_program(language: str, *, has_network: bool) -> Program | None:
 INSTALL_HINTS = {
     "python": "apt-get install python3",
     "shell": "apt-get install bash",
-    "javascript": "pip install deno, or apt-get install nodejs",
-    "typescript": "pip install deno, or node 22.13 or newer",
+    "javascript": "pip install cellwall, which brings Deno, or apt-get install nodejs",
+    "typescript": "pip install cellwall, which brings Deno, or node 22.13 or newer",
     **{name: f"apt-get install {each.package}" for name, each in TOOLCHAINS.items()},
 }
 

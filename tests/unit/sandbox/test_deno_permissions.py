@@ -103,7 +103,7 @@ def test_javascript_is_refused_without_deno_where_the_configuration_demands_it(
     )  # the control
     with pytest.raises(BadInput, match="only in Deno") as refused:
         languages.program_for(RunCode("javascript", b""), only_deno=True)
-    assert (refused.value.code, "pip install deno" in refused.value.hint) == (
+    assert (refused.value.code, "pip install cellwall" in refused.value.hint) == (
         "CW-LANGUAGE-MISSING",
         True,
     )
