@@ -42,7 +42,6 @@ from cellwall.egress.protocols.http_heads import (
 from cellwall.egress.proxy.client_tokens import read_credentials
 from fuzz.second_readers import (
     INCOMPLETE,
-    SOCKS_REQUEST,
     as_sent_on,
     cut,
     events,
@@ -50,6 +49,7 @@ from fuzz.second_readers import (
     name_in,
     openssl_names,
     socks_end,
+    socks_request,
     strict_request,
 )
 from fuzz.targets import target, text_of
@@ -204,7 +204,7 @@ def socks(data: bytes) -> None:
     if len(end) == 1 or end[1] is None:
         return
     host, port = end[1]
-    found = SOCKS_REQUEST.fullmatch(data.removesuffix(end[2]))
+    found = socks_request(data.removesuffix(end[2]))
     assert found is not None
     assert len(found["methods"]) == found["count"][0]
     assert port == int.from_bytes(found["port"], "big")

@@ -15,6 +15,7 @@ from cellwall.guard.code import RULES, screen
 from cellwall.guard.normalise import unfold
 from cellwall.guard.pii import finder
 from cellwall.guard.redact import Redactor, load_gitleaks
+from cellwall.guard.redact.stream import EscapeSequences
 from cellwall.parsing.calendar.dav_xml import BadCalendarData, calendar_texts
 from cellwall.parsing.calendar.icalendar import EventText, events_in, new_event, utc_time
 from cellwall.parsing.credentials.known_forms import forms
@@ -103,20 +104,63 @@ _KNOWN = {"HORSE": b"hunter2-correct-horse", "TOKEN": b"tok/5f9c+2e81d7=="}
 _REDACTOR = Redactor(known=lambda: _KNOWN)
 _SECRETS = (
     b"ghp_", b"AKIA", b"password=", b"token: ", b"-----BEGIN RSA PRIVATE KEY-----\n", b"-----END ", b"eyJ", b"xoxb-", b"sk_live_",
-    *_KNOWN.values(), base64.b64encode(_KNOWN["HORSE"]), _KNOWN["HORSE"].hex().encode(), b"\x1b[1m", b"\x1b]0;", b"\r", b"\x08", b'"',
+    *_KNOWN.values(), base64.b64encode(_KNOWN["HORSE"]), _KNOWN["HORSE"].hex().encode(), b"\x1b[1m", b"\x1b]0;", b"\x1b]8;;a\x1b\\", b"\r", b"\x08", b'"',
 )  # fmt: skip
+
+
+_MARK = re.compile(rb"(\[redacted:[^\]]*\])")
+_FORMS = tuple(form for value in _KNOWN.values() for form in forms(value))
 
 
 @target("guard.redact", "parsing.credentials", tokens=_SECRETS)
 def redacted_output(data: bytes) -> None:
-    """Output with secrets: cleaned the same in any pieces, and no known value is left"""
+    """Output with secrets: no form of a known value is left, whole or in pieces; the same in any pieces,
+    but for two characters of an encoded value"""
     whole = _REDACTOR.redact(data).data
-    stream = _REDACTOR.stream()
     places = [zlib.crc32(data[:size]) for size in (1, 7, 31) if size < len(data)]
-    split = b"".join([*map(stream.feed, cut(data, places)), stream.end()])
-    assert split == whole
-    for value in _KNOWN.values():
-        assert forms(value)[0].first(whole) is None
+    split = _redacted_in(cut(data, places))
+    if len(data) <= _MAX_BYTEWISE:
+        _check_redacted(_redacted_in([data[at : at + 1] for at in range(len(data))]), whole)
+    _check_redacted(split, whole)
+
+
+_MAX_BYTEWISE = 128
+
+
+def _redacted_in(pieces: list[bytes]) -> bytes:
+    stream = _REDACTOR.stream()
+    return b"".join([*map(stream.feed, pieces), stream.end()])
+
+
+def _check_redacted(split: bytes, whole: bytes) -> None:
+    shown = {split, whole, _without_sequences(split), _without_sequences(whole)}
+    assert all(form.first(each) is None for form in _FORMS for each in shown)
+    assert (
+        split == whole
+        or _is_same_but_for_first_characters(split, whole)
+        # Sequences inside a value stand behind its mark, or before it, if two characters have left.
+        or _is_same_but_for_first_characters(_without_sequences(split), _without_sequences(whole))
+    )
+
+
+def _without_sequences(data: bytes) -> bytes:
+    return EscapeSequences().plain(data, is_final=True)
+
+
+def _is_same_but_for_first_characters(split: bytes, whole: bytes) -> bool:
+    """As `guard.redact.stream` declares it: two characters leave before the third identifies a value."""
+    ones, others = _MARK.split(split), _MARK.split(whole)
+    if len(ones) != len(others) or ones[1::2] != others[1::2] or ones[-1] != others[-1]:
+        return False
+    return all(
+        one == other
+        or (
+            rule.startswith(b"[redacted:secret ")
+            and one.startswith(other)
+            and len(one) <= len(other) + 2
+        )
+        for one, other, rule in zip(ones[:-1:2], others[:-1:2], ones[1::2], strict=True)
+    )
 
 
 _RULES_TOKENS = (

@@ -62,8 +62,13 @@ async def create_context(request: Request) -> Response:
     if len(access.facts.contexts) >= MAX_CONTEXTS:
         raise BadInput(f"a sandbox has at most {MAX_CONTEXTS} contexts", hint="Remove one.")
     context = CodeContext(new_id("ctx"), body.cwd or WORKSPACE, new_id("ctx"))
-    await _enter(access, context)
+    # No await since the count: concurrent requests cannot exceed it.
     access.facts.contexts[context.id] = context
+    try:
+        await _enter(access, context)
+    except BaseException:
+        access.facts.contexts.pop(context.id, None)
+        raise
     return JSONResponse(_described(context))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from cellwall.core.files import FileEntry
 
 WORKSPACE = "/workspace"
+_MAX_SECONDS = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 _TYPES = {"file": "FILE_TYPE_FILE", "dir": "FILE_TYPE_DIRECTORY", "symlink": "FILE_TYPE_SYMLINK"}
 _FORMATS = {"file": stat.S_IFREG, "dir": stat.S_IFDIR, "symlink": stat.S_IFLNK}
 
@@ -43,5 +44,9 @@ def entry_json(entry: FileEntry) -> dict[str, Any]:
 
 
 def timestamp(seconds: float) -> str:
-    """RFC 3339."""
-    return datetime.fromtimestamp(max(0.0, seconds), UTC).isoformat().replace("+00:00", "Z")
+    """RFC 3339. The time of a file is the choice of the code inside, up to 2**63 seconds."""
+    return (
+        datetime.fromtimestamp(min(max(0.0, seconds), _MAX_SECONDS), UTC)
+        .isoformat()
+        .replace("+00:00", "Z")
+    )

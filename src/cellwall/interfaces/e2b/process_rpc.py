@@ -38,7 +38,8 @@ async def start(
     """Start a program and stream its output; the program outlives the connection."""
     process = await _start(access, body)
     if deadline is not None:
-        access.state.tasks.start_soon(process.kill_at, access, deadline)
+        principal = await access.principal()
+        access.state.tasks.start_soon(process.kill_at, access.sandbox, principal, deadline)
     async for event in process.events(access, deadline=deadline):
         yield event
 

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import resources
 
@@ -59,6 +59,8 @@ class OwnedSandbox:
     """Held while a file is written over the API."""
     widening: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while domains are added: of two that are added at once, none is lost."""
+    at_end: ExitStack = field(default_factory=ExitStack)
+    """What other interfaces hold for the sandbox; closed when it has ended."""
 
     @property
     def id(self) -> str:
@@ -268,7 +270,8 @@ class OwnedSandboxes:
         self._unsaved.add(sandbox.id)
         with anyio.CancelScope(shield=True):
             try:
-                await sandbox.host.end()
+                with sandbox.at_end:
+                    await sandbox.host.end()
             finally:
                 await self._save_ends()
 

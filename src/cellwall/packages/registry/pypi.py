@@ -180,6 +180,8 @@ def _checked_file(  # the fields of one entry
     # A cell asks for the file by the path of its URL, and the name in that path selects the index.
     if parts.scheme not in {"http", "https"} or unquote(parts.path).rpartition("/")[2] != filename:
         return None
+    if not url.isprintable():  # a lone surrogate of JSON cannot be written into a page
+        return None
     metadata = metadata_sha256 if isinstance(metadata_sha256, str) else ""
     return IndexFile(
         filename,
@@ -197,8 +199,8 @@ def _checked_file(  # the fields of one entry
 
 
 def _bounded(value: object) -> str | None:
-    is_bounded = isinstance(value, str) and len(value) <= _MAX_ATTRIBUTE_CHARACTERS
-    return str(value) if is_bounded else None
+    is_short = isinstance(value, str) and len(value) <= _MAX_ATTRIBUTE_CHARACTERS
+    return str(value) if is_short and str(value).isprintable() else None
 
 
 def split_filename(filename: str) -> tuple[str, str] | None:
@@ -336,7 +338,9 @@ def _render_file(each: IndexFile) -> dict[str, Any]:
     if each.size is not None:
         entry["size"] = each.size
     if each.uploaded is not None:
-        entry["upload-time"] = each.uploaded.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        # Not strftime: that writes the year 517 in three digits, which no reader accepts.
+        time = each.uploaded.isoformat(timespec="microseconds")
+        entry["upload-time"] = time.replace("+00:00", "Z")
     if each.requires_python:
         entry["requires-python"] = each.requires_python
     if each.metadata_sha256:

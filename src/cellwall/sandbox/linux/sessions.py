@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -14,7 +11,7 @@ import anyio
 from cellwall.core.errors import BadInput, SkillRefused
 from cellwall.core.languages import canonical
 from cellwall.core.outcomes import RunResult
-from cellwall.core.sandbox_ports import LiveUsage, WorkspaceLease
+from cellwall.core.sandbox_ports import LiveUsage
 from cellwall.core.tool_servers import RunServer
 from cellwall.core.types import Action, Json, ProcessOperation, RunCode, RunCommand
 from cellwall.sandbox import languages
@@ -27,70 +24,13 @@ from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
 from cellwall.sandbox.linux.live_cell import CellTask, CodeRun, CommandRun, LiveCell
 from cellwall.sandbox.linux.live_cell_factory import CellFactory, LiveCellFactory, skill_digests
+from cellwall.sandbox.linux.live_session import LiveSession, exceeds_limits
 from cellwall.sandbox.linux.pool import Pool
-from cellwall.sandbox.linux.proc_usage import UsageSampler, find_unlinked_files
 from cellwall.sandbox.linux.run_monitor import RunMonitor
 from cellwall.sandbox.run_ledger import RunLedger
 
 _MAX_ENDED_PROCESSES = 256
 _TERMINAL_WITHIN_S = 20.0
-
-
-@dataclass(slots=True)
-class _LiveSession:
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    cell: LiveCell | None = None
-    processes: dict[int, BackgroundProcess] = field(default_factory=dict)
-    running: CodeRun | None = None
-    workspace: WorkspaceLease | None = None
-    next_disk_check: float = 0.0
-    uncharged: UnchargedMemory | None = None
-    monitors: int = 0
-    """Monitored runs: each checks the limits itself, and can name the one it exceeded."""
-    counting: threading.Lock = field(default_factory=threading.Lock)
-    is_ended: bool = False
-    ended_cpu_s: float = 0.0
-    """Of the cells before this one."""
-    seen_cpu_s: float = 0.0
-    seen_at: float | None = None
-    """The last reading of this cell's counter; None: the counter is gone."""
-
-    def cpu_s(self) -> float:
-        """The processor time of all cells so far."""
-        with self.counting:
-            return self._read_cpu()
-
-    def put_cell(self, cell: LiveCell) -> None:
-        with self.counting:
-            self.cell, self.seen_cpu_s, self.seen_at = cell, 0.0, time.monotonic()
-
-    def take_cell(self) -> LiveCell | None:
-        """The cell, to be closed; what it has used stays counted."""
-        with self.counting:
-            self.ended_cpu_s, self.seen_cpu_s = self._read_cpu(), 0.0
-            cell, self.cell = self.cell, None
-            return cell
-
-    def _read_cpu(self) -> float:
-        if self.cell is not None and self.seen_at is not None:
-            read, now = self.cell.cpu_s(), time.monotonic()
-            if read is None:
-                # Attack: code that breaks its cell takes the counter along. The time since the last
-                # reading stands for its processor time.
-                self.seen_cpu_s, self.seen_at = self.seen_cpu_s + now - self.seen_at, None
-            else:
-                self.seen_cpu_s, self.seen_at = max(read, self.seen_cpu_s), now
-        return self.ended_cpu_s + self.seen_cpu_s
-
-    @contextmanager
-    def monitored(self) -> Iterator[None]:
-        with self.counting:  # not `lock`, which is held while a cell is made
-            self.monitors += 1
-        try:
-            yield
-        finally:
-            with self.counting:
-                self.monitors -= 1
 
 
 class LiveSessions:
@@ -108,7 +48,7 @@ class LiveSessions:
         self._cell_factory = factory or LiveCellFactory(settings, layers, ledger, pool)
         self.views = MergedViews(self._cell_factory.open_view)
         self._lock = threading.Lock()
-        self._sessions: dict[str, _LiveSession] = {}
+        self._sessions: dict[str, LiveSession] = {}
         self._reader = OutputReader()
         pool.on_tick(self._check_idle_cells)
 
@@ -155,7 +95,7 @@ class LiveSessions:
 
     async def _run_task(
         self,
-        session: _LiveSession,
+        session: LiveSession,
         cell: LiveCell,
         task: CellTask,
         request: CellRunRequest,
@@ -167,7 +107,7 @@ class LiveSessions:
         return replace(result, path=cell.parts.path)
 
     async def _run_code(
-        self, session: _LiveSession, cell: LiveCell, request: CellRunRequest, operation: RunCode
+        self, session: LiveSession, cell: LiveCell, request: CellRunRequest, operation: RunCode
     ) -> RunResult:
         action = request.action
         await _acquire(cell.turn)
@@ -199,7 +139,7 @@ class LiveSessions:
             cell.turn.release()
 
     def _start_background(
-        self, session: _LiveSession, cell: LiveCell, request: CellRunRequest, operation: RunCommand
+        self, session: LiveSession, cell: LiveCell, request: CellRunRequest, operation: RunCommand
     ) -> BackgroundProcess:
         task = cell.start(
             operation.argv,
@@ -268,7 +208,7 @@ class LiveSessions:
             if cell is None or session.monitors:
                 continue
             try:
-                is_over = _exceeds_limits(session, cell)
+                is_over = exceeds_limits(session, cell)
             except OSError:  # the cell is ending, or cannot be checked: end it in both cases
                 is_over = True
             if is_over:
@@ -276,12 +216,12 @@ class LiveSessions:
 
     # --- cells
 
-    def _session(self, action: Action) -> _LiveSession:
+    def _session(self, action: Action) -> LiveSession:
         assert action.session_id is not None  # noqa: S101  # only sessions have live cells
         with self._lock:
-            return self._sessions.setdefault(action.session_id, _LiveSession())
+            return self._sessions.setdefault(action.session_id, LiveSession())
 
-    async def _cell_of(self, session: _LiveSession, request: CellRunRequest) -> LiveCell:
+    async def _cell_of(self, session: LiveSession, request: CellRunRequest) -> LiveCell:
         cell = session.cell
         if cell is None or not cell.is_alive():
             # The thread is not cancelled: it completes the cell, and the next call finds it.
@@ -296,7 +236,7 @@ class LiveSessions:
             )
         return cell
 
-    def _open(self, session: _LiveSession, request: CellRunRequest) -> LiveCell:
+    def _open(self, session: LiveSession, request: CellRunRequest) -> LiveCell:
         action = request.action
         with session.lock:
             if session.cell is not None:
@@ -373,24 +313,6 @@ def _environment(
     request: CellRunRequest, program: languages.Program | None = None
 ) -> dict[str, str]:
     return dict(jobs.environment(request.action, program, request.mount))
-
-
-def _exceeds_limits(session: _LiveSession, cell: LiveCell) -> bool:
-    now, workspace, limits = time.monotonic(), session.workspace, cell.parts.limits
-    uncharged = session.uncharged
-    # A cgroup enforces the memory limit at any time; without one, memory must be sampled.
-    if isinstance(cell.parts.meter, UsageSampler) and cell.counters().out_of_memory:
-        return True
-    if uncharged is not None and uncharged.is_due() and uncharged.exceeds_limit():
-        return True
-    if workspace is None or workspace.bounded_by_kernel:
-        return False
-    if now < session.next_disk_check and not workspace.is_filling(limits):
-        return False
-    has_room = workspace.has_room(limits, find_unlinked_files(cell.pids))
-    # At most a hundredth of one core for each session.
-    session.next_disk_check = now + 100 * (time.monotonic() - now)
-    return not has_room
 
 
 async def _acquire(lock: threading.Lock) -> None:
