@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from cellwall.core.files import FileChange, Transfer
     from cellwall.core.outcomes import Outcome, Status
+    from cellwall.core.snapshots import NotCarried, WorkspaceSnapshot
     from cellwall.core.verdict import Decision, Verdict
     from cellwall.guard.report import Report
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
@@ -72,6 +73,7 @@ _HOMES = {
     "LayerMissing": "cellwall.core.errors",
     "LimitExceeded": "cellwall.core.errors",
     "LimitReached": "cellwall.core.errors",
+    "NotCarried": "cellwall.core.snapshots",
     "NotFound": "cellwall.core.errors",
     "Outcome": "cellwall.core.outcomes",
     "Policy": "cellwall.policy.engine",
@@ -90,6 +92,7 @@ _HOMES = {
     "VaultError": "cellwall.core.errors",
     "Verdict": "cellwall.core.verdict",
     "WorkspaceError": "cellwall.core.errors",
+    "WorkspaceSnapshot": "cellwall.core.snapshots",
     "erase": "cellwall.interfaces.sdk.session_data",
     "redact": "cellwall.interfaces.sdk.guard",
     "run_code": "cellwall.interfaces.sdk.blocking",
@@ -118,6 +121,7 @@ __all__ = [
     "LayerMissing",
     "LimitExceeded",
     "LimitReached",
+    "NotCarried",
     "NotFound",
     "Outcome",
     "Policy",
@@ -136,6 +140,7 @@ __all__ = [
     "VaultError",
     "Verdict",
     "WorkspaceError",
+    "WorkspaceSnapshot",
     "erase",
     "redact",
     "run_code",

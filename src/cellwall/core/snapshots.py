@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, TypeAlias
 
 from cellwall.core.errors import BadInput, NotFound
 
@@ -12,6 +13,7 @@ MAX_NAME_CHARS = 100
 MAX_STATE_BYTES = 8 * 1024 * 1024
 MIN_TTL_S = 1.0
 MAX_TTL_S = 3650 * 86_400.0
+SnapshotField: TypeAlias = "str | float | list[str] | list[dict[str, str]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,13 @@ class TakeSnapshot:
     state: bytes = field(default=b"", repr=False)
     """Variables of the interpreter as JSON, or nothing."""
 
+    verb: ClassVar[str] = "take"
+
+    @property
+    def subject(self) -> str:
+        """For questions to a person."""
+        return f"{self.verb} {self.name}".strip()
+
 
 @dataclass(frozen=True, slots=True)
 class RestoreSnapshot:
@@ -34,6 +43,13 @@ class RestoreSnapshot:
     allowed."""
 
     snapshot: str
+
+    verb: ClassVar[str] = "restore"
+
+    @property
+    def subject(self) -> str:
+        """For questions to a person."""
+        return f"{self.verb} {self.snapshot}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +85,7 @@ class WorkspaceSnapshot:
     not_carried: tuple[NotCarried, ...] = ()
     """In the answer to `snapshot` alone."""
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, SnapshotField]:
         """As every interface renders it; without the owner."""
         return {
             "id": self.id,
@@ -98,10 +114,23 @@ class WorkspaceSnapshot:
         return cls(**{"owner": "", **fields})  # type: ignore[arg-type]  # the fields of `to_json`
 
 
-class SnapshotsPort(Protocol):
-    """Takes snapshots of live sessions."""
-
-    def take(self, action: object) -> WorkspaceSnapshot: ...
+def variables_in(state: bytes) -> tuple[str, ...]:
+    """The names of the variables in a state; raises for one of another form."""
+    if not state:
+        return ()
+    if len(state) > MAX_STATE_BYTES:
+        raise BadInput(
+            f"the variables take {len(state)} bytes; {MAX_STATE_BYTES} are kept",
+            hint="Write large values to a file in the workspace, or pass state=False.",
+            code="CW-SNAPSHOT-STATE",
+        )
+    try:
+        known = json.loads(state)
+    except (ValueError, RecursionError):
+        known = None
+    if not isinstance(known, dict) or not all(name.isidentifier() for name in known):
+        raise BadInput("the state of a snapshot is a JSON object of variables")
+    return tuple(sorted(known))
 
 
 def check_snapshot(name: str, ttl_s: float | None) -> None:

@@ -30,6 +30,7 @@ from cellwall.sandbox.linux.layers import PYTHON, SHELL, NativeSettings, python_
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.protection.host_directory import open_host_directory
 from cellwall.sandbox.run_ledger import RunLedger
+from cellwall.sandbox.snapshots.store import SnapshotRecord
 from cellwall.sandbox.workspace.store import StoredWorkspace, WorkspaceStore
 from cellwall.secrets.session_keys import SessionKeys
 
@@ -84,10 +85,15 @@ class App:
         used_bytes, count = self.store.usage(self.store.session(session_id))
         if used_bytes > limits.disk_bytes or count > limits.file_count:
             raise WorkspaceError(
-                "the files of the resumed session exceed the limits of the new one",
+                "the files of the resumed session or snapshot exceed the limits of the new one",
                 hint="Raise its limits disk_bytes and file_count.",
                 code="CW-WORKSPACE-FULL",
             )
+
+    def find_snapshot(self, snapshot_id: str, who: Principal) -> SnapshotRecord:
+        """A snapshot of this principal; that of another one is as absent as an unknown one."""
+        owner = "" if who.account is None else who.account.user_id
+        return self.store.snapshots.find(snapshot_id, owner=owner)
 
     def metered(self, quota: QuotaPort) -> App:
         """The same for a service: actions of accounts are counted and paid for (RBAC-4)."""
@@ -107,11 +113,17 @@ class App:
 
     @contextmanager
     def session(
-        self, request: WorkspaceRequest, who: Principal, *, resumed_id: str | None = None
+        self,
+        request: WorkspaceRequest,
+        who: Principal,
+        *,
+        resumed_id: str | None = None,
+        snapshot_id: str | None = None,
     ) -> Iterator[str]:
         """A workspace for as long as the block lasts; swept if this process is killed.
 
         `resumed_id`: of a kept workspace, whose files the new one has at its beginning.
+        `snapshot_id`: of a snapshot, likewise; `RestoreSnapshot` was allowed before.
         """
         self.runtime.stop.check()
         session_id, owner = new_id("sbx"), OwnerProcess()
@@ -132,10 +144,25 @@ class App:
                     begun["resumed"] = resumed_id
                     resuming.enter_context(self.ledger.hold_ended(resumed_id))
                     resumed = self.store.session(resumed_id)
+                layers: tuple[str, ...] = ()
+                if snapshot_id is not None:
+                    begun["snapshot"] = snapshot_id
+                    resuming.enter_context(self.store.snapshots.building())
+                    layers = self.find_snapshot(snapshot_id, who).layers
                 self._record_session(who, session_id, begun)
-                session = self.store.make(session_id, request, identity=identity, resumed=resumed)
+                session = self.store.make(
+                    session_id,
+                    request,
+                    identity=identity,
+                    resumed=resumed,
+                    layers=layers,
+                    copies_layers=self.native.backend != "native",
+                )
                 if resumed is not None:
                     self.runtime.labels.resume(session_id, resumed.id)
+                if snapshot_id is not None:
+                    folder = self.store.snapshots.folder_of(snapshot_id)
+                    self.runtime.labels.begin_with(session_id, folder)
             try:
                 yield session_id
             finally:

@@ -260,7 +260,7 @@ class LiveSessions:
             self._pool.stay_awake()
             return cell
 
-    def _find(self, session_id: str) -> _LiveSession | None:
+    def _find(self, session_id: str) -> LiveSession | None:
         with self._lock:
             return self._sessions.get(session_id)
 

@@ -126,6 +126,20 @@ class SnapshotStore:
             raise
         return layer_id
 
+    def adopt_layer(self, tree: str, size: TreeSize) -> str:
+        """A new layer of an existing tree, by a rename, the last step. Within `building`."""
+        layer_id = new_id("lay")
+        folder = os.path.join(self._layers, layer_id)
+        os.mkdir(folder, 0o700)
+        try:
+            _write_json(f"{folder}/{_LAYER}", {"bytes": size.size_bytes, "files": size.files})
+            os.rename(tree, f"{folder}/files")
+        except BaseException:
+            with suppress(OSError):
+                self._remove(self._layers, layer_id)
+            raise
+        return layer_id
+
     def forget_layer(self, layer_id: str) -> None:
         """A layer that was never in use. Within `building`."""
         with suppress(OSError):
@@ -170,9 +184,9 @@ class SnapshotStore:
 
     def state_of(self, snapshot_id: str) -> bytes:
         """The variables of the interpreter, as JSON; empty: none."""
-        with suppress(FileNotFoundError):
-            with open(os.path.join(self.folder_of(snapshot_id), _STATE), "rb") as file:
-                return file.read()
+        path = os.path.join(self.folder_of(snapshot_id), _STATE)
+        with suppress(FileNotFoundError), open(path, "rb") as file:
+            return file.read()
         return b""
 
     def all(self, *, owner: str | None) -> list[SnapshotRecord]:

@@ -54,9 +54,7 @@ def lease_of(
 
 
 def clear_if_checked(prepared: PreparedWorkspace, lease: PlainLease) -> None:
-    if (
-    prepared.pending_check is not None
-    and isinstance(lease, ReadWriteLease)
-    and lease.is_checked
-    ):
-    prepared.pending_check.clear()
+    """Remove the record of a check that is due, once the check was complete."""
+    note = prepared.pending_check
+    if note is not None and isinstance(lease, ReadWriteLease) and lease.is_checked:
+        note.clear()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -138,6 +138,10 @@ class Workspaces:
         """No action begins to use the workspace of this session during the block."""
         with self._lock_session(session_id) as own:
             yield own
+
+    def replacing_view(self, session_id: str) -> AbstractContextManager[object]:
+        """Close the view of a session, so that its layers can change; the next use opens one."""
+        return self._views.replacing(session_id)
 
     def _hold(self, own: SessionWorkspace, session_id: str, action: Action) -> _OpenWorkspace:
         if own.held is None:
