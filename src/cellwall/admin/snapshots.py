@@ -9,6 +9,9 @@ Sandboxes that were made from a deleted snapshot keep its layers until they end.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from cellwall.core.errors import CellwallError
 from cellwall.core.snapshots import WorkspaceSnapshot
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.app import App
@@ -31,13 +34,19 @@ def find_snapshot(app: App, snapshot_id: str, *, owner: str | None) -> Workspace
 def delete_snapshot(app: App, snapshot_id: str, *, principal: Principal, owner: str | None) -> None:
     """Delete a snapshot, now."""
     require(app.settings, principal, Permission.FILES_WRITE)  # (1)
-    found = app.store.snapshots.find(snapshot_id, owner=owner)
-    about: dict[str, Json] = {"snapshot": found.id, "delete": True}
+    snapshots = app.store.snapshots
+    if owner is None and snapshots.has(snapshot_id):
+        session = ""  # the administrator also deletes a damaged one, whose session is not known
+        with suppress(CellwallError):
+            session = snapshots.find(snapshot_id, owner=None).session
+    else:
+        session = snapshots.find(snapshot_id, owner=owner).session
+    about: dict[str, Json] = {"snapshot": snapshot_id, "delete": True}
     with (
         no_hold(app.store.home),  # (2)
-        recorded_files(app.audit, found.session, principal, about) as outcome,  # (3), (5)
+        recorded_files(app.audit, session, principal, about) as outcome,  # (3), (5)
     ):
-        app.store.snapshots.remove(found.id)  # (4)
+        snapshots.remove(snapshot_id)  # (4)
         app.store.collect_layers()
         outcome["status"] = "deleted"
 

@@ -29,12 +29,13 @@ class TakeSnapshot:
     state: bytes = field(default=b"", repr=False)
     """Variables of the interpreter as JSON, or nothing."""
 
-    verb: ClassVar[str] = "take"
+    tool: ClassVar[str] = "Snapshot"
+    """Its name in rules."""
 
     @property
     def subject(self) -> str:
         """For questions to a person."""
-        return f"{self.verb} {self.name}".strip()
+        return self.name or "of the files of this sandbox"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,13 @@ class RestoreSnapshot:
 
     snapshot: str
 
-    verb: ClassVar[str] = "restore"
+    tool: ClassVar[str] = "RestoreSnapshot"
+    """Its name in rules."""
 
     @property
     def subject(self) -> str:
         """For questions to a person."""
-        return f"{self.verb} {self.snapshot}"
+        return self.snapshot
 
 
 @dataclass(frozen=True, slots=True)

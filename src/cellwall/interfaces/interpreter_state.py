@@ -55,7 +55,7 @@ def __cellwall_state(variables):
 
     found, left = [], {MAX_STATE_BYTES // 2}
     for name, value in list(variables.items()):
-        if name.startswith("__") or len(found) >= {MAX_NAMES}:
+        if name == "_" or name.startswith("__") or len(found) >= {MAX_NAMES}:
             continue
         try:
             text = json.dumps(plain(value, frozenset()))

@@ -17,6 +17,7 @@ from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.ports import QuotaPort
 from cellwall.core.protected_names import Protection
+from cellwall.core.snapshots import WorkspaceSnapshot
 from cellwall.core.telemetry import TelemetryPort
 from cellwall.core.types import Json, Principal, WorkspaceRequest
 from cellwall.runtime.egress import ConfiguredEgress
@@ -30,7 +31,6 @@ from cellwall.sandbox.linux.layers import PYTHON, SHELL, NativeSettings, python_
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.protection.host_directory import open_host_directory
 from cellwall.sandbox.run_ledger import RunLedger
-from cellwall.sandbox.snapshots.store import SnapshotRecord
 from cellwall.sandbox.workspace.store import StoredWorkspace, WorkspaceStore
 from cellwall.secrets.session_keys import SessionKeys
 
@@ -90,10 +90,13 @@ class App:
                 code="CW-WORKSPACE-FULL",
             )
 
-    def find_snapshot(self, snapshot_id: str, who: Principal) -> SnapshotRecord:
+    def find_snapshot(self, snapshot_id: str, who: Principal) -> WorkspaceSnapshot:
         """A snapshot of this principal; that of another one is as absent as an unknown one."""
-        owner = "" if who.account is None else who.account.user_id
-        return self.store.snapshots.find(snapshot_id, owner=owner)
+        return self.store.snapshots.find(snapshot_id, owner=_owner_of(who)).describe()
+
+    def read_state(self, snapshot: WorkspaceSnapshot) -> bytes:
+        """The variables of the interpreter in a snapshot, as JSON."""
+        return self.store.snapshots.state_of(snapshot.id)
 
     def metered(self, quota: QuotaPort) -> App:
         """The same for a service: actions of accounts are counted and paid for (RBAC-4)."""
@@ -148,7 +151,8 @@ class App:
                 if snapshot_id is not None:
                     begun["snapshot"] = snapshot_id
                     resuming.enter_context(self.store.snapshots.building())
-                    layers = self.find_snapshot(snapshot_id, who).layers
+                    found = self.store.snapshots.find(snapshot_id, owner=_owner_of(who))
+                    layers = found.layers
                 self._record_session(who, session_id, begun)
                 session = self.store.make(
                     session_id,
@@ -191,3 +195,8 @@ class App:
     def _record_session(self, who: Principal, session_id: str, body: dict[str, Json]) -> None:
         event = Event(EventKind.SESSION, "", who.name, who.interface, body, session_id)
         self.audit.write(event)
+
+
+def _owner_of(who: Principal) -> str:
+    """To whom a snapshot belongs; users of this machine share the empty name."""
+    return "" if who.account is None else who.account.user_id

@@ -164,9 +164,9 @@ def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901  # one cas
 
 def _snapshot_body(operation: TakeSnapshot | RestoreSnapshot) -> dict[str, Json]:
     if isinstance(operation, RestoreSnapshot):
-        return {"snapshot": operation.verb, "id": operation.snapshot}
+        return {"snapshot": "restore", "id": operation.snapshot}
     return {
-        "snapshot": operation.verb,
+        "snapshot": "take",
         "name": operation.name,
         "ttl_s": operation.ttl_s,
         "end_processes": operation.end_processes,

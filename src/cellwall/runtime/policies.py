@@ -299,7 +299,7 @@ def _judge_operation(  # noqa: C901, PLR0911  # one case for each operation
             ]
             return strictest(*found)
         case TakeSnapshot() | RestoreSnapshot() as operation:
-            return policy.check(call_inside("Snapshot", do=operation.verb), links=only_itself)
+            return policy.check(call_inside(operation.tool), links=only_itself)
         case CallTool(name, _, arguments):
             return _check_tool(policy, ToolCall(name, arguments, INSIDE, INSIDE), links=only_itself)
         case ProcessOperation() | SetDomains() | ServeClient() as operation:

@@ -161,7 +161,7 @@ def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: C901, PLR0911 
             moved = f" -> {file.target}" if file.target else ""
             return tool, f"{file.name} {file.path}{moved}"
         case TakeSnapshot() | RestoreSnapshot() as operation:
-            return "Snapshot", operation.subject
+            return operation.tool, operation.subject
         case ProcessOperation() as process:
             return "Process", f"{process.name} of process {process.process}, {process.number}"
         case CallTool() | CallServerTool() | RunServer() as call:

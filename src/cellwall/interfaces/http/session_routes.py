@@ -66,7 +66,7 @@ async def create_session(
         resumed_id=resumed,
     )
     response.headers["Location"] = f"/v1/sessions/{made.id}"
-    return describedescribe_live(made)
+    return describe_live(made)
 
 
 @routes.get("/sessions")

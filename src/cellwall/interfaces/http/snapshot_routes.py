@@ -14,11 +14,11 @@ from cellwall.core.snapshots import WorkspaceSnapshot
 from cellwall.core.types import Permission
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.snapshots import (
-    Fork,
-    Forks,
-    Missing,
+    ForkRequest,
+    ForksBody,
     NewSnapshot,
-    Snapshot,
+    NotCarriedBody,
+    SnapshotBody,
     SnapshotPage,
 )
 from cellwall.interfaces.http.callers import CurrentCaller, require
@@ -39,7 +39,7 @@ async def take_snapshot(
     caller: CurrentCaller,
     session_id: str,
     body: NewSnapshot,
-) -> Snapshot:
+) -> SnapshotBody:
     """Keep the files of a sandbox as they are now; its programs go on."""
     sandbox = await service.sandboxes.find(caller.identity, session_id)
     taken = await snapshot_sandbox(
@@ -56,8 +56,8 @@ async def take_snapshot(
 
 @routes.post("/sessions/{session_id}/fork", status_code=201)
 async def fork_session(
-    service: CurrentService, caller: CurrentCaller, session_id: str, body: Fork
-) -> Forks:
+    service: CurrentService, caller: CurrentCaller, session_id: str, body: ForkRequest
+) -> ForksBody:
     """New sandboxes of the caller with the files and options of this one; all of them or none."""
     require(service, caller, Permission.SANDBOX_EXECUTE)
     sandbox = await service.sandboxes.find(caller.identity, session_id)
@@ -71,9 +71,11 @@ async def fork_session(
         state=body.state,
         end_processes=body.end_processes,
     )
-    return Forks(
+    return ForksBody(
         sessions=[describe_live(each) for each in made],
-        not_carried=[Missing(name=each.name, reason=each.reason) for each in taken.not_carried],
+        not_carried=[
+            NotCarriedBody(name=each.name, reason=each.reason) for each in taken.not_carried
+        ],
     )
 
 
@@ -97,7 +99,7 @@ async def list_snapshots(
 @routes.get(_ONE)
 async def get_snapshot(
     service: CurrentService, caller: CurrentCaller, snapshot_id: str
-) -> Snapshot:
+) -> SnapshotBody:
     """One of the caller's snapshots."""
     find = partial(admin.find_snapshot, service.app, snapshot_id, owner=caller.id)
     return _rendered(await anyio.to_thread.run_sync(find, limiter=service.readers))
@@ -116,5 +118,5 @@ async def delete_snapshot(service: CurrentService, caller: CurrentCaller, snapsh
     await anyio.to_thread.run_sync(delete)
 
 
-def _rendered(snapshot: WorkspaceSnapshot) -> Snapshot:
-    return Snapshot.model_validate(snapshot.to_json())
+def _rendered(snapshot: WorkspaceSnapshot) -> SnapshotBody:
+    return SnapshotBody.model_validate(snapshot.to_json())

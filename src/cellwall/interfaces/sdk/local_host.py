@@ -14,7 +14,7 @@ from cellwall.core.ids import new_id
 from cellwall.core.labels import LabelSet
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
 from cellwall.core.ports import ApproverPort
-from cellwall.core.snapshots import NotCarried, RestoreSnapshot
+from cellwall.core.snapshots import NotCarried, RestoreSnapshot, WorkspaceSnapshot
 from cellwall.core.types import Action, OutputSink, Principal, RunCode, RunCommand, SetDomains
 from cellwall.interfaces.interpreter_state import read_again
 from cellwall.interfaces.sandbox_options import (
@@ -29,7 +29,6 @@ from cellwall.interfaces.sdk.tools import ToolBroker
 from cellwall.interfaces.supervisor.codec import Operation
 from cellwall.runtime.app import App
 from cellwall.runtime.home import local_principal
-from cellwall.sandbox.snapshots.store import SnapshotRecord
 
 DEFAULT_TEMPLATE = "python"
 
@@ -111,7 +110,7 @@ class LocalHost:
             if resumed_id is not None or snapshot is not None:
                 await anyio.to_thread.run_sync(app.check_room, session_id, limits)
             if snapshot is not None and snapshot.variables:
-                state = app.store.snapshots.state_of(snapshot.id)
+                state = app.read_state(snapshot)
                 host.not_restored = await read_again(host.run_inside, state)
         except BaseException:
             await host.end()
@@ -193,7 +192,7 @@ class LocalHost:
 
 async def _allow_snapshot(
     app: App, spec: SandboxSpec, who: Principal, approver: ApproverPort | None
-) -> tuple[SnapshotRecord, SandboxSpec]:
+) -> tuple[WorkspaceSnapshot, SandboxSpec]:
     """The snapshot, once its use is allowed and recorded; with its template, unless another one is
     named."""
     if spec.workspace is not None:

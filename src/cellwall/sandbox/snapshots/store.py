@@ -225,20 +225,31 @@ class SnapshotStore:
         if not os.path.isdir(self._layers):
             return
         with suppress(BlockingIOError), self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
-            layers = os.listdir(self._layers)
-            if layers:
-                named = set(in_use())
-                for name in self._names():
-                    named.update(self._read(name).layers)
-                for name in layers:
-                    if name not in named:
-                        self._remove(self._layers, name)
+            self._collect_layers(in_use)
             for name in os.listdir(self._folder):
                 is_left = name.startswith("snp_") and not os.path.exists(
                     os.path.join(self._folder, name, _RECORD)
                 )
                 if is_left or name.startswith(_DRAFT):
                     self._remove(self._folder, name)
+
+    def _collect_layers(self, in_use: Callable[[], Collection[str]]) -> None:
+        layers = os.listdir(self._layers)
+        if not layers:
+            return
+        named = set(in_use())
+        try:
+            for name in self._names():
+                named.update(self._read(name).layers)
+        except WorkspaceError:
+            return  # the layers of a damaged record are not known: all stay until it is deleted
+        for name in layers:
+            if name not in named:
+                self._remove(self._layers, name)
+
+    def has(self, snapshot_id: str) -> bool:
+        """Whether there is a record, be it expired or damaged."""
+        return check_id(snapshot_id) in self._names()
 
     def _names(self) -> list[str]:
         """Of complete snapshots."""

@@ -29,21 +29,21 @@ class NewSnapshot(_CarryOptions):
     model_config = examples({"name": "before the migration"}, {})
 
 
-class Fork(_CarryOptions):
+class ForkRequest(_CarryOptions):
     """New sandboxes with the files and options of one."""
 
     count: int = Field(1, ge=1, le=MAX_FORKS)
     model_config = examples({"count": 3}, {})
 
 
-class Missing(BaseModel):
+class NotCarriedBody(BaseModel):
     """What a snapshot does not hold."""
 
     name: str = Field(description="a variable; `*` for all of them")
     reason: str
 
 
-class Snapshot(BaseModel):
+class SnapshotBody(BaseModel):
     """Files of a sandbox as they were at one time."""
 
     id: str = Field(examples=[SNAPSHOT_ID])
@@ -56,18 +56,18 @@ class Snapshot(BaseModel):
     files: int
     layers: int
     variables: list[str] = Field(description="of the interpreter")
-    not_carried: list[Missing] = Field(description="in the answer to its creation alone")
+    not_carried: list[NotCarriedBody] = Field(description="in the answer to its creation alone")
 
 
 class SnapshotPage(BaseModel):
     """Some of the caller's snapshots, by id."""
 
-    snapshots: list[Snapshot]
+    snapshots: list[SnapshotBody]
     next: str | None = Field(description="`after` of the next page; null on the last")
 
 
-class Forks(BaseModel):
+class ForksBody(BaseModel):
     """The new sandboxes."""
 
     sessions: list[Session]
-    not_carried: list[Missing]
+    not_carried: list[NotCarriedBody]
