@@ -349,3 +349,39 @@ def test_what_has_no_terminal_has_no_size(sbx):
     with pytest.raises(cellwall.CellwallError) as caught:
         process.resize(10, 10)
     assert caught.value.code == "CW-NO-TERMINAL"
+
+
+LONG_SCRIPT = f"# {'x' * 1_000_000}\n"
+
+
+@pytest.mark.requirement("LANG-1")
+def test_script_of_a_megabyte_runs_in_every_kind_of_run(sbx: Sandbox) -> None:
+    text = LONG_SCRIPT + "echo $0; cat"
+    assert sbx.commands.run(text, stdin="in").stdout == "/bin/sh\nin"
+    assert sbx.commands.run(text).stdout == "/bin/sh\n"
+    ran = sbx.commands.run(["python", "-c", LONG_SCRIPT + "import sys; print(sys.argv)", "one"])
+    assert ran.stdout == "['-c', 'one']\n"
+    process = sbx.commands.run(text, background=True)
+    process.send_stdin("later")
+    process.close_stdin()
+    assert process.wait(20).stdout == "/bin/sh\nlater"
+    assert sbx.run_code(LONG_SCRIPT + "6 * 7").value == 42
+    assert sbx.files.list("/tmp") == (), "no script is left"
+    chunks = ["x" * 65_536] * 16
+    assert sbx.commands.run(["printf", "%s", *chunks]).stdout == "".join(chunks)
+    refused = sbx.commands.run(["echo", "x" * 131_072])
+    assert refused.outcome.error is not None
+    assert refused.outcome.error.code == "CW-ARGUMENTS-TOO-LONG"
+
+
+def test_python_has_both_of_its_names(sbx: Sandbox) -> None:
+    ran = sbx.commands.run("python -c 'print(1)' && python3 -c 'print(2)' && command -v python")
+    assert ran.stdout.splitlines()[:2] == ["1", "2"], ran.stderr
+
+
+def test_any_user_but_the_one_inside_is_refused_with_the_reason(sbx: Sandbox) -> None:
+    assert sbx.commands.run("id -un", user="sandbox").stdout == "sandbox\n"
+    for name in ("root", "0", "nobody"):
+        with pytest.raises(cellwall.BadInput, match=name) as refused:
+            sbx.commands.run("id -un", user=name)
+        assert refused.value.code == "CW-NO-USER"

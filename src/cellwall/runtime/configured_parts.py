@@ -17,6 +17,7 @@ from cellwall.runtime.action_labels import LabelRules
 from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
 from cellwall.runtime.session_labels import SessionLabels, flow_mode
+from cellwall.sandbox.files.operations import FileRules
 from cellwall.sandbox.governor import Governor
 from cellwall.sandbox.linux.layers import Backend, NativeSettings, Path
 from cellwall.sandbox.snapshots.taking import SnapshotSettings
@@ -109,6 +110,7 @@ def native_settings_of(settings: Settings, environ: Mapping[str, str], home: str
         shm_bytes=sandbox.shm_bytes,
         max_result_bytes=sandbox.max_result_bytes,
         extra_read_only_paths=sandbox.extra_read_only_paths,
+        file_rules=FileRules(settings.workspace.blocked_extensions),
         only_deno=sandbox.javascript == "deno",
         backend=_BACKENDS[sandbox.backend],
         engine_socket=sandbox.engine_socket,

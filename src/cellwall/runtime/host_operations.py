@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import anyio
 
 from cellwall.core.errors import BadInput
-from cellwall.core.files import FileOperation
+from cellwall.core.files import FileOperation, memory_root
 from cellwall.core.labels import LabelsPort
 from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import ConnectionsPort, EgressPort, GuardPort, ToolServersPort, VaultPort
@@ -46,8 +46,9 @@ class HostOperations:
     ) -> RunResult | None:
         """The result, which is untrusted; None for an operation that runs in a cell."""
         match action.operation:
-            case FileOperation():
-                # Opens descriptors beneath the root of the workspace.
+            case FileOperation(path=path) if not (action.session_id and memory_root(path)):
+                # Opens descriptors beneath the root of the workspace. Other files lie in the
+                # memory of the cell, which is started if there is none.
                 watch.step(Step.RUN)
                 payload = await anyio.to_thread.run_sync(self.workspaces.operate, action)
                 return RunResult(None, payload=payload)

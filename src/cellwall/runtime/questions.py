@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import assert_never
 
-from cellwall.core.approvals import ID_PREFIX, Proposal, Question
+from cellwall.core.approvals import CONNECT, ID_PREFIX, Proposal, Question
 from cellwall.core.errors import Denied
 from cellwall.core.files import FILE_READS, FileOperation
 from cellwall.core.ids import new_id
@@ -169,7 +169,7 @@ def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: C901, PLR0911 
         case InstallPackages(ecosystem, requirements):
             return "Install", " ".join((f"{ecosystem}:", *requirements))
         case ReachHost() as host:
-            return "Connect", host.destination
+            return CONNECT, host.destination
         case FetchUrl() | SetDomains() | ServeClient() as reach:
             return "WebFetch", _destinations(reach, action)
         case ReceiveMessage() | SendReply() as message:

@@ -231,18 +231,21 @@ def open_app(
     )
 
 
-def sweep_state(app: App) -> None:
+def sweep_state(app: App, *, now_s: float | None = None) -> None:
     """Remove traces of killed processes, and data that was kept long enough, while the runtime
-    runs. With a ledger of its own: a lock does not exclude threads that share its descriptor."""
+    runs. With a ledger of its own: a lock does not exclude threads that share its descriptor.
+    `now_s`: the time of a probe that looks ahead."""
     ledger = RunLedger(os.path.join(app.store.home, _RUNS))
     try:
-        _sweep(app.store, ledger, app.settings)
+        _sweep(app.store, ledger, app.settings, now_s)
         enforce_retention(app.settings, app.audit, app.store, ledger, app.keys)
     finally:
         ledger.close()
 
 
-def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None:
+def _sweep(
+    store: WorkspaceStore, ledger: RunLedger, settings: Settings, now_s: float | None = None
+) -> None:
     if ledger.stop_flag.is_set():
         return  # what the dead left is evidence until the stop is lifted (OBS-3)
     dead = ledger.sweep()
@@ -254,6 +257,7 @@ def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None
         keep_private_days=settings.workspace.keep_sessions_days,
         hold_ended=ledger.hold_ended,
         is_held=functools.cache(lambda: bool(holds(audit_directory(store.home)))),
+        now_s=now_s,
     )
 
 

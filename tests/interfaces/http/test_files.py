@@ -76,6 +76,22 @@ def test_no_encoding_of_a_path_leaves_the_workspace(
     assert request_raw(service, "GET", f"{base}/inside%2etxt", token) == (200, b"inside")
 
 
+@pytest.mark.requirement("FS-7")
+def test_files_of_tmp_are_reached_by_an_encoded_or_a_second_slash(
+    service: RunningService, user: httpx.Client
+) -> None:
+    session, token = new_session(user), service.tokens["user"]
+    base = f"/v1/sessions/{session}/files"
+    user.put(f"{base}/%2Ftmp/a.txt", content=b"in memory").raise_for_status()
+    assert request_raw(service, "GET", f"{base}//tmp/a.txt", token) == (200, b"in memory")
+    listed = user.get(f"{base}/%2Ftmp/").json()["entries"]
+    assert [each["path"] for each in listed] == ["/tmp/a.txt"]
+    ran = user.post(f"/v1/sessions/{session}/commands", json={"command": "cat /tmp/a.txt"})
+    assert ran.json()["stdout"] == "in memory"
+    user.delete(f"{base}/%2Ftmp/a.txt").raise_for_status()
+    assert user.get(f"{base}/%2Ftmp/a.txt").status_code == 404
+
+
 @pytest.mark.requirement("FS-1")
 def test_a_link_out_of_the_workspace_is_not_followed(
     service: RunningService, user: httpx.Client

@@ -132,7 +132,9 @@ def _watch(access: SandboxAccess, body: WatcherRequest) -> PolledWatch:
 async def _entry(access: SandboxAccess, path: str) -> dict[str, Any]:
     found = await do_file(access, FileOperation("stat", path))
     if not isinstance(found, FileEntry):
-        raise NotFound("there is no such file or directory", hint="Paths are below /workspace.")
+        raise NotFound(
+            "there is no such file or directory", hint="Paths are below /workspace or /tmp."
+        )
     return entry_json(found)
 
 

@@ -26,6 +26,7 @@ from cellwall.interfaces.http.runs import Run
 from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.service import CurrentService, Service, service_of
 from cellwall.interfaces.http.waiting import CountedStream
+from cellwall.interfaces.sandbox_options import check_user
 from cellwall.interfaces.sdk.commands import argv_of
 
 EVENTS = "text/event-stream"
@@ -85,6 +86,7 @@ async def run_command(
 ) -> Response:
     """Run a program. A refusal is an outcome with the status `denied`."""
     sandbox = await service_of(request).sandboxes.find(caller.identity, session_id)
+    check_user(body.user)
     operation = RunCommand(argv_of(body.command), cwd=body.cwd)
     return await _run(request, caller, sandbox, operation, body, accept=accept, key=key)
 

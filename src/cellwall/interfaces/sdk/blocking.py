@@ -146,6 +146,7 @@ class Commands(_Facade[AsyncCommands]):
         timeout: float | None = None,
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
+        user: str | None = None,
         stdin: bytes | str | None = None,
         on_stdout: TextSink | None = None,
         on_stderr: TextSink | None = None,
@@ -159,6 +160,7 @@ class Commands(_Facade[AsyncCommands]):
         background: Literal[True],
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
+        user: str | None = None,
         stdin: bytes | str | None = None,
     ) -> Process: ...
 

@@ -13,6 +13,7 @@ from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.outcomes import Outcome, PackageUse, Status
 from cellwall.core.text import to_bytes
 from cellwall.core.types import OutputSink, ProcessInfo, ProcessOperation, RunCommand
+from cellwall.interfaces.sandbox_options import check_user
 
 if TYPE_CHECKING:
     from cellwall.interfaces.sdk.hosts import Host
@@ -48,6 +49,7 @@ class AsyncCommands:
         timeout: float | None = None,
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
+        user: str | None = None,
         stdin: bytes | str | None = None,
         on_stdout: TextSink | None = None,
         on_stderr: TextSink | None = None,
@@ -61,6 +63,7 @@ class AsyncCommands:
         background: Literal[True],
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
+        user: str | None = None,
         stdin: bytes | str | None = None,
     ) -> AsyncProcess: ...
 
@@ -72,6 +75,7 @@ class AsyncCommands:
         timeout: float | None = None,
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
+        user: str | None = None,
         stdin: bytes | str | None = None,
         on_stdout: TextSink | None = None,
         on_stderr: TextSink | None = None,
@@ -79,8 +83,9 @@ class AsyncCommands:
         """Run a command: a string by the shell, a list directly.
 
         With `background` the result is a process that runs until it ends, is killed, or the sandbox
-        ends.
+        ends. There is one `user`, `sandbox`; any other is refused (`CW-NO-USER`).
         """
+        check_user(user)
         operation = RunCommand(argv_of(command), cwd=cwd, background=background)
         if background:
             return await self._start(operation, envs, stdin)

@@ -10,6 +10,7 @@ import anyio
 import anyio.to_thread
 
 from cellwall.core.errors import BadInput
+from cellwall.core.files import FileOperation, memory_root
 from cellwall.core.ids import new_id
 from cellwall.core.labels import LabelSet
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
@@ -147,7 +148,9 @@ class LocalHost:
             pattern = replace(pattern, principal=principal)
         if isinstance(operation, SetDomains):
             pattern = replace(pattern, allow_domains=operation.domains)
-        runs = isinstance(operation, RunCommand | RunCode)
+        # Such files may be the first use of the cell, which must get what any run needs.
+        is_file = isinstance(operation, FileOperation) and memory_root(operation.path) is not None
+        runs = is_file or isinstance(operation, RunCommand | RunCode)
         self.has_run_code |= isinstance(operation, RunCode)
         action = replace(
             pattern,

@@ -17,6 +17,7 @@ from cellwall.core.errors import BadInput, Busy, LayerMissing
 from cellwall.core.host_programs import ProgramRefused, host_program
 from cellwall.core.limits import Limits
 from cellwall.sandbox import languages
+from cellwall.sandbox.files.operations import FileRules
 from cellwall.sandbox.linux import cell_plan, cgroups, outer_wall, seccomp
 from cellwall.sandbox.linux._syscalls import landlock_abi
 
@@ -105,6 +106,7 @@ class NativeSettings:
     environment_of: EnvironmentOf = field(default=lambda _name: None)
     path: Path = "auto"
     """`warm` refuses if no template can be started; `auto` then uses the cold path."""
+    file_rules: FileRules = FileRules()
     only_deno: bool = False
     """JavaScript and TypeScript run with Deno's permissions, or not at all."""
     backend: Backend = "native"

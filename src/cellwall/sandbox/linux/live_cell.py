@@ -9,6 +9,7 @@ import itertools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ from typing import Literal
 import anyio
 
 from cellwall.core.errors import CellwallError, SandboxFailed
+from cellwall.core.files import MEMORY_ROOTS, Watching
 from cellwall.core.frames import BadFrame, FrameReader
 from cellwall.core.limits import LimitName, Limits
 from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.linux import cell_plan, run_cgroup
-from cellwall.sandbox.linux.channels import CellPipes, InitSocket, SupervisorEnds
+from cellwall.sandbox.linux.channels import CellPipes, InitSocket, SupervisorEnds, ready_to_read
 from cellwall.sandbox.linux.outside_processes import memory_file
 from cellwall.sandbox.linux.proc_usage import UsageSampler
 from cellwall.sandbox.linux.run_io import RunIO
@@ -31,6 +33,7 @@ _MAX_PENDING_MESSAGES = 4
 _GRACE_S = 1.0
 """An interpreter that does not answer an interrupt within this time loses its state."""
 _POLL_EVERY_S = 0.01
+_DESCRIPTOR_WITHIN_S = 20.0
 _READ_BYTES = 65_536
 _MAX_READS = 64
 # Code that exceeded one of these limits is not trusted to stop when interrupted.
@@ -107,6 +110,8 @@ class LiveCell:
         self._max_result_bytes = max_result_bytes
         self._tags = itertools.count(1)
         self._interpreter: LiveInterpreter | None = None
+        self.watchers: weakref.WeakSet[Watching] = weakref.WeakSet()
+        """Watches of its memory directories, which end with the cell."""
         self.turn = threading.Lock()
         """Held while the interpreter runs code: it runs one piece at a time."""
 
@@ -170,6 +175,29 @@ class LiveCell:
             interpreter = self._interpreter = LiveInterpreter(task, reader)
         return interpreter
 
+    def open_root(self, path: str) -> int:
+        """A descriptor of a memory directory of the cell; the caller closes it. May block."""
+        return self._take_descriptor("root", MEMORY_ROOTS.index(path))
+
+    def _take_descriptor(self, *words: str | int) -> int:
+        """A descriptor that init opens; it comes on a socket that only init gets."""
+        line = InitSocket()
+        try:
+            self.parts.init.send(*words, descriptors=[line.inside])
+            line.close_inside()
+            descriptor = None
+            if ready_to_read(line, timeout_s=_DESCRIPTOR_WITHIN_S):
+                _words, descriptor = line.receive_with_descriptor()
+        finally:
+            line.close()
+        if descriptor is None:
+            raise SandboxFailed(
+                "the sandbox gave no access to its files or its network",
+                hint="Its engine may keep them to itself, as gVisor does; otherwise try again.",
+                code="CW-SANDBOX-CLOSED",
+            )
+        return descriptor
+
     def counters(self) -> run_cgroup.Counters:
         meter = self.parts.meter
         return meter.counters() if meter else run_cgroup.Counters()
@@ -188,6 +216,8 @@ class LiveCell:
 
     def close(self) -> None:
         """End the cell and every process in it."""
+        for watcher in list(self.watchers):
+            watcher.stop()
         if self._interpreter is not None:
             self._interpreter.task.close()
         self.parts.close()

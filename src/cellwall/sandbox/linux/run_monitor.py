@@ -31,6 +31,7 @@ from cellwall.sandbox.linux.run_serving import serve_for
 
 _WATCH_EVERY_S = 0.05
 _SHORT_RUN_S = 0.004
+_FIRST_WALK_S = 0.25
 _MAX_CALLS = 16  # concurrent calls of host tools by one run
 TEARDOWN_S = 20.0
 
@@ -165,6 +166,9 @@ class RunMonitor:
             run_io.serve()
         if not self._run.is_ended(run_io):
             self._run.begin_watching()
+            # The scan before the run has just walked through the workspace; while the disk fills,
+            # the next walk does not wait.
+            self._next_walk = time.monotonic() + _FIRST_WALK_S
             self._uncharged = UnchargedMemory(self._run.pids, limits)
         next_look = 0.0
         while not self._run.is_ended(run_io):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import anyio
 
 from cellwall.core.errors import BadInput, SkillRefused
+from cellwall.core.files import FileOperation, Watching, memory_root
 from cellwall.core.languages import canonical
+from cellwall.core.limits import Limits
 from cellwall.core.outcomes import RunResult
 from cellwall.core.sandbox_ports import LiveUsage
 from cellwall.core.tool_servers import RunServer
@@ -66,8 +69,11 @@ class LiveSessions:
         cell = await self._cell_of(session, request)
         match action.operation:
             case RunCommand(background=True) as operation:
-                process = self._start_background(session, cell, request, operation)
+                argv, script = jobs.live_command(operation.argv)
+                process = self._start_background(session, cell, request, operation, argv)
                 await _wait_for_terminal(process, operation)
+                if script:  # saved at once, before any input of the caller
+                    await anyio.to_thread.run_sync(process.write, script)
                 if action.stdin is not None:
                     process.feed(action.stdin)
                 return RunResult(exit_code=None, path=cell.parts.path, payload=process.info())
@@ -76,6 +82,10 @@ class LiveSessions:
                     operation.argv, _environment(request), cwd="/workspace", wants_stdin=True
                 )
                 return await CarriedProcess(cell, task).serve(operation.hold)
+            case FileOperation() as operation:
+                work = partial(self._operate, cell, operation, action.limits)
+                payload = await anyio.to_thread.run_sync(work)
+                return RunResult(exit_code=None, path=cell.parts.path, payload=payload)
             case RunCode() as operation if canonical(operation.language) != "python":
                 program, code = jobs.program_of(action, only_deno=self._settings.only_deno)
                 argv = jobs.command_for(program, code)
@@ -84,14 +94,33 @@ class LiveSessions:
                 stdin = code + (action.stdin or b"")
                 return await self._run_task(session, cell, task, request, stdin)
             case RunCommand(argv) as operation:
-                has_stdin = action.stdin is not None
+                argv, script = jobs.live_command(argv)
+                given = script + (action.stdin or b"") if script else action.stdin
                 env = _environment(request)
-                task = cell.start(argv, env, cwd=operation.cwd, wants_stdin=has_stdin)
-                return await self._run_task(session, cell, task, request, action.stdin)
+                task = cell.start(argv, env, cwd=operation.cwd, wants_stdin=given is not None)
+                return await self._run_task(session, cell, task, request, given)
             case RunCode() as operation:
                 return await self._run_code(session, cell, request, operation)
             case _:
                 raise BadInput("only commands and code run in a sandbox")
+
+    def _operate(self, cell: LiveCell, operation: FileOperation, limits: Limits) -> object:
+        """The file API on a directory in the memory of the cell."""
+        from cellwall.sandbox.files.cell_memory import operate_on_memory  # noqa: PLC0415  # few use it
+
+        root = memory_root(operation.path)
+        if root is None:
+            raise BadInput("the files of a workspace are reached without its cell")
+        result = operate_on_memory(
+            cell.open_root(root),
+            operation,
+            owner=cell.parts.owner,
+            limits=limits,
+            rules=self._settings.file_rules,
+        )
+        if operation.name == "watch":
+            cell.watchers.add(cast("Watching", result))  # the port's meaning of "watch"
+        return result
 
     async def _run_task(
         self,
@@ -139,10 +168,15 @@ class LiveSessions:
             cell.turn.release()
 
     def _start_background(
-        self, session: LiveSession, cell: LiveCell, request: CellRunRequest, operation: RunCommand
+        self,
+        session: LiveSession,
+        cell: LiveCell,
+        request: CellRunRequest,
+        operation: RunCommand,
+        argv: tuple[str, ...],
     ) -> BackgroundProcess:
         task = cell.start(
-            operation.argv,
+            argv,
             _environment(request),
             cwd=operation.cwd,
             wants_stdin=True,

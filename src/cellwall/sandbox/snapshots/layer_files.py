@@ -26,7 +26,8 @@ from cellwall.sandbox.files.descriptors import (
     open_regular,
     proc_path,
 )
-from cellwall.sandbox.files.root import Root, WalkStep, bounded_names, walk_steps
+from cellwall.sandbox.files.root import Root
+from cellwall.sandbox.files.walking import WalkStep, bounded_names, walk_steps
 
 _CLONE = 0x40049409  # FICLONE
 _NO_CLONE = frozenset({errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.EXDEV, errno.ENOSYS})

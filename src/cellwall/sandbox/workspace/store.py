@@ -314,13 +314,16 @@ class WorkspaceStore:
         keep_private_days: int,
         hold_ended: Callable[[str], AbstractContextManager[None]],
         is_held: Callable[[], bool],
+        now_s: float | None = None,
     ) -> None:
         """Remove the folders of killed runs, and changes that were not applied in time.
 
         A live sandbox may be older than that: its layers are mounted, and stay. `hold_ended` raises
         for a session that lives, or whose changes are being applied. While a legal hold is in force
-        (`is_held`, asked only if something is to be removed), no changes are removed.
+        (`is_held`, asked only if something is to be removed), no changes are removed. `now_s`: the
+        time of a probe that looks ahead.
         """
+        now_ns = time.time_ns() if now_s is None else int(now_s * 1e9)
         for session in self.sessions():
             if session.id in live:
                 continue
@@ -329,7 +332,7 @@ class WorkspaceStore:
             since_ns = session.kept_ns if is_private else session.made_ns
             with suppress(OSError, CellwallError):
                 if (
-                    (time.time_ns() - since_ns) / 1e9 > days * _DAY_S
+                    (now_ns - since_ns) / 1e9 > days * _DAY_S
                     and (session.keeper or not is_private)
                     and not is_held()
                 ):
@@ -337,7 +340,7 @@ class WorkspaceStore:
                         self.remove(session.id)
                 elif session.id in dead:
                     self.retire(session)
-                elif time.time_ns() - session.made_ns > _TIDY_AFTER_NS and (
+                elif now_ns - session.made_ns > _TIDY_AFTER_NS and (
                     session.keeper or not is_private
                 ):
                     # A kill, a full disk or a locked folder may have left files in clear. A run

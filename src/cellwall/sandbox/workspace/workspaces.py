@@ -13,12 +13,14 @@ from dataclasses import dataclass, field, replace
 import anyio
 
 from cellwall.core.errors import BadInput, WorkspaceError
-from cellwall.core.files import FileOperation, StreamedFile, Transfer
+from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Finding
 from cellwall.core.types import Action, WorkspaceMode, WorkspaceMount
-from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
+from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.merged_view import MergedFileTree, MergedViews, sandbox_ended
-from cellwall.sandbox.files.root import AccessCheck, Root, is_at_or_below
+from cellwall.sandbox.files.operations import WRITING, FileRules, perform_operation
+from cellwall.sandbox.files.paths import is_at_or_below
+from cellwall.sandbox.files.root import AccessCheck, Root
 from cellwall.sandbox.protection import protected_paths
 from cellwall.sandbox.protection.host_directory import (
     covers_for,
@@ -26,12 +28,11 @@ from cellwall.sandbox.protection.host_directory import (
     is_empty_path,
     lost_covers,
 )
+from cellwall.sandbox.protection.indirect_paths import indirect_paths, instruction_targets
 from cellwall.sandbox.workspace.leases import PlainLease, WorkspaceSettings
 from cellwall.sandbox.workspace.leasing import clear_if_checked, lease_of
 from cellwall.sandbox.workspace.prepare import PreparedWorkspace, WorkspacePreparer
 from cellwall.sandbox.workspace.store import StoredWorkspace, WorkspaceStore
-
-_WRITING = frozenset({"write", "make_dir", "move", "remove", "upload"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +237,8 @@ class Workspaces:
         if session.request.mode is WorkspaceMode.COPY_ON_WRITE or session.layers:
             return self._operate_on_layers(session, operation, action)
         with ExitStack() as stack:
-            tree = stack.enter_context(self._tree_of(session, writing=operation.name in _WRITING))
-            if session.request.mode is WorkspaceMode.READ_ONLY and operation.name in _WRITING:
+            tree = stack.enter_context(self._tree_of(session, writing=operation.name in WRITING))
+            if session.request.mode is WorkspaceMode.READ_ONLY and operation.name in WRITING:
                 raise WorkspaceError(
                     "the workspace is read-only",
                     hint="Create the sandbox with the directory as :rw or :cow.",
@@ -279,7 +280,7 @@ class Workspaces:
                 return watcher
             access_check = None
             if not session.layers:  # a private workspace holds nothing of the host
-                access_check = self._access_check(view, writing=operation.name in _WRITING)
+                access_check = self._access_check(view, writing=operation.name in WRITING)
             merged = MergedFileTree(
                 view, upper=upper, access_check=access_check, limits=action.limits
             )
@@ -302,55 +303,14 @@ class Workspaces:
         if writing and self._protection.entries:
             most = self._settings.max_walk_entries
             protected = protected_paths.scan(root, self._protection, max_entries=most)
-            paths |= protected_paths.instruction_targets(root, protected)
-            paths |= protected_paths.indirect_paths(root, protected).keys()
+            paths |= instruction_targets(root, protected)
+            paths |= indirect_paths(root, protected).keys()
         return protected_paths.access_check_for(self._protection.with_paths(paths), root)
 
     def _perform(self, tree: FileTree, operation: FileOperation, action: Action) -> object:
-        limits, blocked = action.limits, self._settings.blocked_extensions
-        result: object = None
-        match operation.name:
-            case "read" if operation.sink is not None:
-                most = max(self._settings.max_file_read_bytes, limits.file_size_bytes)
-                result = tree.read_into(operation.path, operation.sink, max_bytes=most)
-            case "read":
-                result = tree.read(operation.path, max_bytes=self._settings.max_file_read_bytes)
-            case "write" if operation.source is not None:
-                result = tree.write_from(
-                    operation.path,
-                    operation.source,
-                    StreamedFile(operation.source_bytes, operation.source_sha256),
-                    WriteLimits.of(limits, blocked),
-                )
-            case "write":
-                tree.write(operation.path, operation.content, WriteLimits.of(limits, blocked))
-            case "list":
-                result = tree.list(operation.path)
-            case "stat":
-                result = tree.stat(operation.path)
-            case "exists":
-                result = tree.exists(operation.path)
-            case "make_dir":
-                tree.make_dir(operation.path, max_files=limits.file_count)
-            case "move":
-                tree.move(operation.path, operation.target, blocked_extensions=blocked)
-            case "remove":
-                tree.remove(operation.path, recursive=True)
-            case "upload" | "download":
-                result = self._transfer(tree, operation, action)
-        return result
-
-    def _transfer(self, tree: FileTree, operation: FileOperation, action: Action) -> Transfer:
-        from cellwall.sandbox.files.tar_transfer import pack, unpack
-
-        limits = WriteLimits.of(action.limits, self._settings.blocked_extensions)
-        if operation.name == "upload" and operation.source is not None:
-            return unpack(tree, operation.path, operation.source, limits=limits)
-        if operation.name == "download" and operation.sink is not None:
-            return pack(
-                tree, operation.path, operation.sink, limits=limits, skip_links=operation.skip_links
-            )
-        raise BadInput("an upload needs a source, a download needs a sink")
+        settings = self._settings
+        rules = FileRules(settings.blocked_extensions, settings.max_file_read_bytes)
+        return perform_operation(tree, operation, limits=action.limits, rules=rules)
 
     def _borrow_view(
         self, session: StoredWorkspace, action: Action, stack: ExitStack

@@ -101,6 +101,7 @@ class CommandRequest(RunRequest):
 
     command: str | list[str]
     cwd: str = Field("/workspace", max_length=4096)
+    user: str | None = Field(None, max_length=64, description="only `sandbox`, the user inside")
     model_config = examples({"command": "ls -la"}, {"command": ["ls", "-la"]})
 
 

@@ -120,6 +120,7 @@ void put_share(const char *path, const char *value);
 void put_setting(const char *path, const char *value);
 void own_prefix(const char *address, const char *mask);
 void hand_out(int line_fd, const char *name, int kind, const char *address, uint64_t port);
+void hand_connection(int line_fd, unsigned long port, int family);
 
 /* mounts.c: all by descriptor, so that no path is resolved twice (FS-1). */
 void make_file(const char *path, uint64_t mode, const char *content, size_t length);
@@ -139,6 +140,7 @@ void make_path(const char *path);
 void mirror(const char *from, const char *to);
 int clone_mount(const char *path);
 void hand_view(int line_fd, const char *path);
+void hand_root(int line_fd, unsigned long number);
 
 /* walls.c */
 void set_rlimit(uint64_t resource, uint64_t value);
