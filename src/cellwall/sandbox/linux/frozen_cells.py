@@ -19,6 +19,8 @@ from cellwall.sandbox.linux.run_cgroup import RunCgroup, read_text, write_contro
 
 _WITHIN_S = 2.0
 _PAUSE_S = 0.0005
+_STOPPED = frozenset("TtZX")
+"""States of a process that runs no code: stopped, or ended."""
 
 
 @contextmanager
@@ -70,8 +72,11 @@ def _stop_all(cell: LiveCell, stopped: set[int]) -> None:
         # 0 stands for a process outside of our PID namespace, which cannot be signalled.
         if not pids or 0 in pids or time.monotonic() > deadline:
             raise _cannot_freeze()
-        running = [pid for pid in pids if not _is_stopped(pid)]
-        if not running:
+        states = {pid: _state_of(pid) for pid in pids}
+        running = [pid for pid, state in states.items() if state not in _STOPPED]
+        # Waits in the kernel, for a child that was stopped on its way to exec, or for the disk: the
+        # signal is there, so it runs no code of its own any more.
+        if all(states[pid] == "D" and pid in stopped for pid in running):
             return
         for pid in running:
             with suppress(ProcessLookupError):
@@ -80,10 +85,10 @@ def _stop_all(cell: LiveCell, stopped: set[int]) -> None:
         time.sleep(_PAUSE_S)
 
 
-def _is_stopped(pid: int) -> bool:
-    """Also true of a process that has ended: it writes nothing any more."""
-    state = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return not state or state[0] in "TtZX"
+def _state_of(pid: int) -> str:
+    """As proc(5) names it; "X" for a process that is gone."""
+    words = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return words[0] if words else "X"
 
 
 def _cannot_freeze() -> SandboxFailed:
