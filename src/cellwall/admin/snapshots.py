@@ -1,7 +1,7 @@
 """Snapshots of workspaces, as their owners and the administrator see them (FS-9).
 
   delete: (1) the role permits it, and it is the caller's own; (2) no hold is in force; (3) write
-          the intent; (4) remove the record, then the layers that nobody else names; (5) write
+          the intent; (4) remove the record, then the layers that nothing else names; (5) write
           the outcome.
 
 Sandboxes that were made from a deleted snapshot keep its layers until they end.
@@ -57,6 +57,11 @@ def delete_of_session(app: App, session_id: str) -> None:
         if each.session == session_id:
             app.store.snapshots.remove(each.id)
     app.store.collect_layers()
+
+
+def known_ids(home: str) -> list[str]:
+    """The ids of all snapshots in a state folder, the newest first."""
+    return [each.id for each in WorkspaceStore(home).snapshots.all(owner=None)]
 
 
 def forget(home: str, snapshot_id: str) -> None:

@@ -242,17 +242,17 @@ class AsyncSandbox:
         """Variables of the snapshot that this sandbox was made from, and that it could not set."""
         return self._host.not_restored
 
-    @classmethod
+    @staticmethod
     async def list_snapshots(
-        cls, *, config: str | None = None, profile: str | None = None
+        *, config: str | None = None, profile: str | None = None
     ) -> list[WorkspaceSnapshot]:
         """The snapshots of this user, the newest first."""
         app = wiring.shared_app(config, profile)
         return list(admin.list_snapshots(app, owner=""))
 
-    @classmethod
+    @staticmethod
     async def delete_snapshot(
-        cls, snapshot_id: str, *, config: str | None = None, profile: str | None = None
+        snapshot_id: str, *, config: str | None = None, profile: str | None = None
     ) -> None:
         """Delete a snapshot, now; sandboxes that were made from it are not affected."""
         app, who = wiring.shared_app(config, profile), local_principal("sdk")

@@ -8,8 +8,8 @@ $CELLWALL_HOME/snapshots, mode 0700:
   ID/state.json         variables of the interpreter, if any
 
 A layer is in use if a snapshot or a workspace names it. Nothing counts references: they are read
-where they are, under the exclusive lock, and a layer that nobody names is removed. So a kill at any
-point leaves at most a layer without a name, which the next collection removes.
+where they are, under the exclusive lock, and a layer that nothing names is removed. So a kill at
+any point leaves at most a layer without a name, which the next collection removes.
 """
 
 from __future__ import annotations

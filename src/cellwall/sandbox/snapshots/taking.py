@@ -9,7 +9,7 @@
   (4) beyond MAX_DEPTH layers, merge the lower ones by hard links;
   (5) write the record; the snapshot exists from here on.
 
-A kill before (5) leaves a layer that nobody names, which is removed later, and the session ends
+A kill before (5) leaves a layer that nothing names, which is removed later, and the session ends
 with its process as ever.
 """
 

@@ -56,7 +56,7 @@ class SessionWorkspace:
     is_ended: bool = False
 
     def release(self) -> None:
-        """Close everything; the next action opens it anew. Nobody uses it, and no cell lives."""
+        """Close everything; the next action opens it anew. Nothing uses it, and no cell lives."""
         held, self.held = self.held, None
         if held is not None:
             held.stack.close()
