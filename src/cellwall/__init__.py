@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         VaultError,
         WorkspaceError,
     )
-    from cellwall.core.files import FileChange, Transfer
+    from cellwall.core.files import FileChange, FileEntry, Transfer
     from cellwall.core.outcomes import Outcome, Status
     from cellwall.core.snapshots import NotCarried, WorkspaceSnapshot
     from cellwall.core.verdict import Decision, Verdict
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from cellwall.interfaces.sdk.changes import Changes, waiting_changes
     from cellwall.interfaces.sdk.commands import AsyncProcess, Execution
     from cellwall.interfaces.sdk.guard import Guard, redact
+    from cellwall.interfaces.sdk.os_errors import as_os_error, check_access
     from cellwall.interfaces.sdk.session_data import erase
     from cellwall.interfaces.sdk.vault import Vault
     from cellwall.policy.engine import Policy
@@ -67,6 +68,7 @@ _HOMES = {
     "EgressRefused": "cellwall.core.errors",
     "Execution": "cellwall.interfaces.sdk.commands",
     "FileChange": "cellwall.core.files",
+    "FileEntry": "cellwall.core.files",
     "Guard": "cellwall.interfaces.sdk.guard",
     "CellwallError": "cellwall.core.errors",
     "KeyFailed": "cellwall.core.errors",
@@ -93,6 +95,8 @@ _HOMES = {
     "Verdict": "cellwall.core.verdict",
     "WorkspaceError": "cellwall.core.errors",
     "WorkspaceSnapshot": "cellwall.core.snapshots",
+    "as_os_error": "cellwall.interfaces.sdk.os_errors",
+    "check_access": "cellwall.interfaces.sdk.os_errors",
     "erase": "cellwall.interfaces.sdk.session_data",
     "redact": "cellwall.interfaces.sdk.guard",
     "run_code": "cellwall.interfaces.sdk.blocking",
@@ -116,6 +120,7 @@ __all__ = [
     "EgressRefused",
     "Execution",
     "FileChange",
+    "FileEntry",
     "Guard",
     "KeyFailed",
     "LayerMissing",
@@ -141,6 +146,8 @@ __all__ = [
     "Verdict",
     "WorkspaceError",
     "WorkspaceSnapshot",
+    "as_os_error",
+    "check_access",
     "erase",
     "redact",
     "run_code",

@@ -23,6 +23,7 @@ Cover: TypeAlias = tuple[Literal["ro", "hide", "pin"], str]
 """How a path of a workspace is protected, and the path below its root."""
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
 
+
 ROLE_NAMES = ("guest", "user", "power-user", "administrator", "owner")
 """In ascending order; `accounts/roles.toml` lists the permissions of each."""
 INTERFACE_NAMES = ("cli", "sdk", "hook", "mcp", "http", "mcp-http")
@@ -332,8 +333,7 @@ class WorkspaceMount:
     layers_fd: int | None = None
     layers_path: str | None = None
     """For copy-on-write: the directory with `upper` and `work`."""
-    more_lowers: tuple[tuple[int, str], ...] = ()
-    """Read-only layers below `dir_fd`, from the top: descriptors and paths."""
+    more_lowers: tuple[tuple[int, str], ...] = ()  # layers below `dir_fd`: descriptors and paths
     covers: tuple[Cover, ...] = ()
     home: bool = True
     """Whether HOME is the workspace; false for a user's directory."""
@@ -390,6 +390,9 @@ class Action:
     """Policy files that a person has named; never chosen by an agent."""
     skills: tuple[str, ...] = ()
     """Names of approved skills, mounted below /skills (SKL-1)."""
+    spills_output: bool = False
+    """All output goes to the caller's sink, up to the limit of a file's size; the result holds its
+    beginning and its end, and more than `output_bytes` does not end the run."""
     audience: Audience = "program"
     context: str = ""
     """The conversation of an agent that uses several sessions, which share their labels (POL-9);

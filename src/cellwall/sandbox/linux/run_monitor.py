@@ -90,6 +90,8 @@ class RunMonitor:
         self._started = request.started
         self._stdin = stdin
         self._sink = request.sink
+        self._spills = request.action.spills_output
+        self._output_limit = LimitName.FILE_SIZE if self._spills else LimitName.OUTPUT
         self._tools = None if run.channels.channel is None else request.tools
         self._limit: LimitName | None = None
         self._is_finished = False
@@ -114,11 +116,13 @@ class RunMonitor:
         reader: FrameReader | None = None,
     ) -> RunResult:
         """`frame` asks an interpreter to run code; its `reader` outlives one run."""
+        limits = self._limits
         with RunIO(
             self._run.channels,
             stdin=self._stdin,
             sink=self._sink,
-            max_output_bytes=self._limits.output_bytes,
+            max_output_bytes=limits.file_size_bytes if self._spills else limits.output_bytes,
+            keeps_output=not self._spills,
             reader=reader or FrameReader(max_frame_bytes=max_result_bytes, has_blobs=False),
         ) as run_io:
             run_io.register(self._run.status_fd(), self._run.handle_message)
@@ -133,7 +137,7 @@ class RunMonitor:
             run_io.drain()
         wall_s = time.monotonic() - self._started
         if self._limit is None and run_io.is_over_limit:
-            self._limit = LimitName.OUTPUT
+            self._limit = self._output_limit
         if self._limit is None and not await self._has_room():
             self._limit = LimitName.DISK  # a writer faster than the monitor
         counters = self._run.counters()
@@ -188,7 +192,7 @@ class RunMonitor:
                     raise unkillable_process()
                 self._run.kill(self._limit)
                 continue
-            limit = LimitName.OUTPUT if run_io.is_over_limit else None
+            limit = self._output_limit if run_io.is_over_limit else None
             if now >= deadline:
                 limit = limit or LimitName.WALL
             # By the clock: a program that prints without pause is checked, too.
