@@ -23,6 +23,7 @@ import incident
 import packages
 import policy
 import telemetry
+import workspaces
 from peers import bench as peers
 
 BENCHES = {
@@ -42,6 +43,7 @@ BENCHES = {
     "peers": peers.measure,
     "policy": policy.measure,
     "telemetry": telemetry.measure,
+    "workspaces": workspaces.measure,
 }
 
 

@@ -12,10 +12,11 @@ directory is a git directory if it has the entries that git looks for (`is_git_l
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 import tomllib
 import unicodedata
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, lru_cache
@@ -29,6 +30,8 @@ GIT_LAYOUT = ("HEAD", "commondir", "objects", "refs")
 """The entries by which git recognises a git directory."""
 _WILD = re.compile(r"[*?\[]")
 _KINDS = ("file", "dir", "any")
+_FOLDED_LAYOUT = frozenset(name.lower() for name in GIT_LAYOUT)
+_MAX_PLAIN_NAMES = 131_072
 _INSIDE_GIT = frozenset({"modules", "worktrees"})
 _VERSION_CONTROL = frozenset({".git", ".hg", ".jj", ".sl", ".svn", ".bzr", "_darcs"})
 
@@ -99,8 +102,13 @@ def is_git_layout(names: Iterable[str]) -> bool:
     setup.c, is_git_directory(): a HEAD, and objects and refs in it or in the directory that
     `commondir` names. The contents are not checked: code could write them later.
     """
-    folded = {fold(name) for name in names if len(name) < 64}
-    return "head" in folded and ("commondir" in folded or {"objects", "refs"} <= folded)
+    names = [name for name in names if len(name) < 64]
+    # Most directories have no such name, and a walk asks for each: fold only what can become HEAD.
+    heads = (name for name in names if name[:1] in {"h", "H"} or not name.isascii())
+    if not any(fold(name) == "head" for name in heads):
+        return False
+    folded = {fold(name) for name in names}
+    return "commondir" in folded or {"objects", "refs"} <= folded
 
 
 def is_git_by_name(names: tuple[str, ...]) -> bool:
@@ -173,12 +181,17 @@ class _Pattern:
 class Protection:
     """The compiled protected names. Immutable."""
 
-    __slots__ = ("_any_wild", "_leading", "_literal", "_paths", "_ways", "_wild", "entries")
+    __slots__ = (
+        *("_any_wild", "_last_names", "_leading", "_literal", "_paths", "_plain", "_ways"),
+        *("_wild", "entries"),
+    )
 
     def __init__(self, entries: Iterable[Protected], *, paths: Iterable[str] = ()) -> None:
         self.entries = tuple(entries)
         # Exact paths below the root: programs that a git configuration names.
         self._paths = frozenset(tuple(fold(n) for n in path.split("/")) for path in paths)
+        self._last_names = frozenset(path[-1] for path in self._paths)
+        self._plain: set[bytes] = set()  # found to match nothing
         self._ways = frozenset(path[:end] for path in self._paths for end in range(1, len(path)))
         self._literal: dict[str, list[_Pattern]] = {}  # by last name: most names match none
         self._wild: list[_Pattern] = []
@@ -236,6 +249,24 @@ class Protection:
         if self._paths and names[:end] in self._paths:
             found.append(NameTreatment.READ_ONLY)
         return max(found, key=_strictness, default=None)
+
+    def names_to_look_at(self, names: Sequence[bytes]) -> list[str]:
+        """Of the names of files in one directory: those that may be protected by their own name,
+        and those by which git recognises its directories. Most files have another."""
+        found = []
+        for raw in set(names).difference(self._plain):
+            name = os.fsdecode(raw)
+            folded = fold(name)
+            if (
+                folded in _FOLDED_LAYOUT
+                or folded in self._literal
+                or folded in self._last_names
+                or self._any_wild.fullmatch(folded)
+            ):
+                found.append(name)
+            elif len(self._plain) < _MAX_PLAIN_NAMES:
+                self._plain.add(raw)
+        return found
 
     def leads_to_protected(self, names: tuple[str, ...]) -> bool:
         """Whether a symlink of these folded names replaces a directory with protected names.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from cellwall.core.limits import Limits
 from cellwall.core.network import CellNetwork
@@ -26,6 +26,16 @@ class GovernorPort(Protocol):
     """Bounds how many sandboxes run and how much memory is promised to them (LIM-4)."""
 
     def lease(self, *, memory_bytes: int) -> AbstractAsyncContextManager[Slot]: ...
+
+
+@runtime_checkable
+class PacedSink(Protocol):
+    """An `OutputSink` that may have enough for a while."""
+
+    def __call__(self, name: Literal["stdout", "stderr"], chunk: bytes, /) -> None: ...
+
+    @property
+    def is_full(self) -> bool: ...
 
 
 ToolCaller = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]

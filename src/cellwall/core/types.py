@@ -22,6 +22,7 @@ Cover: TypeAlias = tuple[Literal["ro", "hide", "pin"], str]
 """How a path of a workspace is protected, and the path below its root."""
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
 
+
 ROLE_NAMES = ("guest", "user", "power-user", "administrator", "owner")
 """In ascending order; `accounts/roles.toml` lists the permissions of each."""
 INTERFACE_NAMES = ("cli", "sdk", "hook", "mcp", "http", "mcp-http")
@@ -385,6 +386,9 @@ class Action:
     """Policy files that a person has named; never chosen by an agent."""
     skills: tuple[str, ...] = ()
     """Names of approved skills, mounted below /skills (SKL-1)."""
+    spills_output: bool = False
+    """All output goes to the caller's sink, up to the limit of a file's size; the result holds its
+    beginning and its end, and more than `output_bytes` does not end the run."""
     audience: Audience = "program"
     context: str = ""
     """The conversation of an agent that uses several sessions, which share their labels (POL-9);

@@ -39,7 +39,14 @@ from cellwall.core.types import (
 )
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.bounds import check_skill_size
-from cellwall.runtime.cell_io import CleanedOutput, Listener, call_tool, screen_input, tool_caller
+from cellwall.runtime.cell_io import (
+    CleanedOutput,
+    Listener,
+    call_tool,
+    cleaned_output,
+    screen_input,
+    tool_caller,
+)
 from cellwall.runtime.cell_runs import CellRunner
 from cellwall.runtime.connections import resolve_account
 from cellwall.runtime.egress import with_configuration
@@ -224,7 +231,7 @@ class Runtime(RuntimeParts):
             return self._endings.refuse(action, watch, decision, findings, audit_id, error)
         held.start()
         listener = None if sink is None else Listener(sink)
-        clean = None if listener is None else CleanedOutput(self.guard, listener)
+        clean = cleaned_output(self.guard, action, listener)
         try:
             # Each unknown destination of its code is an action of its own (NET-9).
             async with self.destinations.open(action, partial(self.perform, ask=ask)):
@@ -345,6 +352,7 @@ class Runtime(RuntimeParts):
             watch.step(Step.GUARD_OUTPUT)
             if sink is not None:
                 await sink.end()
+                result = sink.show(result)
             # Findings of egress and workspace quote names that the code has chosen: redact them.
             result = replace(result, findings=(*result.findings, *settled))
             result = await self._people.clean(action, watch, result, ask)

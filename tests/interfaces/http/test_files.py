@@ -92,6 +92,17 @@ def test_files_of_tmp_are_reached_by_an_encoded_or_a_second_slash(
     assert user.get(f"{base}/%2Ftmp/a.txt").status_code == 404
 
 
+def test_output_of_a_command_goes_to_a_file(user: httpx.Client) -> None:
+    session = new_session(user)
+    asked = {"command": "seq 1000000", "output_file": "all.txt"}
+    ran = user.post(f"/v1/sessions/{session}/commands", json=asked).json()
+    assert (ran["status"], ran["truncated"]) == ("ok", True), ran
+    assert ran["stdout"].startswith("1\n2\n")
+    assert ran["stdout"].endswith("\n1000000\n")
+    found = user.get(f"/v1/sessions/{session}/files/all.txt")
+    assert found.text == "".join(f"{number}\n" for number in range(1, 1_000_001))
+
+
 @pytest.mark.requirement("FS-1")
 def test_a_link_out_of_the_workspace_is_not_followed(
     service: RunningService, user: httpx.Client

@@ -108,13 +108,20 @@ class OwnedSandbox:
         envs: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         sink: OutputSink | None = None,
+        spills: bool = False,
     ) -> Outcome:
         """One action of this principal. A call can only lower the limit of time (POL-11)."""
         if timeout is not None:
             timeout = min(timeout, self.limits.wall_s)
         with self.in_use():
             return await self.host.perform(
-                operation, timeout=timeout, envs=envs, stdin=stdin, sink=sink, principal=principal
+                operation,
+                timeout=timeout,
+                envs=envs,
+                stdin=stdin,
+                sink=sink,
+                spills=spills,
+                principal=principal,
             )
 
     async def allow(self, principal: Principal, rules: Sequence[str]) -> Outcome:

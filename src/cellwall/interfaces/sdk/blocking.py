@@ -9,7 +9,18 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import (
+    Any,
+    BinaryIO,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from cellwall.core.files import FileChange
 from cellwall.core.forks import call_in_child
@@ -149,6 +160,7 @@ class Commands(_Facade[AsyncCommands]):
         stdin: bytes | str | None = None,
         on_stdout: TextSink | None = None,
         on_stderr: TextSink | None = None,
+        output_file: str | BinaryIO | None = None,
     ) -> Execution: ...
 
     @overload

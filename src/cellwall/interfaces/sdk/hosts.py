@@ -48,8 +48,10 @@ class Host(Protocol):
         envs: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         sink: OutputSink | None = None,
+        spills: bool = False,
     ) -> Outcome:
-        """One action through the runtime's steps; every operation goes this way."""
+        """One action through the runtime's steps; every operation goes this way. `spills`: the
+        sink gets all output, and the outcome its beginning and end."""
 
     @property
     def labels(self) -> LabelSet:

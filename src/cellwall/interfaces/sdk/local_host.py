@@ -118,6 +118,7 @@ class LocalHost:
         envs: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         sink: OutputSink | None = None,
+        spills: bool = False,
         principal: Principal | None = None,
     ) -> Outcome:
         """`principal`: the user of this call, whose role may have changed since the creation."""
@@ -141,6 +142,7 @@ class LocalHost:
             tools=self._tools.names if self._tools and isinstance(operation, RunCode) else (),
             brief=envs or {},
             stdin=stdin,
+            spills_output=spills,
         )
         outcomes: list[Outcome] = []
         with self._live.entered():  # left early when the sandbox is ended

@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 import cellwall
-from cellwall.core.errors import CellwallError, SandboxFailed
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.labels import LabelSet
@@ -67,9 +67,16 @@ class RemoteHost:
         envs: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         sink: OutputSink | None = None,
+        spills: bool = False,
     ) -> Outcome:
         if not self.alive:
             raise refuse_ended()
+        if spills:
+            raise BadInput(
+                "a sandbox in the supervisor writes no output to files",
+                hint="Redirect the output inside: `make >build.log 2>&1`.",
+                code="CW-NO-REMOTE-OUTPUT",
+            )
         encoded, data = await anyio.to_thread.run_sync(encode_operation, operation)
         message: dict[str, Json] = {
             "do": "perform",

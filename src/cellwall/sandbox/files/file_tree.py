@@ -28,7 +28,8 @@ from cellwall.sandbox.files.descriptors import (
     write_all,
 )
 from cellwall.sandbox.files.paths import as_text, join
-from cellwall.sandbox.files.root import Root, bounded_names, lstat, on_disk, walk_steps
+from cellwall.sandbox.files.root import Root, on_disk
+from cellwall.sandbox.files.walking import bounded_names, lstat, walk_steps
 
 _PIECE_BYTES = 1 << 20
 

@@ -44,7 +44,9 @@ from cellwall.sandbox.files.descriptors import (
 )
 from cellwall.sandbox.files.file_tree import FileTree, is_blocked
 from cellwall.sandbox.files.paths import join
-from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep, status_of
+from cellwall.sandbox.files.root import AccessCheck, Root, status_of
+from cellwall.sandbox.files.survey import DiskUsage
+from cellwall.sandbox.files.walking import WalkStep
 
 _WAIT_S = 30.0
 """The wait for running transfers before a cell is created, and for a cell that is starting."""
@@ -217,9 +219,13 @@ class MergedFileTree(FileTree):
         self._limits = limits
 
     def usage(
-        self, *, max_entries: int, on_locked: Callable[[str], None] = lambda _path: None
-    ) -> tuple[int, int]:
-        return self._upper.usage(max_entries=max_entries, on_locked=on_locked)
+        self,
+        path: str = "",
+        *,
+        max_entries: int,
+        on_locked: Callable[[str], None] = lambda _path: None,
+    ) -> DiskUsage:
+        return self._upper.usage(path, max_entries=max_entries, on_locked=on_locked)
 
     def counted_status(self, place: str, found: os.stat_result | None) -> os.stat_result | None:  # noqa: ARG002  # of both layers
         return status_of(self._upper, place)

@@ -35,7 +35,7 @@ from cellwall.sandbox.files.descriptors import (
 )
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits, is_blocked
 from cellwall.sandbox.files.paths import join
-from cellwall.sandbox.files.root import WalkStep, lstat, on_disk
+from cellwall.sandbox.files.root import on_disk
 from cellwall.sandbox.files.tar_reader import (
     BLOCK_BYTES,
     CHUNK_BYTES,
@@ -43,6 +43,7 @@ from cellwall.sandbox.files.tar_reader import (
     TarBytes,
     TarMember,
 )
+from cellwall.sandbox.files.walking import WalkStep, lstat
 
 _MAX_NAMES_BYTES = 64 * 1024 * 1024  # every name is kept in memory until the end
 

@@ -101,13 +101,18 @@ def rename_new(dir_fd: int, name: str, target_fd: int, target_name: str) -> None
     _raise_errno(int(_renameat2(_RENAMEAT2, dir_fd, old, target_fd, new, flags)))
 
 
-def file_handle(fd: int) -> str:
-    """The inode of a descriptor, with its generation, so that no later inode with the same number
-    has the same handle; empty if the file system has no handles."""
+def file_handle(fd: int, name: str = "") -> str:
+    """The inode of a descriptor, or of a name in that directory, with its generation, so that no
+    later inode with the same number has the same handle; empty if the file system has no handles,
+    or no such name. Of a symlink: its own."""
     handle = _FileHandle(handle_bytes=_MAX_HANDLE_BYTES)
     mount_id = ctypes.c_int(0)
     result = _name_to_handle(
-        fd, b"", ctypes.addressof(handle), ctypes.addressof(mount_id), _AT_EMPTY_PATH
+        fd,
+        os.fsencode(name),
+        ctypes.addressof(handle),
+        ctypes.addressof(mount_id),
+        0 if name else _AT_EMPTY_PATH,
     )
     if int(result) != 0:
         return ""

@@ -31,20 +31,10 @@ from cellwall.sandbox.files.descriptors import (
 from cellwall.sandbox.files.file_tree import FileTree, is_blocked
 from cellwall.sandbox.files.paths import parents_of
 from cellwall.sandbox.files.root import status_of
-from cellwall.sandbox.protection.protected_paths import (
-    ProtectedPath,
-    has_certificates,
-    has_git_layout,
-    indirect_paths,
-    instruction_targets,
-    scan,
-)
-from cellwall.sandbox.workspace.changes import (
-    Change,
-    changes,
-    is_instruction,
-    rank,
-)
+from cellwall.sandbox.protection.found_names import ProtectedPath
+from cellwall.sandbox.protection.indirect_paths import indirect_paths, instruction_targets
+from cellwall.sandbox.protection.protected_paths import has_certificates, has_git_layout, scan
+from cellwall.sandbox.workspace.changes import Change, changes, is_instruction, rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from cellwall.sandbox.protection.host_directory import (
     is_empty_path,
     lost_covers,
 )
+from cellwall.sandbox.protection.indirect_paths import indirect_paths, instruction_targets
 from cellwall.sandbox.protection.post_run_check import Baseline
 from cellwall.sandbox.workspace.leases import (
     CopyOnWriteLease,
@@ -248,8 +249,8 @@ class Workspaces:
         if writing and self._protection.entries:
             most = self._settings.max_walk_entries
             protected = protected_paths.scan(root, self._protection, max_entries=most)
-            paths |= protected_paths.instruction_targets(root, protected)
-            paths |= protected_paths.indirect_paths(root, protected).keys()
+            paths |= instruction_targets(root, protected)
+            paths |= indirect_paths(root, protected).keys()
         return protected_paths.access_check_for(self._protection.with_paths(paths), root)
 
     def _perform(self, tree: FileTree, operation: FileOperation, action: Action) -> object:

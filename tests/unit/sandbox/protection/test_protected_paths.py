@@ -16,12 +16,9 @@ from cellwall.core.types import WorkspaceMode
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.protection.certificates import is_public_text
+from cellwall.sandbox.protection.found_names import ProtectedPath
 from cellwall.sandbox.protection.host_directory import covers_for
-from cellwall.sandbox.protection.protected_paths import (
-    ProtectedPath,
-    access_check_for,
-    scan,
-)
+from cellwall.sandbox.protection.protected_paths import access_check_for, scan
 
 HIDE, READ_ONLY = NameTreatment.HIDE, NameTreatment.READ_ONLY
 ENTRIES = load().entries

@@ -96,6 +96,12 @@ class CommandRequest(RunRequest):
     command: str | list[str]
     cwd: str = Field("/workspace", max_length=4096)
     user: str | None = Field(None, max_length=64, description="only `sandbox`, the user inside")
+    output_file: str | None = Field(
+        None,
+        max_length=4096,
+        description="a file of the sandbox that gets all output; the answer has its beginning "
+        "and its end",
+    )
     model_config = examples({"command": "ls -la"}, {"command": ["ls", "-la"]})
 
 
