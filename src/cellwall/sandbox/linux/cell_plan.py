@@ -381,7 +381,11 @@ def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
         resource.RLIMIT_CPU: int(limits.cpu_s * _CPU_FACTOR) + 2,
         resource.RLIMIT_MEMLOCK: _LOCKED_BYTES,
     }
-    if not walls.is_gvisor:
+    if walls.is_gvisor:
+        # The engine's cgroup counts threads of gVisor, of which one process needs one or several,
+        # by version and platform. The kernel inside counts init as well.
+        rlimits[resource.RLIMIT_NPROC] = limits.processes + 1
+    else:
         rlimits[resource.RLIMIT_SIGPENDING] = _PENDING_SIGNALS
         rlimits[resource.RLIMIT_RTPRIO] = rlimits[resource.RLIMIT_NICE] = 0
     if not walls.cgroup:
