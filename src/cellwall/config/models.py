@@ -45,6 +45,7 @@ from cellwall.config.sections import (
     PolicySection,
     RetentionSection,
     RolesSection,
+    SnapshotsSection,
     VaultSection,
 )
 from cellwall.config.server_section import ServerSection
@@ -317,6 +318,7 @@ class Settings(Section):
     audit: AuditSection = AuditSection()
     alerts: AlertsSection = AlertsSection()
     retention: RetentionSection = RetentionSection()
+    snapshots: SnapshotsSection = SnapshotsSection()
     storage: StorageSection = StorageSection()
     accounts: AccountsSection = AccountsSection()
     server: ServerSection = ServerSection()

@@ -13,8 +13,8 @@ Warm, in a cell that a template has forked:
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 
 import anyio
@@ -29,6 +29,7 @@ from cellwall.sandbox.containers.container_path import ContainerCells, Container
 from cellwall.sandbox.linux import cell_plan, jobs
 from cellwall.sandbox.linux.channels import EgressSockets
 from cellwall.sandbox.linux.forked_cell import WarmCell
+from cellwall.sandbox.linux.frozen_cells import frozen
 from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.layers import (
     SHELL,
@@ -289,6 +290,19 @@ class NativeSandbox:
 
     def halt(self, session_id: str) -> None:
         self._sessions.halt(session_id)
+
+    def has_cell(self, session_id: str) -> bool:
+        return self._sessions.cell_of(session_id) is not None
+
+    @contextmanager
+    def frozen(self, session_id: str) -> Iterator[None]:
+        """No process of a live sandbox runs during the block."""
+        cell = self._sessions.cell_of(session_id)
+        with nullcontext() if cell is None else frozen(cell):
+            yield
+
+    def close_cell(self, session_id: str) -> None:
+        self._sessions.close_cell(session_id)
 
     def end_session(self, session_id: str) -> None:
         self._sessions.end(session_id)

@@ -311,9 +311,27 @@ class LiveSessions:
             self._pool.stay_awake()
             return cell
 
-    def usage(self, session_id: str, *, with_memory: bool) -> LiveUsage:
+    def _find(self, session_id: str) -> LiveSession | None:
         with self._lock:
-            session = self._sessions.get(session_id)
+            return self._sessions.get(session_id)
+
+    def cell_of(self, session_id: str) -> LiveCell | None:
+        """The cell of a session, if there is one that lives."""
+        session = self._find(session_id)
+        cell = None if session is None else session.cell
+        return cell if cell is not None and cell.is_alive() else None
+
+    def close_cell(self, session_id: str) -> None:
+        """End every process of a live sandbox, and wait; the next run gets a new cell."""
+        session = self._find(session_id)
+        if session is not None:
+            with session.lock:
+                cell = session.take_cell()
+            if cell is not None:
+                cell.close()
+
+    def usage(self, session_id: str, *, with_memory: bool) -> LiveUsage:
+        session = self._find(session_id)
         if session is None:
             return LiveUsage()
         # A copy: a thread may start another process meanwhile.
@@ -324,8 +342,7 @@ class LiveSessions:
 
     def halt(self, session_id: str) -> None:
         """End every process of a live sandbox; its files stay, and the next run gets a new cell."""
-        with self._lock:
-            session = self._sessions.get(session_id)
+        session = self._find(session_id)
         cell = None if session is None else session.cell
         if cell is not None:
             cell.parts.init.send("stop")

@@ -44,7 +44,8 @@ struct job {
   int drop;                        /* started as root: become uid/gid */
   struct plan stages;              /* where the stage steps begin */
   int stage_count;
-  const char *overlay;             /* where staged `lower` and `cow` are merged, or NULL */
+  const char *overlay;             /* where staged `lower`s and `cow` are merged, or NULL */
+  uint64_t lowers;                 /* how many */
   const char *tree;                /* path of the only stage, for the workspace of a cell */
   int view_line;                   /* receives a second mount of the merged layers, or 0 */
   int passed[MAX_GROUPS];
@@ -99,6 +100,7 @@ static void read_job(struct plan plan, struct job *job) {
       }
     } else if (strcmp(verb, "overlay") == 0) {
       job->overlay = plan_need(&plan);
+      job->lowers = plan_number(&plan);
     } else if (strcmp(verb, "view") == 0) {
       job->view_line = (int)plan_number(&plan);
     } else if (strcmp(verb, "exec") == 0) {
@@ -190,7 +192,7 @@ static void stage_all(const struct job *job) {
   /* The kernel takes id-mapped layers only in the namespace they were mapped in: merge them here. */
   if (job->overlay != NULL) {
     if (mkdir(job->overlay, 0755) != 0) die("stage-mkdir");
-    mount_overlay("/run", job->overlay);
+    mount_overlay("/run", job->overlay, job->lowers);
     if (job->view_line > 0) hand_view(job->view_line, job->overlay);
   }
 }
