@@ -13,7 +13,7 @@ from cellwall.core.skills import SKILLS_INSIDE, Skill
 from cellwall.core.types import WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.linux import outer_wall
-from cellwall.sandbox.linux.outer_wall import OuterWall
+from cellwall.sandbox.linux.outer_wall import OuterWall, lower_inside
 from cellwall.sandbox.linux.plan import (
     PAGE_ROOM,
     EgressPlan,
@@ -303,8 +303,10 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
     if mount.dir_fd is None:
         plan.step("tmpfs", "/workspace", _workspace_options(job.limits))
     elif _has_layers_inside(walls, job):
-        plan.step("expect", "/.cellwall/lower", *identity_of(mount.dir_fd))
-        plan.step("overlay", "/.cellwall", "/workspace")
+        lowers = [mount.dir_fd, *(descriptor for descriptor, _ in mount.more_lowers)]
+        for number, descriptor in enumerate(lowers):
+            plan.step("expect", lower_inside(number), *identity_of(descriptor))
+        plan.step("overlay", "/.cellwall", "/workspace", len(lowers))
         if not job.is_once:
             plan.step("view", "/workspace")  # before any cover is mounted over it
     elif mount.mode is not WorkspaceMode.COPY_ON_WRITE:
