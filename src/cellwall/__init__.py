@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from cellwall.core.files import FileChange, FileEntry, Transfer
     from cellwall.core.outcomes import Outcome, Status
+    from cellwall.core.snapshots import NotCarried, WorkspaceSnapshot
     from cellwall.core.verdict import Decision, Verdict
     from cellwall.guard.report import Report
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
@@ -74,6 +75,7 @@ _HOMES = {
     "LayerMissing": "cellwall.core.errors",
     "LimitExceeded": "cellwall.core.errors",
     "LimitReached": "cellwall.core.errors",
+    "NotCarried": "cellwall.core.snapshots",
     "NotFound": "cellwall.core.errors",
     "Outcome": "cellwall.core.outcomes",
     "Policy": "cellwall.policy.engine",
@@ -92,6 +94,7 @@ _HOMES = {
     "VaultError": "cellwall.core.errors",
     "Verdict": "cellwall.core.verdict",
     "WorkspaceError": "cellwall.core.errors",
+    "WorkspaceSnapshot": "cellwall.core.snapshots",
     "as_os_error": "cellwall.interfaces.sdk.os_errors",
     "check_access": "cellwall.interfaces.sdk.os_errors",
     "erase": "cellwall.interfaces.sdk.session_data",
@@ -123,6 +126,7 @@ __all__ = [
     "LayerMissing",
     "LimitExceeded",
     "LimitReached",
+    "NotCarried",
     "NotFound",
     "Outcome",
     "Policy",
@@ -141,6 +145,7 @@ __all__ = [
     "VaultError",
     "Verdict",
     "WorkspaceError",
+    "WorkspaceSnapshot",
     "as_os_error",
     "check_access",
     "erase",

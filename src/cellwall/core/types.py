@@ -12,6 +12,7 @@ from cellwall.core.files import FileOperation
 from cellwall.core.ids import new_id
 from cellwall.core.limits import Limits
 from cellwall.core.packages import InstallPackages
+from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -332,6 +333,7 @@ class WorkspaceMount:
     layers_fd: int | None = None
     layers_path: str | None = None
     """For copy-on-write: the directory with `upper` and `work`."""
+    more_lowers: tuple[tuple[int, str], ...] = ()  # layers below `dir_fd`: descriptors and paths
     covers: tuple[Cover, ...] = ()
     home: bool = True
     """Whether HOME is the workspace; false for a user's directory."""
@@ -362,6 +364,8 @@ class Action:
         | ReceiveMessage
         | SendReply
         | UseAccount
+        | TakeSnapshot
+        | RestoreSnapshot
     )
     workspace: WorkspaceRequest = WorkspaceRequest()
     session_id: str | None = None

@@ -30,9 +30,11 @@ _REFUSED = 125  # as the command line of Cellwall
 class CellwallCodeExecutor(BaseCodeExecutor):
     """Runs Python in a sandbox. `sandbox` holds the options of `Sandbox.create`.
 
-    With `stateful`, the variables and files of a session stay, until `close` or `keep_alive`.
+    With `stateful`, the variables and files of a session stay until `close`. With `collect_files`,
+    files that the code writes into the workspace are output files.
     """
 
+    collect_files: bool = False
     sandbox: dict[str, Any] = Field(default_factory=dict)
     _sessions: dict[str, Sandbox] = PrivateAttr(default_factory=dict)
 
@@ -59,7 +61,7 @@ class CellwallCodeExecutor(BaseCodeExecutor):
                 sandbox.files.write(file.name, _content(file))
         except CellwallError as error:
             return CodeExecutionResult(stderr=f"cellwall: {error}\n", exit_code=_REFUSED)
-        before = _modified(sandbox)
+        before = _modified(sandbox) if self.collect_files else {}
         done = sandbox.run_code(request.code, timeout=self.timeout_seconds)
         if done.refusal is not None:
             return CodeExecutionResult(stderr=done.transcript, exit_code=done.shell_exit_code)
@@ -69,7 +71,7 @@ class CellwallCodeExecutor(BaseCodeExecutor):
             stdout=done.stdout + value,
             stderr=done.stderr + ended,
             exit_code=done.exit_code,
-            output_files=_new_files(sandbox, before),
+            output_files=_new_files(sandbox, before) if self.collect_files else [],
         )
 
 

@@ -14,6 +14,12 @@ from cellwall.core.languages import NAMES, canonical
 from cellwall.core.limits import Limits
 from cellwall.core.packages import REGISTRIES, InstallPackages, parse_install
 from cellwall.core.skills import Skill
+from cellwall.core.snapshots import (
+    RestoreSnapshot,
+    TakeSnapshot,
+    check_snapshot,
+    variables_in,
+)
 from cellwall.core.text import to_bytes
 from cellwall.core.tool_servers import (
     CallServerTool,
@@ -117,6 +123,8 @@ class ActionBounds:
                 from cellwall.runtime.calendars import check_use  # noqa: PLC0415  # few use one
 
                 check_use(use_account)
+            case TakeSnapshot() | RestoreSnapshot() as operation:
+                _check_snapshot(operation, action.session_id)
             case SetDomains() | FileOperation():
                 # The action repeats the domains; paths are bounded where they are resolved, sizes
                 # by the workspace's limits.
@@ -155,6 +163,16 @@ class ActionBounds:
                 "(sandbox.allowed_languages in the configuration).",
                 code="CW-LANGUAGE-NOT-ALLOWED",
             )
+
+
+def _check_snapshot(operation: TakeSnapshot | RestoreSnapshot, session_id: str | None) -> None:
+    if isinstance(operation, RestoreSnapshot):
+        check_id(operation.snapshot, what="snapshot id")
+        return
+    if session_id is None:
+        raise BadInput("only a live sandbox has files to take a snapshot of")
+    check_snapshot(operation.name, operation.ttl_s)
+    variables_in(operation.state)
 
 
 def _check_reach(

@@ -18,6 +18,7 @@ from cellwall.core.ids import new_id
 from cellwall.core.labels import RULE_OF_TWO
 from cellwall.core.packages import InstallPackages
 from cellwall.core.showing import block, is_shown_whole, one_line, warnings
+from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     REMOTE_INTERFACES,
@@ -147,7 +148,7 @@ def session_of(action: Action) -> str:
     return action.session_id or ""
 
 
-def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one case for each operation
+def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: C901, PLR0911  # one case for each operation
     """The tool and its subject, as rules spell them."""
     match action.operation:
         case RunCommand(argv):
@@ -159,6 +160,8 @@ def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one
             tool = "Read" if file.name in FILE_READS else "Write"
             moved = f" -> {file.target}" if file.target else ""
             return tool, f"{file.name} {file.path}{moved}"
+        case TakeSnapshot() | RestoreSnapshot() as operation:
+            return operation.tool, operation.subject
         case ProcessOperation() as process:
             return "Process", f"{process.name} of process {process.process}, {process.number}"
         case CallTool() | CallServerTool() | RunServer() as call:

@@ -68,7 +68,8 @@ def test_state_stays_in_one_session_alone():
 def test_files_go_in_and_new_ones_come_out():
     table = File("t.csv", base64.b64encode(b"a,b\n1,2\n").decode(), "text/csv")
     code = "rows = open('t.csv').read()\nopen('out.txt', 'w').write(rows.upper())"
-    done = run(CellwallCodeExecutor(), code, None, table)
+    assert run(CellwallCodeExecutor(), code, None, table).output_files == []
+    done = run(CellwallCodeExecutor(collect_files=True), code, None, table)
     assert done.output_files == [File("out.txt", b"A,B\n1,2\n", "text/plain")]
 
 
