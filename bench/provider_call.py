@@ -1,5 +1,7 @@
 """One framework's call beside the same call of the SDK, in turn; in the framework's environment."""
 
+# ruff: noqa: PLC0415, SLF001  # one framework is installed at a time; the same sandbox is called without it
+
 from __future__ import annotations
 
 import asyncio
