@@ -50,6 +50,8 @@ class SandboxFacts:
         for watch in self.watches.values():
             watch.close()
         self.watches.clear()
+        for process in self.processes.values():
+            process.forget()
         self.processes.clear()
 
 
