@@ -110,7 +110,7 @@ def behind_proxy(report: str | bytes, *, client: str = "claude") -> dict[str, An
     env = clients[client]["env"]
     return {
         "sandbox": {"enabled": True, "network": {"httpProxyPort": port, "socksProxyPort": port}},
-        "env": {name: env[name] for name in env if not name.lower().endswith("_proxy")},
+        "env": {name: env[name] for name in env if "proxy" not in name.lower()},
     }
 
 
