@@ -1,5 +1,5 @@
 """Builds what is written in C when Cellwall is installed: `cellwall-cell`, as a program and as a
-library, and the guard's passes over text.
+library, the survey of directories, and the guard's passes over text.
 
 The host's C compiler is used where it can link statically; where there is none, the build asks for
 `ziglang`, a compiler that installs like any Python package, so that `pip install` works on a
@@ -91,6 +91,8 @@ class NativeBuilder(BuildHookInterface[Any]):
         library_sources = [path for path in sources if path.name not in NOT_IN_LIBRARY]
         build([*program, *PROGRAM], sources, native / "cellwall-cell")
         build([*library, *LIBRARY], library_sources, native / "cellwall-cell.so")
+        files = Path(self.root, "src/cellwall/sandbox/files")
+        build([*library, *LIBRARY], [files / "survey.c"], files / "cellwall-survey.so")
         passes = Path(self.root, "src/cellwall/guard/ctext")
         build([*library, *LIBRARY], sorted(passes.glob("*.c")), passes / "cellwall-passes.so")
         build_data["tag"] = f"py3-none-{wheel_platform}"

@@ -114,8 +114,12 @@ def _write(names: Sequence[str], weights: Sequence[float], base: float) -> None:
         if abs(weight) >= 0.004
     }
     about = "Weights of a linear model by feature; made by bench/guard_train.py."
-    told = {"about": about, "data": "bench/guard_data/MANIFEST.toml", "base": round(base, 3)}
-    data = json.dumps({**told, **_LIMITS, "features": kept}, ensure_ascii=False, indent=0) + "\n"
+    lexicon = hashlib.sha256((_PASSAGES / "lexicon.toml").read_bytes()).hexdigest()
+    told = {"about": about, "data": "bench/guard_data/MANIFEST.toml", "lexicon_sha256": lexicon}
+    data = json.dumps(
+        {**told, "base": round(base, 3), **_LIMITS, "features": kept}, ensure_ascii=False, indent=0
+    )
+    data += "\n"
     (_PASSAGES / "weights.json").write_text(data, "utf-8")
     digest = hashlib.sha256(data.encode()).hexdigest()
     for path, place in (

@@ -16,7 +16,11 @@ from email.parser import BytesParser
 from release.elf_files import ElfFacts, NotElf, read_elf
 
 PROGRAM = "cellwall/sandbox/linux/cellwall-cell"
-LIBRARIES = ("cellwall/sandbox/linux/cellwall-cell.so", "cellwall/guard/ctext/cellwall-passes.so")
+LIBRARIES = (
+    "cellwall/sandbox/linux/cellwall-cell.so",
+    "cellwall/sandbox/files/cellwall-survey.so",
+    "cellwall/guard/ctext/cellwall-passes.so",
+)
 _PLATFORM = re.compile(
     r"cellwall-([0-9a-z.]+)-"
     r"(py3-none-(?:manylinux_(\d+)_(\d+)|musllinux_\d+_\d+)_(x86_64|aarch64))\.whl"

@@ -231,3 +231,50 @@ def test_rules_that_are_short_to_write_and_large_to_run_are_bounded_together() -
     assert len(load_gitleaks(table(1)).searches) == 1
     with pytest.raises(ConfigError, match="larger than can be searched"):
         load_gitleaks(table(30))
+
+
+_SEQUENCES = {
+    "colour": b"\x1b[01;31m\x1b[K",
+    "link": b"\x1b]8;;http://a.example\x1b\\",
+    "long link": b"\x1b]8;;http://a.example/" + b"p" * 2000 + b"\x1b\\",
+    "title": b"\x1b]0;a\\b^c\x07",
+    "charset": b"\x1b(B",
+    "privacy message": b"\x1b^",
+    "printed": b"\\x1b[1m",
+    "caret": b"^[[1m",
+    "c1": b"\xc2\x9b1m",
+}
+
+
+@pytest.mark.parametrize("sequence", _SEQUENCES.values(), ids=_SEQUENCES)
+def test_a_sequence_inside_a_value_hides_nothing_wherever_a_chunk_ends(sequence: bytes) -> None:
+    """A chunk that ended behind `ESC \\` cut a link apart, and the value around it was shown."""
+    for form in (
+        VALUE,
+        *(base64.b64encode(b"x" * align + VALUE + b"yy") for align in range(3)),
+        VALUE.hex().encode(),
+        b"".join(b"%%%02X" % byte for byte in VALUE),
+    ):
+        middle = len(form) // 2
+        ahead, behind = b"a " + form[:middle], form[middle:] + b" b"
+        data = ahead + sequence + behind
+        assert form in BLIND.redact(data).data.replace(sequence, b"")  # the control: not known
+        near = [*range(len(ahead) - 1, len(ahead) + min(len(sequence), 40) + 2)]
+        for place in (*near, len(data) - len(behind) - 1, len(data) - len(behind)):
+            told = shown(REDACTOR, iter((data[:place], data[place:])))
+            assert b"[redacted:secret HORSE]" in told, place
+            assert not any(form[at : at + 6] in told for at in range(3, len(form) - 12)), place
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_values_that_are_prefixes_of_each_other_leave_no_rest(size: int) -> None:
+    known = {"SHORT": VALUE[:12], "MIDDLE": VALUE[:21], "LONG": VALUE, "INNER": VALUE[8:21]}
+    redactor = Redactor(known=lambda: known)
+    for value in known.values():
+        for rest in (b"", b"-", b"-batter", b" ", value[:6]):
+            data = b"a " + value + b"\x1b[0m" + rest
+            assert value in BLIND.redact(data).data
+            pieces = (data[at : at + size] for at in range(0, len(data), size))
+            told = shown(redactor, pieces)
+            assert told == redactor.redact(data).data
+            assert all(each not in told.replace(b"\x1b[0m", b"") for each in known.values())

@@ -72,11 +72,16 @@ def name_in(data: bytes) -> object:
         return error.code
 
 
-SOCKS_REQUEST = re.compile(
-    rb"\x05(?P<count>.)(?P<methods>.*)\x05\x01\x00"
-    rb"(?:\x01(?P<v4>.{4})|\x04(?P<v6>.{16})|\x03(?P<size>.)(?P<name>[!-~]+))(?P<port>..)",
-    re.DOTALL,
-)
+def socks_request(data: bytes) -> re.Match[bytes] | None:
+    """A greeting and a request, by the grammar of RFC 1928."""
+    # The number of methods is part of the grammar: methods may look like another greeting.
+    greeting = rb"\x05(?P<count>.)(?P<methods>.{%d})" % data[1] if len(data) > 1 else b""
+    return re.fullmatch(
+        greeting + rb"\x05\x01\x00"
+        rb"(?:\x01(?P<v4>.{4})|\x04(?P<v6>.{16})|\x03(?P<size>.)(?P<name>[!-~]+))(?P<port>..)",
+        data,
+        re.DOTALL,
+    )
 
 
 def socks_end(pieces: list[bytes]) -> tuple[Any, ...]:

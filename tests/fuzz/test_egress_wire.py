@@ -28,7 +28,6 @@ from cellwall.egress.protocols.http_heads import end_to_end_headers
 from cellwall.egress.proxy.client_tokens import read_credentials
 from fuzz.second_readers import (
     INCOMPLETE,
-    SOCKS_REQUEST,
     as_sent_on,
     client_hello,
     cut,
@@ -37,6 +36,7 @@ from fuzz.second_readers import (
     name_in,
     openssl_names,
     socks_end,
+    socks_request,
     strict_request,
 )
 
@@ -158,7 +158,7 @@ def test_socks_is_read_in_one_way(data: bytes, places: list[int]) -> None:
     if len(end) == 1 or end[1] is None:
         return
     host, port = end[1]
-    found = SOCKS_REQUEST.fullmatch(data.removesuffix(end[2]))
+    found = socks_request(data.removesuffix(end[2]))
     assert found is not None
     assert len(found["methods"]) == found["count"][0]
     assert 0 in found["methods"]

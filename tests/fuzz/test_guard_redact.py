@@ -66,6 +66,7 @@ FRAGMENTS = st.one_of(
             b"\x1b[01;31m\x1b[K",
             b"\\u001b[1m",
             b"\x1b]8;;",
+            b"\x1b]8;;http://a.example\x1b\\",
             b"\x1bc",
             b"\x1b#",
             b"\xc2\x9b31m",

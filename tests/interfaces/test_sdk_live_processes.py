@@ -349,3 +349,75 @@ def test_what_has_no_terminal_has_no_size(sbx):
     with pytest.raises(cellwall.CellwallError) as caught:
         process.resize(10, 10)
     assert caught.value.code == "CW-NO-TERMINAL"
+
+
+LONG_SCRIPT = f"# {'x' * 1_000_000}\n"
+
+
+@pytest.mark.requirement("LANG-1")
+def test_script_of_a_megabyte_runs_in_every_kind_of_run(sbx: Sandbox) -> None:
+    text = LONG_SCRIPT + "echo $0; cat"
+    assert sbx.commands.run(text, stdin="in").stdout == "/bin/sh\nin"
+    assert sbx.commands.run(text).stdout == "/bin/sh\n"
+    ran = sbx.commands.run(["python", "-c", LONG_SCRIPT + "import sys; print(sys.argv)", "one"])
+    assert ran.stdout == "['-c', 'one']\n"
+    process = sbx.commands.run(text, background=True)
+    process.send_stdin("later")
+    process.close_stdin()
+    assert process.wait(20).stdout == "/bin/sh\nlater"
+    assert sbx.run_code(LONG_SCRIPT + "6 * 7").value == 42
+    assert sbx.files.list("/tmp") == (), "no script is left"
+    chunks = ["x" * 65_536] * 16
+    assert sbx.commands.run(["printf", "%s", *chunks]).stdout == "".join(chunks)
+    refused = sbx.commands.run(["echo", "x" * 131_072])
+    assert refused.outcome.error is not None
+    assert refused.outcome.error.code == "CW-ARGUMENTS-TOO-LONG"
+
+
+TOKEN = "ghp_" + "a1B2" * 9
+
+
+@pytest.mark.requirement("LIM-2")
+def test_output_beyond_its_limit_goes_to_a_file_whole_and_redacted(tmp_path) -> None:
+    limits = {"output_bytes": 40_000, "file_size_bytes": 3_000_000}
+    # The token lies across the end of the beginning, where a cut would hide it from the guard.
+    command = f"head -c 19980 /dev/zero | tr '\\0' x; echo; echo {TOKEN}; seq 300000; echo end >&2"
+    with Sandbox.create(limits=limits) as sandbox:
+        ended = sandbox.commands.run(command)
+        assert (ended.status, ended.limit) == (Status.LIMIT, "output")  # the control
+        ran = sandbox.commands.run(command, output_file="logs/all.txt")
+        assert (ran.status, ran.outcome.truncated, ran.outcome.findings) == (Status.OK, True, ())
+        whole = sandbox.files.read("logs/all.txt")
+        own = tmp_path / "own.txt"
+        with own.open("wb") as file:
+            sandbox.commands.run(command, output_file=file)
+        refused = sandbox.commands.run("touch ran", output_file="/etc/passwd")
+        assert refused.outcome.error is not None
+        assert refused.outcome.error.code == "CW-PATH-OUTSIDE"
+        assert not sandbox.files.exists("ran")
+        flood = sandbox.commands.run("yes a line of text", output_file="/tmp/flood")
+        assert (flood.status, flood.limit) == (Status.LIMIT, "file_size")
+        assert sandbox.files.stat("/tmp/flood").size_bytes == 3_000_000
+    assert len(ran.stdout) < 40_100
+    assert "bytes left out]" in ran.stdout
+    assert ran.stdout.endswith("299999\n300000\n")
+    lines = whole.splitlines()
+    assert lines[2:].count("300000") == 1
+    assert "end" in lines
+    assert len(lines) == 300_003
+    for text in (whole, own.read_text(), ran.stdout):
+        assert TOKEN[:12] not in text
+        assert "redacted" in text
+
+
+def test_python_has_both_of_its_names(sbx: Sandbox) -> None:
+    ran = sbx.commands.run("python -c 'print(1)' && python3 -c 'print(2)' && command -v python")
+    assert ran.stdout.splitlines()[:2] == ["1", "2"], ran.stderr
+
+
+def test_any_user_but_the_one_inside_is_refused_with_the_reason(sbx: Sandbox) -> None:
+    assert sbx.commands.run("id -un", user="sandbox").stdout == "sandbox\n"
+    for name in ("root", "0", "nobody"):
+        with pytest.raises(cellwall.BadInput, match=name) as refused:
+            sbx.commands.run("id -un", user=name)
+        assert refused.value.code == "CW-NO-USER"

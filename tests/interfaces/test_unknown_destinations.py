@@ -164,6 +164,8 @@ def test_an_answer_holds_for_the_run_or_for_the_session_and_for_no_other_port(wo
         assert sandbox.run_code(code).value == [REACHED] * 2
         assert sandbox.run_code(code).value == [REACHED] * 2
         assert person.places == [site.rule] * 2  # once: asked again in the next run
+        # A program of an earlier run may be the one that connects.
+        assert "from code in the sandbox, during act_" in person.questions[-1].shown
         person.answer = "session"
         for _ in range(2):
             assert sandbox.run_code(code).value == [REACHED] * 2
@@ -175,6 +177,41 @@ def test_an_answer_holds_for_the_run_or_for_the_session_and_for_no_other_port(wo
     with cellwall.Sandbox.create(config=config, on_question=person) as another:
         assert another.run_code(code).value == [REFUSED] * 2
     assert person.places[-1] == site.rule
+
+
+@pytest.mark.requirement("NET-9")
+def test_a_connection_and_its_approval_end_with_the_run(world, config):
+    """Attack: one yes "until the run ends", and a tunnel or a thread that lives on."""
+    site = world.web("tunnel.example")
+    request = f"GET /%s HTTP/1.1\\r\\nHost: {site.rule}\\r\\n\\r\\n"
+    code = f"""{GET}
+import http.client, os, threading, time
+line = socket.create_connection(("127.0.0.1", 3128), 30)
+line.sendall(b"CONNECT {site.rule} HTTP/1.1\\r\\nHost: {site.rule}\\r\\n\\r\\n")
+def fetch(name):
+    try:
+        line.sendall(b"{request}" % name)
+        answer = http.client.HTTPResponse(line)
+        answer.begin()
+        return answer.status if answer.read() else 0
+    except OSError:
+        return 0
+later = []
+def fetch_later():
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    later.append(get("{site.url}/later"))
+thread = threading.Thread(target=fetch_later)
+thread.start()
+[int(line.recv(4096)[9:12]), fetch(b"first"), fetch(b"second")]"""
+    person = Asked()
+    with cellwall.Sandbox.create(config=config, on_question=person) as sandbox:
+        assert sandbox.run_code(code).value == [200] * 3  # the control
+        assert sandbox.run_code("fetch(b'third')").value == 0
+        person.answer = "deny"
+        sandbox.files.write("go", "")
+        assert sandbox.run_code("thread.join(30)\nlater").value == [REFUSED]
+    assert [seen.path for seen in site.seen] == ["/first", "/second"]
 
 
 @pytest.mark.requirement("NET-9", "POL-9", "POL-4", "RBAC-2")

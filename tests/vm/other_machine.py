@@ -80,12 +80,14 @@ def _compile(package: Path, name: str) -> None:
             *image.root_words(), "apt-get", "install", "-qqy", "--no-install-recommends", *packages
         )
     native, passes = package / "sandbox/linux", package / "guard/ctext"
+    survey = package / "sandbox/files/survey.c"
     sources = sorted((native / "cell").glob("*.c"))
     shared = ("-shared", "-fPIC", "-fvisibility=hidden")
     library = [path for path in sources if path.name not in _NOT_IN_LIBRARY]
     for options, target, files in (
         (("-static",), native / "cellwall-cell", sources),
         (shared, native / "cellwall-cell.so", library),
+        (shared, survey.with_name("cellwall-survey.so"), [survey]),
         (shared, passes / "cellwall-passes.so", sorted(passes.glob("*.c"))),
     ):
         image.run_program(compiler, *_FLAGS, *options, "-o", target, *files)

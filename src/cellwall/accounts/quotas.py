@@ -140,7 +140,7 @@ class Quotas:
             Charge(
                 budget=budget,
                 amount=self._known_cost(action, budget.meter.resource),
-                period_start_s=_period_start_s(budget, now_s),
+                period_start_s=period_start_s(budget, now_s),
             )
             for budget in await self.budgets_of(account)
             if self._concerns(action, budget.meter.resource)
@@ -167,7 +167,7 @@ class Quotas:
         now_s = self._clock()
         budgets = await self.budgets_of(account)
         empty = [
-            Charge(budget=each, amount=0.0, period_start_s=_period_start_s(each, now_s))
+            Charge(budget=each, amount=0.0, period_start_s=period_start_s(each, now_s))
             for each in budgets
         ]
         charges = [self._settled(each, action, usage, has_run=True) for each in empty]
@@ -247,7 +247,7 @@ class Quotas:
         now_s = self._clock()
         found = []
         for budget in budgets:
-            start_s = _period_start_s(budget, now_s)
+            start_s = period_start_s(budget, now_s)
             used = await self._store.usage(budget.meter, period_start_s=start_s)
             found.append(BudgetUse(budget=budget, used=used, resets_s=start_s + budget.period_s))
         return tuple(found)
@@ -301,7 +301,8 @@ def _priced_name(action: Action) -> str:
     return OPERATIONS.get(type(operation), "")
 
 
-def _period_start_s(budget: Budget, now_s: float) -> float:
+def period_start_s(budget: Budget, now_s: float) -> float:
+    """When the current period of a budget began."""
     return math.floor(now_s / budget.period_s) * budget.period_s
 
 

@@ -24,6 +24,7 @@ from cellwall.runtime.recording import recorded_files
 from cellwall.runtime.session_data import no_hold
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import protected_paths
+from cellwall.sandbox.protection.indirect_paths import instruction_targets
 from cellwall.sandbox.workspace import apply, changes
 from cellwall.sandbox.workspace.apply import ApplyReport
 from cellwall.sandbox.workspace.changes import Change
@@ -194,9 +195,7 @@ def _apply(
 
 def _instruction_paths(app: App, lower: FileTree) -> frozenset[str]:
     most = app.settings.workspace.max_walk_entries
-    return protected_paths.instruction_targets(
-        lower, protected_paths.scan(lower, app.protection, max_entries=most)
-    )
+    return instruction_targets(lower, protected_paths.scan(lower, app.protection, max_entries=most))
 
 
 def _copy_on_write(app: App, workspace_id: str) -> StoredWorkspace:

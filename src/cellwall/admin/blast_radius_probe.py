@@ -2,16 +2,15 @@
 
 What a line says to be possible is done, what it says to be impossible is tried and must fail, and
 a control shows that the probe itself works. A line that cannot be tried is marked with the reason.
-The runs are recorded like all others.
+The runs are recorded like all others; those of a trial host (admin/radius_trials.py) in its log.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,18 @@ from cellwall.admin.ability import Ability
 from cellwall.admin.audit_queries import Query, everything
 from cellwall.admin.blast_radius import BlastRadius, ProbeResult, ProbeState
 from cellwall.admin.probe_facts import PROTECTED, ProbeFacts, probe_facts
-from cellwall.admin.radius_probes import FACTS, LimitProbe, ProbeProgram, radius_probes
+from cellwall.admin.radius_limits import LimitProber
+from cellwall.admin.radius_probes import (
+    FACTS,
+    ProbeProgram,
+    Unprobed,
+    ending,
+    radius_probes,
+    raised_limits,
+)
+from cellwall.admin.radius_trials import TRIED, RadiusTrials
 from cellwall.core.errors import CellwallError
-from cellwall.core.limits import MIB, Limits, size_text
+from cellwall.core.limits import Limits
 from cellwall.core.outcomes import EventKind, Outcome, Status
 from cellwall.core.scratch import scratch_folder
 from cellwall.core.types import (
@@ -38,36 +46,17 @@ from cellwall.core.types import (
 )
 from cellwall.core.verdict import Verdict
 from cellwall.runtime.app import App
-from cellwall.sandbox.governor import HostMemory
+from cellwall.sandbox.linux.layers import HostLayers
 
-_MAX_WAIT_S = 60.0
-_SPARE_BYTES = 192 * MIB
-"""For the interpreter beside the amount that a probe uses."""
-_MIN_LIMITS = {
-    "wall_s": _MAX_WAIT_S,
-    "cpu_s": _MAX_WAIT_S,
-    "cpus": 0.5,
-    "memory_bytes": _SPARE_BYTES,
-    "processes": 32,
-    "open_files": 128,
-    "file_size_bytes": 16 * MIB,
-    "disk_bytes": 16 * MIB,
-    "file_count": 256,
-    "output_bytes": MIB,
-}
-"""What a probe itself needs, also on a busy host: a configuration may allow less to a run."""
-_REFUSED = re.compile(r"^(?:[A-Za-z]*Error: \[Errno|MemoryError)", re.MULTILINE)
-"""How the kernel's refusal ends a program, unlike a mistake in it."""
 _MAX_CHECKED_RECORDS = 5
+_LAST = ("spend.cpus", "keep.unrecorded")
+"""A share of processors is measured beside no other probe; records are those of the others."""
+_WITHOUT = "execute.without-"
 _MAX_TOLD = 5
 _PERMISSIONS = {
     "reach.hosts": Permission.NETWORK_USE,
     "reach.registries": Permission.PACKAGES_INSTALL,
 }
-
-
-class _Unprobed(Exception):
-    """Nothing could be tried, or the trial proves nothing."""
 
 
 async def probe_radius(
@@ -78,9 +67,12 @@ async def probe_radius(
         probe_facts(app.settings) as facts,
         scratch_folder("cellwall-probe-") as folder,
     ):
-        prober = _Prober(app, who, facts, folder)
-        await prober.check_sandbox()
-        return await prober.probe_all(radius, on_progress)
+        async with AsyncExitStack() as stack:
+            prober = _Prober(app, who, facts, folder)
+            await prober.check_sandbox()
+            if any(line.id in TRIED for line in radius.abilities):
+                prober.trials = RadiusTrials.open(stack, app.settings, facts.token)
+            return await prober.probe_all(radius, on_progress)
 
 
 class _Prober:
@@ -90,10 +82,12 @@ class _Prober:
         self._facts = facts
         self._folder = folder
         self._ran: list[str] = []
+        self._limits = LimitProber(app.limits, self._perform)
+        self.trials: RadiusTrials | None = None
 
     async def check_sandbox(self) -> None:
         """Raise the refusal of a plain run: it would be that of every probe."""
-        with suppress(_Unprobed):  # by the policy: each line tells
+        with suppress(Unprobed):  # by the policy: each line tells
             (await self._perform(RunCode("python", b"1"))).raise_for_status()
 
     async def probe_all(
@@ -113,13 +107,13 @@ class _Prober:
                 limit = probes.limits.get(line.id)
                 if limit is not None and limit.is_waited_for:
                     tasks.start_soon(probe, line)
-                elif line.id != "keep.unrecorded":
+                elif line.id not in _LAST:
                     others.append(line)
             for line in others:
                 await probe(line)
             on_progress(f"probed {len(found)} of {total} lines; limits of time are waited for")
         for line in radius.abilities:
-            if line.id == "keep.unrecorded":  # the last one: it looks for the records of the others
+            if line.id in _LAST:
                 await probe(line)
         return {line.id: found[line.id] for line in radius.abilities}
 
@@ -130,15 +124,25 @@ class _Prober:
                 return await self._judge_unmatched(line)
             if line.id == "keep.unrecorded":
                 return await anyio.to_thread.run_sync(self._find_records)
+            if line.id == "spend.cpus":
+                return await self._limits.spin(line)
+            if line.id.startswith(_WITHOUT):
+                return self._find_layer(line)
             if line.id in probes.limits:
-                return await self._exceed(line, probes.limits[line.id])
-            if line.id in probes.programs:
-                return await self._run(line, probes.programs[line.id])
-            raise _Unprobed(probes.unprobed.get(line.id, "there is no probe for this line"))
-        except _Unprobed as reason:
+                return await self._limits.exceed(line, probes.limits[line.id])
+            return await self._try(line)
+        except Unprobed as reason:
             return ProbeResult(ProbeState.NOT_PROBED, str(reason))
         except CellwallError as error:
             return ProbeResult(ProbeState.NOT_PROBED, f"{error.message} [{error.code}]")
+
+    async def _try(self, line: Ability) -> ProbeResult:
+        probes = radius_probes()
+        if self.trials is not None and line.id in TRIED:
+            return await self.trials.probe(line)
+        if line.id in probes.programs:
+            return await self._run(line, probes.programs[line.id])
+        raise Unprobed(probes.unprobed.get(line.id, "there is no probe for this line"))
 
     # Programs
 
@@ -147,7 +151,7 @@ class _Prober:
         needed = _PERMISSIONS.get(line.id)
         role = self._app.runtime.roles.role_of(self._who)
         if line.is_possible and needed is not None and needed not in role.permissions:
-            raise _Unprobed(f"your role {role.name} lacks {needed.value}")
+            raise Unprobed(f"your role {role.name} lacks {needed.value}")
 
     async def _run(self, line: Ability, program: ProbeProgram) -> ProbeResult:
         self._check_role(line)
@@ -158,15 +162,15 @@ class _Prober:
         if program.before is not None:
             first = _read_report(await self._perform(program.before, env=env))
             if first["wrong"] or first["broken"]:
-                raise _Unprobed(f"what runs before failed: {_told(first['wrong'])}")
+                raise Unprobed(f"what runs before failed: {_told(first['wrong'])}")
         outcome = await self._perform(program.code, env=env, workspace=workspace, domains=domains)
         if outcome.workspace_id is not None:
             self._app.store.remove(outcome.workspace_id)
         report = _read_report(outcome)
         if report["broken"]:
-            raise _Unprobed(f"the control failed: {_told(report['broken'])}")
+            raise Unprobed(f"the control failed: {_told(report['broken'])}")
         if not report["tried"]:
-            raise _Unprobed(self._facts.lacking.get(program.needs, "there was nothing to try"))
+            raise Unprobed(self._facts.lacking.get(program.needs, "there was nothing to try"))
         wrong = list(report["wrong"])
         if program.after is not None:
             wrong += _OUTSIDE[program.after](workspace.directory or "", self._facts.token)
@@ -185,55 +189,18 @@ class _Prober:
             path.write_text(self._facts.token, encoding="ascii")
         return WorkspaceRequest(mode, str(place))
 
-    # Limits
+    # Layers, policy and record
 
-    async def _exceed(self, line: Ability, probe: LimitProbe) -> ProbeResult:
-        amount = line.amount
-        assert amount is not None  # noqa: S101  # each line with a limit has a number
-        limits = self._affordable(amount, probe)
-        within, beyond = _within(amount, probe), _beyond(amount, probe)
-        used = await self._perform(probe.to_code(within), limits=limits)
-        if used.status is Status.LIMIT and probe.is_waited_for:
-            raise _Unprobed("here even an idle run does not end within the limit")
-        if used.status is Status.FAILED and not _REFUSED.search(used.stderr):
-            raise _Unprobed(f"the probe failed: {_ending(used)}")
-        if used.status is not Status.OK:
-            told = f"half of the amount already ended the run: {_ending(used)}"
-            return ProbeResult(ProbeState.CONTRADICTED, told)
-        ended = await self._perform(probe.to_code(beyond), limits=limits)
-        told = f"a part of it was used; a run that used more was ended by its {probe.limit} limit"
-        if ended.status is Status.FAILED and _REFUSED.search(ended.stderr):
-            told = f"a part of it was used; more was refused: {_ending(ended)}"
-        elif ended.limit is not probe.limit:
-            told = f"the limit did not end a run that used more: {_ending(ended)}"
-            return ProbeResult(ProbeState.CONTRADICTED, told)
-        return ProbeResult(ProbeState.CONFIRMED, told)
-
-    def _affordable(self, amount: float, probe: LimitProbe) -> Limits:
-        """The limits of the run; raises where the trial costs too much here."""
-        limits = _raised(self._app.limits, probe.of)
-        if probe.is_waited_for:
-            if amount > _MAX_WAIT_S:
-                raise _Unprobed(f"{amount:g} s are not waited for")
-            # Time on the clock for a run that may have to share its processor.
-            spare_s = limits.wall_s if "wall_s" in probe.of else 10 * amount + _MAX_WAIT_S
-            return replace(limits, wall_s=spare_s)
-        if probe.max_amount is not None and amount > probe.max_amount:
-            raise _Unprobed("as much is not tried on a host that others use as well")
-        if probe.in_memory:
-            is_count = "file_count" in probe.of and "disk_bytes" not in probe.of
-            needed = _SPARE_BYTES + (0 if is_count else int(amount))
-            if amount == self._app.limits.memory_bytes:
-                raise _Unprobed("it lies in the memory of the run, whose limit is not larger")
-            limits = replace(limits, memory_bytes=max(limits.memory_bytes, needed))
-        if probe.in_memory or "memory_bytes" in probe.of:
-            available = HostMemory().available_bytes() or 0
-            if 2 * limits.memory_bytes > available:
-                needed_text = size_text(limits.memory_bytes)
-                raise _Unprobed(f"{needed_text} are more than half of the available memory")
-        return limits
-
-    # Policy and record
+    def _find_layer(self, line: Ability) -> ProbeResult:
+        """The runs of the other probes went without a layer that this host lacks."""
+        layers = HostLayers.detect()
+        lacking = {"cgroup": layers.cgroup.way == "none", "landlock": layers.landlock_abi == 0}
+        name = line.id.removeprefix(_WITHOUT)
+        if name not in lacking:
+            raise Unprobed("only the engine knows whether its containers have the layer")
+        if not lacking[name]:
+            raise Unprobed("this host has the layer, so that no run here goes without it")
+        return ProbeResult(ProbeState.CONFIRMED, f"{len(self._ran)} probes ran without it")
 
     async def _judge_unmatched(self, line: Ability) -> ProbeResult:
         """A call of an agent's own tool: judged and recorded, and not run."""
@@ -244,7 +211,7 @@ class _Prober:
         self._ran.append(outcome.action_id)
         is_allowed = outcome.decision.verdict is Verdict.ALLOW
         if is_allowed and not line.is_possible and outcome.decision.rule:
-            raise _Unprobed(f"the rule {outcome.decision.rule} allows every tool")
+            raise Unprobed(f"the rule {outcome.decision.rule} allows every tool")
         state = ProbeState.CONFIRMED if is_allowed == line.is_possible else ProbeState.CONTRADICTED
         word = "allowed" if is_allowed else "denied"
         return ProbeResult(state, f"a call of an unknown tool was {word}")
@@ -257,7 +224,7 @@ class _Prober:
                 return ProbeResult(ProbeState.CONTRADICTED, f"{action_id} is not in the audit log")
         count = min(len(self._ran), _MAX_CHECKED_RECORDS)
         if count == 0:
-            raise _Unprobed("no probe ran")
+            raise Unprobed("no probe ran")
         return ProbeResult(ProbeState.CONFIRMED, f"{count} of the runs above are in the audit log")
 
     async def _perform(
@@ -274,13 +241,13 @@ class _Prober:
             principal=self._who,
             operation=code,
             workspace=workspace or WorkspaceRequest(),
-            limits=limits or _raised(self._app.limits, frozenset()),
+            limits=limits or raised_limits(self._app.limits, frozenset()),
             env=env or {FACTS: "{}"},
             allow_domains=domains,
         )
         decision = self._app.runtime.policy.judge(action, ())
         if decision.verdict is not Verdict.ALLOW:
-            raise _Unprobed(f"the policy does not allow the probe: {decision.reason}")
+            raise Unprobed(f"the policy does not allow the probe: {decision.reason}")
         outcome = await self._app.runtime.perform(action)
         self._ran.append(outcome.action_id)
         if outcome.error is not None:
@@ -288,37 +255,13 @@ class _Prober:
         return outcome
 
 
-def _raised(limits: Limits, kept: frozenset[str]) -> Limits:
-    """At least what a probe itself needs, but for the limits that are probed."""
-    least = {name: max(getattr(limits, name), value) for name, value in _MIN_LIMITS.items()}
-    return replace(limits, **{name: value for name, value in least.items() if name not in kept})
-
-
-def _within(amount: float, probe: LimitProbe) -> float:
-    if probe.is_waited_for:
-        return min(amount / 4, 0.1)
-    return max(int(amount) // 2, 1)
-
-
-def _beyond(amount: float, probe: LimitProbe) -> float:
-    if probe.is_waited_for:
-        return 3 * amount + 5
-    return int(amount) + max(int(amount) // 4, 64)
-
-
 def _read_report(outcome: Outcome) -> dict[str, list[str]]:
     value: Any = outcome.value
     if outcome.status is not Status.OK or not isinstance(value, dict):
-        raise _Unprobed(f"the probe failed: {_ending(outcome)}")
+        raise Unprobed(f"the probe failed: {ending(outcome)}")
     return {
         name: [str(each) for each in value.get(name, ())] for name in ("tried", "wrong", "broken")
     }
-
-
-def _ending(outcome: Outcome) -> str:
-    limit = f" ({outcome.limit})" if outcome.limit else ""
-    last = (outcome.stderr.strip().splitlines() or [""])[-1][:200]
-    return f"{outcome.status.value}{limit} {last}".strip()
 
 
 def _told(lines: list[str]) -> str:
@@ -354,7 +297,7 @@ def _has_ended(_: str, token: str) -> list[str]:
         if token.encode() in words:
             found.append(f"process {pid} is left")
     if not is_seen:
-        raise _Unprobed("the control failed: this process is not in /proc")
+        raise Unprobed("the control failed: this process is not in /proc")
     return found
 
 

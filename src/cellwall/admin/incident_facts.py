@@ -21,7 +21,8 @@ from cellwall import __version__
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.types import Json
 from cellwall.sandbox.files.descriptors import closing_fd
-from cellwall.sandbox.files.root import Root, WalkStep
+from cellwall.sandbox.files.root import Root
+from cellwall.sandbox.files.walking import WalkStep
 from cellwall.sandbox.linux import cgroups
 from cellwall.sandbox.linux.cell_ending import is_frozen
 from cellwall.sandbox.linux.cell_search import FoundCell

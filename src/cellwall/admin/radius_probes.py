@@ -5,15 +5,32 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any, Literal
 
-from cellwall.core.limits import LimitName
-from cellwall.core.types import RunCode, WorkspaceMode
+from cellwall.core.limits import MIB, LimitName, Limits
+from cellwall.core.outcomes import Outcome
+from cellwall.core.types import Json, RunCode, WorkspaceMode
 
 FACTS = "CELLWALL_PROBE"
 """The variable with the facts that a program is given, as JSON."""
+MAX_WAIT_S = 60.0
+SPARE_BYTES = 192 * MIB
+"""For the interpreter beside the amount that a probe uses."""
+_MIN_LIMITS = {
+    "wall_s": MAX_WAIT_S,
+    "cpu_s": MAX_WAIT_S,
+    "cpus": 0.5,
+    "memory_bytes": SPARE_BYTES,
+    "processes": 32,
+    "open_files": 128,
+    "file_size_bytes": 16 * MIB,
+    "disk_bytes": 16 * MIB,
+    "file_count": 256,
+    "output_bytes": MIB,
+}
+"""What a probe itself needs, also on a busy host: a configuration may allow less to a run."""
 OutsideCheck = Literal["is_written", "is_unchanged", "has_ended"]
 
 _PRELUDE = f"""
@@ -98,6 +115,10 @@ def reaches(host, port, method, path, is_tls):
 _REPORT = '\n{"tried": tried, "wrong": wrong, "broken": broken}'
 
 
+class Unprobed(Exception):
+    """Nothing could be tried, or the trial proves nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeProgram:
     """A program that tries what one line says."""
@@ -140,6 +161,8 @@ class RadiusProbes:
 
     programs: Mapping[str, ProbeProgram]
     limits: Mapping[str, LimitProbe]
+    trials: Mapping[str, str]
+    """Code for a trial host, by name."""
     unprobed: Mapping[str, str]
     """The reason why a line has no probe."""
 
@@ -152,8 +175,29 @@ def radius_probes() -> RadiusProbes:
     return RadiusProbes(
         {entry["line"]: _program(entry) for entry in table["program"]},
         {entry["line"]: _limit(entry) for entry in table["limit"]},
+        table["trial"],
         table["unprobed"],
     )
+
+
+def trial_code(name: str, given: Mapping[str, Json]) -> RunCode:
+    """A program of a trial; its last expression is its report."""
+    prelude = _PRELUDE.replace(f'json.loads(os.environ["{FACTS}"])', repr(dict(given)))
+    return RunCode("python", f"{prelude}{_TOOLS}{radius_probes().trials[name]}".encode())
+
+
+def raised_limits(limits: Limits, kept: frozenset[str]) -> Limits:
+    """At least what a probe itself needs, but for the limits that are probed."""
+    least = {name: max(getattr(limits, name), value) for name, value in _MIN_LIMITS.items()}
+    return replace(limits, **{name: value for name, value in least.items() if name not in kept})
+
+
+def ending(outcome: Outcome) -> str:
+    """How a run ended, in a few words."""
+    code = f" [{outcome.error.code}]" if outcome.error is not None else ""
+    limit = f" ({outcome.limit})" if outcome.limit else ""
+    last = (outcome.stderr.strip().splitlines() or [""])[-1][:200]
+    return f"{outcome.status.value}{code}{limit} {last}".strip()
 
 
 def _program(entry: Mapping[str, Any]) -> ProbeProgram:

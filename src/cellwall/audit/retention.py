@@ -61,10 +61,15 @@ class StatementSigner(Protocol):
 
 
 def maintain_segments(
-    directory: str, settings: LogSettings, write: Write, notary: StatementSigner
+    directory: str,
+    settings: LogSettings,
+    write: Write,
+    notary: StatementSigner,
+    *,
+    now_s: float | None = None,
 ) -> list[int]:
     """Compress sealed segments, delete expired ones; returns the first record numbers of deleted
-    segments.
+    segments. `now_s`: the time of a probe that looks ahead.
 
     One process at a time: a process that finds the lock taken returns at once.
     """
@@ -84,7 +89,8 @@ def maintain_segments(
                 if {RECORDS, SEAL} <= segment.parts and segment is not segments[-1]:
                     _pack(segment, folder)
             _remove_stale_drafts(folder)
-            return _delete_old(directory, settings, write, notary, folder)
+            now_s = time.time() if now_s is None else now_s
+            return _delete_old(directory, settings, write, notary, folder, now_s)
         finally:
             # Closing is not enough: a child forked meanwhile holds the same open file description.
             fcntl.flock(lock, fcntl.LOCK_UN)
@@ -138,13 +144,18 @@ def _digest(file: IO[bytes]) -> bytes:
 
 
 def _delete_old(
-    directory: str, settings: LogSettings, write: Write, notary: StatementSigner, folder: int
+    directory: str,
+    settings: LogSettings,
+    write: Write,
+    notary: StatementSigner,
+    folder: int,
+    now_s: float,
 ) -> list[int]:
     if settings.keep_days is None or holds(directory):
         return []
     from cellwall.audit.text_indexing import remove_segment_chunks
 
-    oldest_s = time.time() - settings.keep_days * _DAY_S
+    oldest_s = now_s - settings.keep_days * _DAY_S
     forwarded = _forwarded_up_to(settings)
     gone: list[int] = []
     before = Frontier()

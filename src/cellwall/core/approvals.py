@@ -9,6 +9,8 @@ from enum import StrEnum
 from cellwall.core.types import Json, Principal
 
 ID_PREFIX = "ask"
+CONNECT = "Connect"
+"""The tool of a question about a destination that no rule names (NET-9)."""
 CHANNELS = ("terminal", "queue", "callback", "elicitation", "http")
 """The channels to a person. `callback` is a function of the embedding program, `elicitation` the
 form that an MCP client shows, `http` the users of the service."""

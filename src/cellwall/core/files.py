@@ -10,9 +10,30 @@ FILE_READS = frozenset({"read", "list", "stat", "exists", "download", "watch", "
 """Names of file operations that change nothing; every other one counts as a write."""
 
 
+MEMORY_ROOTS = ("/tmp", "/dev/shm")  # paths inside the sandbox
+"""Writable directories of a live sandbox beside /workspace. They lie in the memory of its cell and
+end with the cell; the file API starts the cell if there is none."""
+
+
+def memory_root(path: str) -> str | None:
+    """The memory directory that a path of the file API begins with; None: the workspace.
+
+    Decided by the first names alone. `..` and links are left to the kernel, which resolves them
+    beneath the chosen directory: /tmp/../workspace is refused, not redirected.
+    """
+    if not path.startswith("/"):
+        return None
+    names = [name for name in path.split("/") if name not in {"", "."}]
+    for root in MEMORY_ROOTS:
+        first = root.split("/")[1:]
+        if names[: len(first)] == first:
+            return root
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class FileOperation:
-    """One call of the file API on a session's workspace (FS-7)."""
+    """One call of the file API on the files of a session (FS-7)."""
 
     name: Literal[
         "read",

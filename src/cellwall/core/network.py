@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from typing import IO, Literal, Protocol
@@ -190,9 +191,18 @@ class EgressContext:
 class DestinationConsent(Protocol):
     """People who are asked about destinations that no rule names (NET-9)."""
 
-    async def ask(self, context: EgressContext, *, host: str, port: int, method: str) -> None:
+    async def ask(
+        self,
+        context: EgressContext,
+        *,
+        host: str,
+        port: int,
+        method: str,
+        withdraw: Callable[[str], Future[None]],
+    ) -> None:
         """Return once a person has allowed the destination for the action of `context`, on the
-        loop of egress; raises `EgressRefused` otherwise."""
+        loop of egress; raises `EgressRefused` otherwise. When the action ends, `withdraw` is called
+        with its id, on another thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

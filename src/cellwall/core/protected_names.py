@@ -12,28 +12,24 @@ directory is a git directory if it has the entries that git looks for (`is_git_l
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 import tomllib
-import unicodedata
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache, lru_cache
+from functools import cache
 from importlib import resources
 from typing import Literal
 
 from cellwall.core.errors import ConfigError
+from cellwall.core.git_names import FOLDED_GIT_LAYOUT, IsGit, fold, is_git_by_name
 
 GIT = "@git"
-GIT_LAYOUT = ("HEAD", "commondir", "objects", "refs")
-"""The entries by which git recognises a git directory."""
 _WILD = re.compile(r"[*?\[]")
 _KINDS = ("file", "dir", "any")
-_INSIDE_GIT = frozenset({"modules", "worktrees"})
-_VERSION_CONTROL = frozenset({".git", ".hg", ".jj", ".sl", ".svn", ".bzr", "_darcs"})
+_MAX_PLAIN_NAMES = 131_072
 
-IsGit = Callable[[tuple[str, ...]], bool]
-"""Whether a path of folded names is a git directory."""
 HasCertificates = Callable[[], bool]
 """Whether the file holds certificates and no private key."""
 
@@ -78,69 +74,6 @@ class Placeholder:
     treatment: NameTreatment
 
 
-@lru_cache(maxsize=16_384)
-def fold(name: str) -> str:
-    """A name as the most lenient file system would compare it.
-
-    `.GIT`, `.g\\u200cit`, `.git.` and `git~1` all were ways to plant hooks on disks that ignore
-    case, invisible characters, trailing dots or long names (CVE-2014-9390 and after).
-    """
-    if name.isascii():
-        folded = name.lower()
-    else:
-        visible = "".join(c for c in name if unicodedata.category(c) != "Cf")
-        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", visible).casefold())
-    return {"git~1": ".git"}.get(folded, folded.rstrip(". ") or folded)
-
-
-def is_git_layout(names: Iterable[str]) -> bool:
-    """Whether git takes a directory with these names for a repository.
-
-    setup.c, is_git_directory(): a HEAD, and objects and refs in it or in the directory that
-    `commondir` names. The contents are not checked: code could write them later.
-    """
-    folded = {fold(name) for name in names if len(name) < 64}
-    return "head" in folded and ("commondir" in folded or {"objects", "refs"} <= folded)
-
-
-def is_git_by_name(names: tuple[str, ...]) -> bool:
-    """Whether a path of folded names is a git directory by its names alone."""
-    if not names:
-        return False
-    if names[-1].endswith(".git"):
-        return True
-    if ".git" not in names:
-        return False
-    inside = names[names.index(".git") + 1 :]
-    return len(inside) > 1 and inside[0] in _INSIDE_GIT
-
-
-def is_named_git_dir(names: tuple[str, ...]) -> bool:
-    """Whether a directory is git's by its path, whatever its content: `.git`, and the entries of
-    its `modules` and `worktrees`. Deeper down, `config` can be the name of a branch."""
-    return names[-1:] == (".git",) or (names[-3:-2] == (".git",) and names[-2] in _INSIDE_GIT)
-
-
-def is_in_version_control(names: tuple[str, ...]) -> bool:
-    """Whether a path of folded names lies below a version control directory, by its names.
-
-    Version control tools write there through symlinks: COMMIT_EDITMSG that leads to `config` makes
-    the next `git commit` write the configuration, and one that leads out writes anywhere.
-    """
-    return not _VERSION_CONTROL.isdisjoint(names[:-1])
-
-
-def completes_git_layout(path: str) -> bool:
-    """Whether a new file of that path could make its directory a git directory.
-
-    A git directory needs a file called HEAD. A plain `head` is ignored here: on a case-insensitive
-    file system the walk of the disk finds it.
-    """
-    *above, last = [name for name in path.split("/") if name not in {"", "."}] or [""]
-    is_head = fold(last) == "head" and last != "head"
-    return (is_head or fold(last) == "commondir") and ".git" not in map(fold, above)
-
-
 @dataclass(frozen=True, slots=True)
 class _Pattern:
     """One entry, compiled."""
@@ -173,12 +106,17 @@ class _Pattern:
 class Protection:
     """The compiled protected names. Immutable."""
 
-    __slots__ = ("_any_wild", "_leading", "_literal", "_paths", "_ways", "_wild", "entries")
+    __slots__ = (
+        *("_any_wild", "_last_names", "_leading", "_literal", "_paths", "_plain", "_ways"),
+        *("_wild", "entries"),
+    )
 
     def __init__(self, entries: Iterable[Protected], *, paths: Iterable[str] = ()) -> None:
         self.entries = tuple(entries)
         # Exact paths below the root: programs that a git configuration names.
         self._paths = frozenset(tuple(fold(n) for n in path.split("/")) for path in paths)
+        self._last_names = frozenset(path[-1] for path in self._paths)
+        self._plain: set[bytes] = set()  # found to match nothing
         self._ways = frozenset(path[:end] for path in self._paths for end in range(1, len(path)))
         self._literal: dict[str, list[_Pattern]] = {}  # by last name: most names match none
         self._wild: list[_Pattern] = []
@@ -236,6 +174,24 @@ class Protection:
         if self._paths and names[:end] in self._paths:
             found.append(NameTreatment.READ_ONLY)
         return max(found, key=_strictness, default=None)
+
+    def names_to_look_at(self, names: Sequence[bytes]) -> list[str]:
+        """Of the names of files in one directory: those that may be protected by their own name,
+        and those by which git recognises its directories. Most files have another."""
+        found = []
+        for raw in set(names).difference(self._plain):
+            name = os.fsdecode(raw)
+            folded = fold(name)
+            if (
+                folded in FOLDED_GIT_LAYOUT
+                or folded in self._literal
+                or folded in self._last_names
+                or self._any_wild.fullmatch(folded)
+            ):
+                found.append(name)
+            elif len(self._plain) < _MAX_PLAIN_NAMES:
+                self._plain.add(raw)
+        return found
 
     def leads_to_protected(self, names: tuple[str, ...]) -> bool:
         """Whether a symlink of these folded names replaces a directory with protected names.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from cellwall.core.limits import Limits
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.skills import Skill
+from cellwall.core.snapshots import WorkspaceSnapshot
 from cellwall.core.types import Action, Json, OutputSink, WorkspaceMount
 
 
@@ -26,6 +27,16 @@ class GovernorPort(Protocol):
     """Bounds how many sandboxes run and how much memory is promised to them (LIM-4)."""
 
     def lease(self, *, memory_bytes: int) -> AbstractAsyncContextManager[Slot]: ...
+
+
+@runtime_checkable
+class PacedSink(Protocol):
+    """An `OutputSink` that may have enough for a while."""
+
+    def __call__(self, name: Literal["stdout", "stderr"], chunk: bytes, /) -> None: ...
+
+    @property
+    def is_full(self) -> bool: ...
 
 
 ToolCaller = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
@@ -124,3 +135,10 @@ class WorkspacePort(Protocol):
 
     def end_session(self, session_id: str) -> Sequence[Finding]:
         """Inspect a session's workspace a last time and release it, after its sandbox."""
+
+
+class SnapshotsPort(Protocol):
+    """Takes snapshots of the workspaces of live sessions (FS-9). May block."""
+
+    def take(self, action: Action, keep_labels: Callable[[str], None]) -> WorkspaceSnapshot:
+        """`keep_labels` writes the labels of the session into the folder of the new snapshot."""

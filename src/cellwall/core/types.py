@@ -12,6 +12,7 @@ from cellwall.core.files import FileOperation
 from cellwall.core.ids import new_id
 from cellwall.core.limits import Limits
 from cellwall.core.packages import InstallPackages
+from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -21,6 +22,7 @@ it cleaned and marked as data (GRD-4)."""
 Cover: TypeAlias = tuple[Literal["ro", "hide", "pin"], str]
 """How a path of a workspace is protected, and the path below its root."""
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
+
 
 ROLE_NAMES = ("guest", "user", "power-user", "administrator", "owner")
 """In ascending order; `accounts/roles.toml` lists the permissions of each."""
@@ -331,6 +333,7 @@ class WorkspaceMount:
     layers_fd: int | None = None
     layers_path: str | None = None
     """For copy-on-write: the directory with `upper` and `work`."""
+    more_lowers: tuple[tuple[int, str], ...] = ()  # layers below `dir_fd`: descriptors and paths
     covers: tuple[Cover, ...] = ()
     home: bool = True
     """Whether HOME is the workspace; false for a user's directory."""
@@ -361,6 +364,8 @@ class Action:
         | ReceiveMessage
         | SendReply
         | UseAccount
+        | TakeSnapshot
+        | RestoreSnapshot
     )
     workspace: WorkspaceRequest = WorkspaceRequest()
     session_id: str | None = None
@@ -385,6 +390,9 @@ class Action:
     """Policy files that a person has named; never chosen by an agent."""
     skills: tuple[str, ...] = ()
     """Names of approved skills, mounted below /skills (SKL-1)."""
+    spills_output: bool = False
+    """All output goes to the caller's sink, up to the limit of a file's size; the result holds its
+    beginning and its end, and more than `output_bytes` does not end the run."""
     audience: Audience = "program"
     context: str = ""
     """The conversation of an agent that uses several sessions, which share their labels (POL-9);

@@ -26,7 +26,7 @@ from cellwall.egress.destinations.resolution import Resolver, ServersResolver, S
 from cellwall.egress.inspection.body_filters import KnownValueCache
 from cellwall.egress.limits import EgressSettings
 from cellwall.egress.proxy.audit_events import EgressAudit, RecordEvent
-from cellwall.egress.proxy.session import SharedEgressState
+from cellwall.egress.proxy.shared_state import SharedEgressState
 
 if TYPE_CHECKING:
     from cellwall.egress.destinations.addresses import Own

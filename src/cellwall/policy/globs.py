@@ -263,7 +263,12 @@ Step = NamePattern | Deep
 
 
 def names_match(steps: Sequence[Step], names: Sequence[str]) -> bool:
-    """All positions in the pattern advance together, so no name is visited twice."""
+    """Whether the path, or a folder around it, matches; no steps are the root, around all paths.
+
+    All positions in the pattern advance together, so no name is visited twice.
+    """
+    if not steps:
+        return True
     places = _settle(steps, {0})
     for name in names:
         following = set()

@@ -171,7 +171,7 @@ class PathPattern:
         for root in self._roots(cwd):
             head = _from(root, self.head)
             rest = _beneath(path, head)
-            if rest is not None and (not self.tail or names_match(self.tail, rest)):
+            if rest is not None and names_match(self.tail, rest):
                 return True
         return False
 

@@ -25,6 +25,7 @@ from cellwall.core.files import FileOperation
 from cellwall.core.labels import Label, LabelKey, LabelSet, LabelSource
 from cellwall.core.outcomes import SEVERITIES, Finding
 from cellwall.core.packages import InstallPackages
+from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
@@ -61,7 +62,15 @@ _CELL_NAMES = frozenset(each.__name__ for each in _CELLS)
 _FILE_NAMES = frozenset(
     each.__name__ for each in (InstallPackages, FileOperation, ProcessOperation)
 )
-_WITHOUT_LABELS = (*_CELLS, CallTool, SetDomains, FileOperation, ProcessOperation)
+_WITHOUT_LABELS = (
+    *_CELLS,
+    CallTool,
+    SetDomains,
+    FileOperation,
+    ProcessOperation,
+    TakeSnapshot,
+    RestoreSnapshot,
+)
 """Operations that bring no label beside those of their settings."""
 _CONTENT = "content of "
 _PATTERN = re.compile(r"\*\.[^\s:/]+")
@@ -279,7 +288,7 @@ def _of_operation(  # noqa: C901, PLR0912  # one case for each operation
             yield from _of_agent_tool(tool, {}, "")
         case (
             RunCommand() | RunCode() | RunServer() | ServeClient() | SetDomains()
-            | CallTool() | FileOperation() | ProcessOperation()
+            | CallTool() | FileOperation() | ProcessOperation() | TakeSnapshot() | RestoreSnapshot()
         ):  # fmt: skip
             pass  # see `_of_settings`
         case _ as unknown:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cellwall.core.command_scripts import MAX_ARGUMENT_BYTES, long_script
 from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation
 from cellwall.core.ids import check_id
@@ -13,6 +14,12 @@ from cellwall.core.languages import NAMES, canonical
 from cellwall.core.limits import Limits
 from cellwall.core.packages import REGISTRIES, InstallPackages, parse_install
 from cellwall.core.skills import Skill
+from cellwall.core.snapshots import (
+    RestoreSnapshot,
+    TakeSnapshot,
+    check_snapshot,
+    variables_in,
+)
 from cellwall.core.text import to_bytes
 from cellwall.core.tool_servers import (
     CallServerTool,
@@ -43,8 +50,8 @@ from cellwall.skills.manifest import check_name
 
 _MAX_PATH = 4095
 _MAX_ARGUMENTS = 4000
-_MAX_ARGUMENT_BYTES = 128 * 1024 - 1  # the kernel's MAX_ARG_STRLEN
-_MAX_ARGUMENTS_BYTES = 1024 * 1024
+# The kernel allows a quarter of the stack's limit, 2 MiB as a rule, for arguments and variables.
+_MAX_ARGUMENTS_BYTES = 1536 * 1024
 _MAX_VARIABLES = 512
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _MAX_DOMAINS = 10_000
@@ -90,25 +97,12 @@ class ActionBounds:
 
     def _check_operation(self, action: Action) -> None:  # noqa: C901  # one case for each operation
         match action.operation:
-            case RunCommand(argv) as command:
-                _check_words(argv)
-                _check_place(command)
+            case RunCommand() as command:
+                self._check_command(command)
             case RunCode(language, code, context):
                 self._check_language(language)
                 check_id(context or action.id, what="context")  # the empty one is the first
-                if len(code) > self.max_code_bytes:
-                    raise BadInput(
-                        f"the code has {len(code)} bytes; {self.max_code_bytes} are allowed",
-                        hint="Put data into a file in the workspace, or raise "
-                        "sandbox.max_code_bytes.",
-                        code="CW-CODE-TOO-LARGE",
-                    )
-                if b"\0" in code:
-                    raise BadInput(
-                        "the code holds a NUL byte, so it is not program text",
-                        hint="Check that the file is source code.",
-                        code="CW-NUL-BYTE",
-                    )
+                self._check_code(code)
             case ProcessOperation(data=data, size=size):
                 _check_size(size, least=0)
                 if len(data) > self.max_stdin_bytes:
@@ -129,10 +123,36 @@ class ActionBounds:
                 from cellwall.runtime.calendars import check_use  # noqa: PLC0415  # few use one
 
                 check_use(use_account)
+            case TakeSnapshot() | RestoreSnapshot() as operation:
+                _check_snapshot(operation, action.session_id)
             case SetDomains() | FileOperation():
                 # The action repeats the domains; paths are bounded where they are resolved, sizes
                 # by the workspace's limits.
                 pass
+
+    def _check_code(self, code: bytes) -> None:
+        if len(code) > self.max_code_bytes:
+            raise BadInput(
+                f"the code has {len(code)} bytes; {self.max_code_bytes} are allowed",
+                hint="Put data into a file in the workspace, or raise sandbox.max_code_bytes.",
+                code="CW-CODE-TOO-LARGE",
+            )
+        if b"\0" in code:
+            raise BadInput(
+                "the code holds a NUL byte, so it is not program text",
+                hint="Check that the file is source code.",
+                code="CW-NUL-BYTE",
+            )
+
+    def _check_command(self, command: RunCommand) -> None:
+        at = None if command.terminal is not None else long_script(command.argv)
+        if at is None:
+            _check_words(command.argv)
+        else:  # it is given as a file, and counts as code
+            script = command.argv[at]
+            _check_words((*command.argv[:at], *command.argv[at + 1 :]))
+            self._check_code(to_bytes(script, what="an argument"))
+        _check_place(command)
 
     def _check_language(self, language: str) -> None:
         name = canonical(language)
@@ -143,6 +163,16 @@ class ActionBounds:
                 "(sandbox.allowed_languages in the configuration).",
                 code="CW-LANGUAGE-NOT-ALLOWED",
             )
+
+
+def _check_snapshot(operation: TakeSnapshot | RestoreSnapshot, session_id: str | None) -> None:
+    if isinstance(operation, RestoreSnapshot):
+        check_id(operation.snapshot, what="snapshot id")
+        return
+    if session_id is None:
+        raise BadInput("only a live sandbox has files to take a snapshot of")
+    check_snapshot(operation.name, operation.ttl_s)
+    variables_in(operation.state)
 
 
 def _check_reach(
@@ -230,11 +260,13 @@ def _check_words(argv: tuple[str, ...]) -> None:
             "no command was given", hint="Write it after `--`, for example: cellwall run -- ls -la"
         )
     sizes = [len(to_bytes(word, what="an argument")) for word in argv]
-    too_long = max(sizes) > _MAX_ARGUMENT_BYTES or sum(sizes) > _MAX_ARGUMENTS_BYTES
+    too_long = max(sizes) > MAX_ARGUMENT_BYTES or sum(sizes) > _MAX_ARGUMENTS_BYTES
     if len(argv) > _MAX_ARGUMENTS or too_long:
         raise BadInput(
-            "the command line is too long",
-            hint="Give long data through a file or standard input.",
+            "the command line is too long: the kernel takes less than 128 KiB in one argument, and "
+            f"{_MAX_ARGUMENTS_BYTES // 1024} KiB in {_MAX_ARGUMENTS} arguments are allowed",
+            hint="Give long data through a file or standard input. A script of `sh -c` or "
+            "`python -c` may have sandbox.max_code_bytes.",
             code="CW-ARGUMENTS-TOO-LONG",
         )
     if any("\0" in word for word in argv):
@@ -271,7 +303,7 @@ def _check_env(action: Action) -> None:
                 code="CW-BAD-ENV",
             )
         size = len(to_bytes(value, what=f"the value of {name}"))
-        if "\0" in value or size > _MAX_ARGUMENT_BYTES:
+        if "\0" in value or size > MAX_ARGUMENT_BYTES:
             raise BadInput(
                 f"the value of {name} holds a NUL byte or is too long",
                 hint="Give long or binary data through a file.",

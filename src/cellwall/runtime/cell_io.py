@@ -24,6 +24,7 @@ from cellwall.core.sandbox_ports import ToolCaller
 from cellwall.core.types import Action, CallTool, Json, OutputSink, RunCode, RunCommand
 from cellwall.runtime.label_scopes import context_of
 from cellwall.runtime.outcomes import without_output
+from cellwall.runtime.output_view import OutputView
 
 _Name = Literal["stdout", "stderr"]
 _Result = TypeVar("_Result")
@@ -37,6 +38,7 @@ _MAX_TURNS = 32
 _SMALL_BYTES = 4 * 1024
 """Shorter texts and chunks are scanned on the event loop: the worst of this length takes 50 ms.
 Longer ones are scanned in a thread, so that other actions proceed."""
+_MAX_WAITING_BYTES = 8 * 1024 * 1024
 _MIN_CLEANING_S = 10.0
 """Minimum time to redact the output, however little of its wall time a run has left."""
 
@@ -101,11 +103,15 @@ class CleanedOutput:
     guard work that may take long runs in a thread.
     """
 
-    def __init__(self, guard: GuardPort, sink: OutputSink) -> None:
-        self._sink = sink
+    def __init__(
+        self, guard: GuardPort, sink: OutputSink | None, view: OutputView | None = None
+    ) -> None:
+        """`view` gets what the sink gets, and becomes the output of the result."""
+        self._sink, self._view = sink, view
         self._cleaned: list[tuple[_Name, bytes]] = []
         self._guarded = guard.stream(lambda name, chunk: self._cleaned.append((name, chunk)))
-        self._waiting: deque[tuple[_Name, bytes]] = deque()  # bounded by the run's output limit
+        self._waiting: deque[tuple[_Name, bytes]] = deque()  # bounded by `is_full`
+        self._waiting_bytes = 0
         self._arrived = anyio.Event()
         self._turn = anyio.Lock()
         self._bytes = self._chunks = 0
@@ -122,7 +128,17 @@ class CleanedOutput:
             self._hand_on()
         else:
             self._waiting.append((name, chunk))
+            self._waiting_bytes += len(chunk)
             self._arrived.set()
+
+    @property
+    def is_full(self) -> bool:
+        """The sandbox reads no more output of its program until this is false again."""
+        return self._waiting_bytes > _MAX_WAITING_BYTES
+
+    def show(self, result: RunResult) -> RunResult:
+        """After the end of the output."""
+        return result if self._view is None else self._view.show(result)
 
     async def beside(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
         """Run `work` and redact meanwhile. An exception of the sink cancels `work`."""
@@ -167,6 +183,7 @@ class CleanedOutput:
                 # One batch: many small chunks cost more than one large one.
                 batch = list(self._waiting)
                 self._waiting.clear()
+                self._waiting_bytes = 0
                 # Shielded: a chunk taken from the queue is delivered even if the run is cancelled.
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(self._clean, batch)
@@ -187,7 +204,20 @@ class CleanedOutput:
     def _hand_on(self) -> None:
         cleaned, self._cleaned = self._cleaned, []
         for name, chunk in cleaned:
-            self._sink(name, chunk)
+            if self._view is not None:
+                self._view.add(name, chunk)
+            if self._sink is not None:
+                self._sink(name, chunk)
+
+
+def cleaned_output(
+    guard: GuardPort, action: Action, listener: Listener | None
+) -> CleanedOutput | None:
+    """None if no caller wants output before the end of the run."""
+    if listener is None and not action.spills_output:
+        return None
+    view = OutputView(action.limits.output_bytes) if action.spills_output else None
+    return CleanedOutput(guard, listener, view)
 
 
 _Perform = Callable[[Action], Awaitable[Outcome]]

@@ -9,6 +9,7 @@ and outcome are recorded. Code in a cell can cause a question, and cannot answer
       allowed, and denials
   (3) a denied destination is not asked about again until the action ends
   (4) no action under way, no channel, no answer in time: refused
+  (5) with the action end its open questions, and the connections that its answers have allowed
 
 The questions are asked on the loop of the action, whose interface may have a channel of its own;
 the egress loop serves other connections meanwhile.
@@ -19,9 +20,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 
@@ -85,14 +86,23 @@ class DestinationQuestions:
     def end_session(self, session_id: str) -> None:
         self._sessions.pop(session_id, None)
 
-    async def ask(self, context: EgressContext, *, host: str, port: int, method: str) -> None:
+    async def ask(
+        self,
+        context: EgressContext,
+        *,
+        host: str,
+        port: int,
+        method: str,
+        withdraw: Callable[[str], Future[None]],
+    ) -> None:
         session = self._sessions.get(context.session_id or context.action_id)
         asker = None if session is None else session.askers.get(context.action_id)
         if session is None or asker is None:
             raise _refused(host, port, "no action is under way for which a person could be asked")
         if session.waiting_count >= MAX_CONNECTIONS:
             raise _refused(host, port, "too many connections wait for a person's answer")
-        question = asker.question(ReachHost(host, port, method, parent=context.action_id))
+        operation = ReachHost(host, port, method, parent=context.action_id)
+        question = asker.question(operation, withdraw)
         session.waiting_count += 1
         try:
             # Shielded: another connection may wait for the same answer.
@@ -108,6 +118,8 @@ class DestinationQuestions:
             session.waiting_count -= 1
         if not is_allowed:
             raise _refused(host, port, "no person has allowed it")
+        if asker.is_ended:  # before `withdraw`, which the caller would not outlive
+            raise _refused(host, port, "the action has ended")
 
 
 class _DestinationAsker:
@@ -122,9 +134,12 @@ class _DestinationAsker:
         self._questions: dict[_Place, Future[bool]] = {}
         """All of the action: those that wait, and those that were answered."""
         self._tasks: set[asyncio.Task[object]] = set()
-        self._is_ended = False
+        self._withdrawals: set[Callable[[str], Future[None]]] = set()
+        self.is_ended = False
 
-    def question(self, operation: ReachHost) -> Future[bool]:
+    def question(
+        self, operation: ReachHost, withdraw: Callable[[str], Future[None]]
+    ) -> Future[bool]:
         """The question about this destination, perhaps one that was asked before; on the loop of
         egress. Whether the destination is allowed for this action."""
         place = operation.host, operation.port
@@ -135,16 +150,20 @@ class _DestinationAsker:
             found = self._questions[place] = asyncio.run_coroutine_threadsafe(
                 self._ask(operation), self._loop
             )
+        self._withdrawals.add(withdraw)
         return found
 
     async def end(self) -> None:
-        """Withdraw the open questions: the caller is gone, which denies."""
-        self._is_ended = True
+        """(5) Withdraw the open questions: the caller is gone, which denies. And the answers."""
+        self.is_ended = True
         for task in self._tasks:
             task.cancel()
-        if self._tasks:
+        waiting: set[asyncio.Future[Any]] = set(self._tasks)
+        with suppress(RuntimeError):  # egress has ended, and its connections with it
+            waiting |= {asyncio.wrap_future(each(self._action.id)) for each in self._withdrawals}
+        if waiting:
             with anyio.CancelScope(shield=True):
-                await asyncio.wait(set(self._tasks), timeout=_END_TIMEOUT_S)
+                await asyncio.wait(waiting, timeout=_END_TIMEOUT_S)
 
     async def _ask(self, operation: ReachHost) -> bool:
         task = asyncio.current_task()
@@ -153,7 +172,7 @@ class _DestinationAsker:
         place = operation.host, operation.port
         try:
             async with self._turn:  # (2)
-                if self._is_ended or not self._session.has_room(place):
+                if self.is_ended or not self._session.has_room(place):
                     return False
                 action = self._action
                 outcome = await self._perform(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import anyio
 
 from cellwall.core.errors import BadInput
-from cellwall.core.files import FileOperation
+from cellwall.core.files import FileOperation, memory_root
+from cellwall.core.labels import LabelsPort
 from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import ConnectionsPort, EgressPort, GuardPort, ToolServersPort, VaultPort
-from cellwall.core.sandbox_ports import SandboxPort, WorkspacePort
+from cellwall.core.sandbox_ports import SandboxPort, SnapshotsPort, WorkspacePort
+from cellwall.core.snapshots import TakeSnapshot, WorkspaceSnapshot
 from cellwall.core.telemetry import ActionWatch, Step
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
@@ -35,16 +38,23 @@ class HostOperations:
     vault: VaultPort
     guard: GuardPort
     connections: ConnectionsPort | None
+    snapshots: SnapshotsPort | None
+    labels: LabelsPort
 
-    async def run(
+    async def run(  # noqa: PLR0911  # one case for each operation
         self, action: Action, watch: ActionWatch, servers: ToolServersPort | None
     ) -> RunResult | None:
         """The result, which is untrusted; None for an operation that runs in a cell."""
         match action.operation:
-            case FileOperation():
-                # Opens descriptors beneath the root of the workspace.
+            case FileOperation(path=path) if not (action.session_id and memory_root(path)):
+                # Opens descriptors beneath the root of the workspace. Other files lie in the
+                # memory of the cell, which is started if there is none.
                 watch.step(Step.RUN)
                 payload = await anyio.to_thread.run_sync(self.workspaces.operate, action)
+                return RunResult(None, payload=payload)
+            case TakeSnapshot():
+                watch.step(Step.RUN)
+                payload = await anyio.to_thread.run_sync(self._take_snapshot, action)
                 return RunResult(None, payload=payload)
             case ProcessOperation():  # of a process that holds its leases already
                 watch.step(Step.RUN)
@@ -71,6 +81,14 @@ class HostOperations:
                 return RunResult(None, text=text)
             case _:
                 return None
+
+    def _take_snapshot(self, action: Action) -> WorkspaceSnapshot:
+        """The labels of the session are those of the snapshot, and of what is made of it."""
+        if self.snapshots is None or action.session_id is None:
+            raise BadInput("this runtime takes no snapshots")
+        return self.snapshots.take(
+            action, functools.partial(self.labels.keep_in, action.session_id)
+        )
 
     async def _fetch(self, action: Action, watch: ActionWatch) -> RunResult:
         """(7), (8) The proxy fetches, by the egress rules (NET-4)."""

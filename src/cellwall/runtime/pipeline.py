@@ -25,6 +25,7 @@ from cellwall.core.outcomes import ErrorInfo, EventKind, Finding, Outcome, RunRe
 from cellwall.core.packages import InstallPackages
 from cellwall.core.ports import ApproverPort, Reservation, ToolServersPort, ToolsPort
 from cellwall.core.skills import Skill
+from cellwall.core.snapshots import RestoreSnapshot
 from cellwall.core.telemetry import ActionWatch, Step
 from cellwall.core.tool_servers import RunServer
 from cellwall.core.types import (
@@ -39,7 +40,14 @@ from cellwall.core.types import (
 )
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime.bounds import check_skill_size
-from cellwall.runtime.cell_io import CleanedOutput, Listener, call_tool, screen_input, tool_caller
+from cellwall.runtime.cell_io import (
+    CleanedOutput,
+    Listener,
+    call_tool,
+    cleaned_output,
+    screen_input,
+    tool_caller,
+)
 from cellwall.runtime.cell_runs import CellRunner
 from cellwall.runtime.connections import resolve_account
 from cellwall.runtime.egress import with_configuration
@@ -224,7 +232,7 @@ class Runtime(RuntimeParts):
             return self._endings.refuse(action, watch, decision, findings, audit_id, error)
         held.start()
         listener = None if sink is None else Listener(sink)
-        clean = None if listener is None else CleanedOutput(self.guard, listener)
+        clean = cleaned_output(self.guard, action, listener)
         try:
             # Each unknown destination of its code is an action of its own (NET-9).
             async with self.destinations.open(action, partial(self.perform, ask=ask)):
@@ -286,8 +294,9 @@ class Runtime(RuntimeParts):
             watch.step(Step.RUN)
             value = await call_tool(tools, action.operation)
             return replace(allowed_outcome(action, decision, (), audit_id), value=value)
-        if isinstance(action.operation, ReachHost):
-            # (8) The proxy waits for this outcome, and then connects.
+        if isinstance(action.operation, ReachHost | RestoreSnapshot):
+            # (8) The proxy waits for this outcome, and then connects; the interface, and then makes
+            # the session.
             watch.step(Step.RUN)
             return allowed_outcome(action, decision, (), audit_id)
         if isinstance(action.operation, SetDomains):
@@ -345,6 +354,7 @@ class Runtime(RuntimeParts):
             watch.step(Step.GUARD_OUTPUT)
             if sink is not None:
                 await sink.end()
+                result = sink.show(result)
             # Findings of egress and workspace quote names that the code has chosen: redact them.
             result = replace(result, findings=(*result.findings, *settled))
             result = await self._people.clean(action, watch, result, ask)

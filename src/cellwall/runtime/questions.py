@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import assert_never
 
-from cellwall.core.approvals import ID_PREFIX, Proposal, Question
+from cellwall.core.approvals import CONNECT, ID_PREFIX, Proposal, Question
 from cellwall.core.errors import Denied
 from cellwall.core.files import FILE_READS, FileOperation
 from cellwall.core.ids import new_id
 from cellwall.core.labels import RULE_OF_TWO
 from cellwall.core.packages import InstallPackages
 from cellwall.core.showing import block, is_shown_whole, one_line, warnings
+from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     REMOTE_INTERFACES,
@@ -147,7 +148,7 @@ def session_of(action: Action) -> str:
     return action.session_id or ""
 
 
-def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one case for each operation
+def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: C901, PLR0911  # one case for each operation
     """The tool and its subject, as rules spell them."""
     match action.operation:
         case RunCommand(argv):
@@ -159,6 +160,8 @@ def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one
             tool = "Read" if file.name in FILE_READS else "Write"
             moved = f" -> {file.target}" if file.target else ""
             return tool, f"{file.name} {file.path}{moved}"
+        case TakeSnapshot() | RestoreSnapshot() as operation:
+            return operation.tool, operation.subject
         case ProcessOperation() as process:
             return "Process", f"{process.name} of process {process.process}, {process.number}"
         case CallTool() | CallServerTool() | RunServer() as call:
@@ -166,7 +169,7 @@ def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one
         case InstallPackages(ecosystem, requirements):
             return "Install", " ".join((f"{ecosystem}:", *requirements))
         case ReachHost() as host:
-            return "Connect", host.destination
+            return CONNECT, host.destination
         case FetchUrl() | SetDomains() | ServeClient() as reach:
             return "WebFetch", _destinations(reach, action)
         case ReceiveMessage() | SendReply() as message:
@@ -263,7 +266,9 @@ def circumstances(action: Action) -> tuple[str, ...]:
         if words:
             found.append(f"{verb} {', '.join(words)}")
     if isinstance(operation, ReachHost):
-        found += [f"by {operation.method}, from code of {operation.parent}", *_extent(action)]
+        # Attack: a program of an earlier run that connects during another one, and is taken for it.
+        source = "from code in the sandbox, during" if action.session_id else "from code of"
+        found += [f"by {operation.method}, {source} {operation.parent}", *_extent(action)]
     if isinstance(operation, FileOperation) and operation.content:
         digest = hashlib.sha256(operation.content).hexdigest()
         found.append(f"{len(operation.content)} bytes, SHA-256 {digest}")

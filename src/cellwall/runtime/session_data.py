@@ -117,8 +117,10 @@ def enforce_retention(
     keys: SessionKeys,
     *,
     is_forced: bool = False,
+    now_s: float | None = None,
 ) -> Expired:
-    """Erase what is past its time or over its size; at most once an hour, unless forced."""
+    """Erase what is past its time or over its size; at most once an hour, unless forced. `now_s`:
+    the time of a probe that looks ahead."""
     marker = os.path.join(store.home, _ENFORCED)
     if not is_forced and not _is_due(marker):
         return Expired()
@@ -128,15 +130,33 @@ def enforce_retention(
     if is_wanted and not holds(audit_directory(store.home)):
         with suppress(Denied, Busy), no_hold(store.home, is_sure=is_forced):
             if retention.session_days is not None:
-                before_s = time.time() - retention.session_days * _DAY_S
+                now_s = time.time() if now_s is None else now_s
+                before_s = now_s - retention.session_days * _DAY_S
                 destroyed = _expire_keys(audit, keys, before_s, audit_directory(store.home))
                 removed += [each for each in store.erased() if _remove(audit, store, ledger, each)]
             if retention.workspaces_bytes is not None:
                 beyond = store.oldest_beyond(retention.workspaces_bytes, ledger.live())
                 removed += [each for each in beyond if _remove(audit, store, ledger, each)]
+    removed += _expire_snapshots(audit, store, is_sure=is_forced)
     with suppress(OSError), open(marker, "w", encoding="ascii"):
         os.utime(marker)
     return Expired(destroyed, tuple(removed))
+
+
+def _expire_snapshots(audit: AuditLog, store: WorkspaceStore, *, is_sure: bool) -> list[str]:
+    """Snapshots whose time is over, and layers that nothing uses any more."""
+    expired = store.snapshots.expired()
+    if expired and holds(audit_directory(store.home)):
+        return []
+    with suppress(Denied, Busy, OSError, CellwallError):
+        if expired:
+            with no_hold(store.home, is_sure=is_sure):
+                for each in expired:
+                    _record(audit, {"reason": "retention", "snapshot": each})
+                    store.snapshots.remove(each)
+        store.collect_layers()
+        return expired
+    return []
 
 
 def _remove(audit: AuditLog, store: WorkspaceStore, ledger: RunLedger, session_id: str) -> bool:

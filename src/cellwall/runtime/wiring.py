@@ -23,6 +23,7 @@ from cellwall.runtime.configured_parts import (
     judge_of,
     labels_of,
     native_settings_of,
+    snapshot_settings_of,
     vault_of,
     workspace_settings_of,
 )
@@ -52,6 +53,7 @@ from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.protection import protected_paths
 from cellwall.sandbox.protection.host_directory import open_host_directory, own_path
 from cellwall.sandbox.run_ledger import RunLedger
+from cellwall.sandbox.snapshots.taking import SnapshotTaker
 from cellwall.sandbox.templates.uv_answers import UvAnswers
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces
@@ -206,6 +208,7 @@ def open_app(
         telemetry=OFF if telemetry is None else telemetry,
         connections=OwnedConnections(home),
         labels=labels_of(settings, store, domains),
+        snapshots=SnapshotTaker(store, workspaces, sandbox, snapshot_settings_of(settings)),
     )
     if telemetry is not None:
         gauge_runtime(telemetry, audit, sandbox, pool, approvals)
@@ -228,18 +231,21 @@ def open_app(
     )
 
 
-def sweep_state(app: App) -> None:
+def sweep_state(app: App, *, now_s: float | None = None) -> None:
     """Remove traces of killed processes, and data that was kept long enough, while the runtime
-    runs. With a ledger of its own: a lock does not exclude threads that share its descriptor."""
+    runs. With a ledger of its own: a lock does not exclude threads that share its descriptor.
+    `now_s`: the time of a probe that looks ahead."""
     ledger = RunLedger(os.path.join(app.store.home, _RUNS))
     try:
-        _sweep(app.store, ledger, app.settings)
+        _sweep(app.store, ledger, app.settings, now_s)
         enforce_retention(app.settings, app.audit, app.store, ledger, app.keys)
     finally:
         ledger.close()
 
 
-def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None:
+def _sweep(
+    store: WorkspaceStore, ledger: RunLedger, settings: Settings, now_s: float | None = None
+) -> None:
     if ledger.stop_flag.is_set():
         return  # what the dead left is evidence until the stop is lifted (OBS-3)
     dead = ledger.sweep()
@@ -251,6 +257,7 @@ def _sweep(store: WorkspaceStore, ledger: RunLedger, settings: Settings) -> None
         keep_private_days=settings.workspace.keep_sessions_days,
         hold_ended=ledger.hold_ended,
         is_held=functools.cache(lambda: bool(holds(audit_directory(store.home)))),
+        now_s=now_s,
     )
 
 

@@ -31,6 +31,7 @@ RunAction = Callable[[Action], Awaitable[Outcome]]
 _BAIT = "CELLWALL_SELFCHECK_BAIT"
 _GIVEN = "SELFCHECK"
 _NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
+_LONG_BYTES = 1_000_000
 _EVERY_BYTE = bytes(range(256)) * 1000
 
 _PRELUDE = f"""
@@ -224,6 +225,16 @@ _OUTCOME_CHECKS = (
         operation=RunCommand(("/bin/cat",)),
         stdin=_EVERY_BYTE,
         expected={"status": "ok", "exit_code": 0, "stdout_bytes": _EVERY_BYTE},
+    ),
+    ConformanceCheck(
+        name="long script",
+        requirement="LANG-1",
+        proves="a script that is longer than an argument of exec runs with its arguments and input",
+        operation=RunCommand(
+            ("/bin/sh", "-c", f"# {'x' * _LONG_BYTES}\necho $0 $1; cat", "zero", "one")
+        ),
+        stdin=b"in",
+        expected={"status": "ok", "exit_code": 0, "stdout_bytes": b"zero one\nin"},
     ),
     ConformanceCheck(
         name="value",

@@ -209,6 +209,20 @@ def test_unknown_template_is_refused(service: RunningService):
         Sandbox.create("no-such-template", **options(service))
 
 
+def test_files_of_tmp_are_reached_like_those_of_the_workspace(sandbox: Sandbox):
+    assert sandbox.files.write("/tmp/kept/a.txt", "hällo").path == "/tmp/kept/a.txt"
+    assert sandbox.commands.run("cat /tmp/kept/a.txt").stdout == "hällo"
+    sandbox.commands.run("echo -n made > /tmp/kept/b")
+    assert sandbox.files.read("/tmp/kept/b") == "made"
+    assert [each.path for each in sandbox.files.list("/tmp/kept")] == [
+        "/tmp/kept/a.txt",
+        "/tmp/kept/b",
+    ]
+    assert sandbox.files.rename("/tmp/kept/b", "/tmp/kept/c").path == "/tmp/kept/c"
+    sandbox.files.remove("/tmp/kept")
+    assert not sandbox.files.exists("/tmp/kept")
+
+
 def test_path_outside_the_workspace_is_refused(sandbox: Sandbox):
     sandbox.commands.run("ln -s /usr outside")
     for path in ("/etc/passwd", "../etc/passwd", "outside/bin/env", "a/../../../etc/passwd"):

@@ -36,6 +36,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
     policy = home / "policy.toml"
     policy.write_text(POLICY)
     config = f'[policy]\nfiles = ["{policy}"]\n[approvals]\ntimeout_s = 60.0\n'
+    config += '[egress]\nunknown = "ask"\n'
     with running_service(home, config=config) as found:
         yield found
 
@@ -129,6 +130,30 @@ def test_the_token_that_asks_does_not_consent_to_what_would_meet(
             refused = power.post(address, json={"answer": answer})
             code = refused.json()["error"]["code"]
             assert (refused.status_code, code) == (403, "CW-OWN-QUESTION")
+        assert admin.post(address, json={"answer": "once"}).status_code == 200
+        assert run.result(DEADLINE_S).json()["status"] == "ok"
+
+
+@pytest.mark.requirement("NET-9", "POL-13")
+def test_the_token_that_asks_does_not_consent_to_an_unknown_destination(
+    service: RunningService, threads: ThreadPoolExecutor
+) -> None:
+    code = """
+import socket
+with socket.create_connection(("127.0.0.1", 3128), 30) as line:
+    line.sendall(b"CONNECT unknown.invalid:443 HTTP/1.1\\r\\nHost: unknown.invalid:443\\r\\n\\r\\n")
+    line.recv(4096)
+"""
+    with service.client("power-user") as power, service.client("administrator") as admin:
+        path = f"/v1/sessions/{new_session(power)}/code"
+        run = threads.submit(power.post, path, json={"code": code})
+        found = question(admin)
+        assert "unknown.invalid:443" in found["shown"]
+        address = f"/v1/approvals/{found['id']}"
+        for answer in ("once", "session"):
+            refused = power.post(address, json={"answer": answer})
+            assert refused.json()["error"]["code"] == "CW-OWN-QUESTION"
+        # Positive control: another credential says yes, and the asker may say no.
         assert admin.post(address, json={"answer": "once"}).status_code == 200
         assert run.result(DEADLINE_S).json()["status"] == "ok"
 

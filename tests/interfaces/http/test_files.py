@@ -76,6 +76,33 @@ def test_no_encoding_of_a_path_leaves_the_workspace(
     assert request_raw(service, "GET", f"{base}/inside%2etxt", token) == (200, b"inside")
 
 
+@pytest.mark.requirement("FS-7")
+def test_files_of_tmp_are_reached_by_an_encoded_or_a_second_slash(
+    service: RunningService, user: httpx.Client
+) -> None:
+    session, token = new_session(user), service.tokens["user"]
+    base = f"/v1/sessions/{session}/files"
+    user.put(f"{base}/%2Ftmp/a.txt", content=b"in memory").raise_for_status()
+    assert request_raw(service, "GET", f"{base}//tmp/a.txt", token) == (200, b"in memory")
+    listed = user.get(f"{base}/%2Ftmp/").json()["entries"]
+    assert [each["path"] for each in listed] == ["/tmp/a.txt"]
+    ran = user.post(f"/v1/sessions/{session}/commands", json={"command": "cat /tmp/a.txt"})
+    assert ran.json()["stdout"] == "in memory"
+    user.delete(f"{base}/%2Ftmp/a.txt").raise_for_status()
+    assert user.get(f"{base}/%2Ftmp/a.txt").status_code == 404
+
+
+def test_output_of_a_command_goes_to_a_file(user: httpx.Client) -> None:
+    session = new_session(user)
+    asked = {"command": "seq 1000000", "output_file": "all.txt"}
+    ran = user.post(f"/v1/sessions/{session}/commands", json=asked).json()
+    assert (ran["status"], ran["truncated"]) == ("ok", True), ran
+    assert ran["stdout"].startswith("1\n2\n")
+    assert ran["stdout"].endswith("\n1000000\n")
+    found = user.get(f"/v1/sessions/{session}/files/all.txt")
+    assert found.text == "".join(f"{number}\n" for number in range(1, 1_000_001))
+
+
 @pytest.mark.requirement("FS-1")
 def test_a_link_out_of_the_workspace_is_not_followed(
     service: RunningService, user: httpx.Client

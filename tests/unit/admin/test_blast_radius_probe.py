@@ -43,6 +43,32 @@ dangerously_observe = true
 allow_domains = ["127.0.0.1:PORT"]
 dangerously_allow_addresses = ["127.0.0.0/8"]
 """
+LIMITED = """
+[egress]
+max_upload_bytes = "2m"
+max_download_bytes = "2m"
+[governor]
+max_concurrent = 4
+[budgets]
+user_runs = 3
+user_cpu_s = 100
+user_money = 5
+prices = { run_code = 0.5 }
+[packages]
+without_feed = "deny"
+without_rule = "ask"
+[audit]
+keep_days = 9
+[retention]
+session_days = 9
+"""
+ON_A_TRIAL_HOST = (
+    *("reach.upload", "reach.download", "spend.sandboxes", "reach.package-age"),
+    *("reach.packages-without-feed", "reach.packages-without-rule", "reach.combined-flow"),
+    *("spend.user-runs", "spend.user-cpu-s", "spend.user-money"),
+    *("keep.changes", "keep.sessions", "keep.records", "keep.keys"),
+    *("execute.role", "execute.allowed-calls", "execute.restricted-calls"),
+)
 CONFIRMED, CONTRADICTED = ProbeState.CONFIRMED, ProbeState.CONTRADICTED
 
 
@@ -95,6 +121,71 @@ def test_an_amount_that_is_not_the_limit_is_contradicted(tmp_path: Path, factor:
 
     found = probe(tmp_path, SMALL, ("spend.output", "spend.open-files"), lie)
     assert other_than(found, CONTRADICTED) == {}
+
+
+def exaggerate(line: Ability) -> Ability:
+    """Twice the amount, another role, or the opposite."""
+    match line.id:
+        case "execute.role":
+            return replace(line, bound="user")
+        case "keep.records" | "keep.keys":
+            return replace(line, bound="no limit")
+        case "execute.allowed-calls" | "execute.restricted-calls":
+            return opposite(line)
+        case "reach.combined-flow" | "reach.packages-without-feed" | "reach.packages-without-rule":
+            assert line.amount is not None
+            return replace(line, amount=line.amount + 1)
+        case _:
+            assert line.amount is not None
+            return replace(line, amount=line.amount / 2 if line.amount < 0 else 2 * line.amount)
+
+
+def test_budgets_and_times_that_are_set_are_tried_on_a_host_of_their_own(tmp_path: Path) -> None:
+    lines = tuple(
+        each for each in ON_A_TRIAL_HOST if each.startswith(("spend.user", "keep.", "reach.packa"))
+    )
+    assert other_than(probe(tmp_path, LIMITED, lines, lambda line: line), CONFIRMED) == {}
+
+
+def test_a_line_that_says_too_much_is_contradicted_on_a_host_of_its_own(tmp_path: Path) -> None:
+    found = probe(tmp_path, LIMITED, ON_A_TRIAL_HOST, exaggerate)
+    assert other_than(found, CONTRADICTED) == {}
+
+
+def test_a_share_of_processors_is_measured(tmp_path: Path) -> None:
+    """A small one, which also a busy host can exceed."""
+    config = "[limits]\ncpus = 0.1\n"
+    found = probe(tmp_path, config, ("spend.cpus",), lambda line: line)
+    assert other_than(found, CONFIRMED) == {}
+    found = probe(tmp_path, config, ("spend.cpus",), lambda line: replace(line, amount=0.03))
+    assert other_than(found, CONTRADICTED) == {}
+
+
+RULES = """
+[permissions]
+allow = ["Code(python)", "WebFetch(domain:api.example.com)"]
+[[rule]]
+verdict = "allow"
+rule = "Bash(make *)"
+match = ["make test"]
+[[rule]]
+verdict = "deny"
+rule = "Bash(make deploy)"
+match = ["make deploy"]
+"""
+
+
+def test_rules_questions_and_trusted_domains_are_tried_both_ways(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text(RULES)
+    rules = f'[policy]\nfiles = ["{tmp_path}/policy.toml"]\n'
+    trusts = (
+        '[egress]\nunknown = "ask"\n[policy]\ndangerously_trusted_domains = ["*.example.com"]\n'
+    )
+    judged = ("execute.allowed-calls", "execute.restricted-calls", "reach.rule-hosts")
+    asked = ("reach.asked-hosts", "reach.trusted-domains")
+    for config, lines in ((rules, judged), (trusts, asked)):
+        assert other_than(probe(tmp_path, config, lines, lambda line: line), CONFIRMED) == {}
+        assert other_than(probe(tmp_path, config, lines, opposite), CONTRADICTED) == {}
 
 
 @contextmanager

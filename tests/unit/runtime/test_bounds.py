@@ -38,7 +38,10 @@ def code_of(action: Action) -> str | None:
         ({"operation": RunCommand(("a", "x" * (128 * 1024 - 1)))}, None),
         ({"operation": RunCommand(("a", "x" * (128 * 1024)))}, "CW-ARGUMENTS-TOO-LONG"),
         ({"operation": RunCommand(("a", "\u00e9" * (64 * 1024)))}, "CW-ARGUMENTS-TOO-LONG"),
-        ({"operation": RunCommand(("a", *["x" * 100_000] * 11))}, "CW-ARGUMENTS-TOO-LONG"),
+        ({"operation": RunCommand(("a", *["x" * 100_000] * 11))}, None),
+        ({"operation": RunCommand(("a", *["x" * 100_000] * 16))}, "CW-ARGUMENTS-TOO-LONG"),
+        ({"operation": RunCommand(("sh", "-c", "x" * (128 * 1024)))}, "CW-CODE-TOO-LARGE"),
+        ({"operation": RunCommand(("sh", "a", "-c", "x" * (128 * 1024)))}, "CW-ARGUMENTS-TOO-LONG"),
         ({"operation": RunCommand(("a", "\udcff"))}, None),  # bytes that are no UTF-8, as Python has them
         ({"operation": RunCode("python", b"x" * 100)}, None),
         ({"operation": RunCode("python", b"x" * 101)}, "CW-CODE-TOO-LARGE"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -43,8 +44,19 @@ async def deny(action: Action) -> Outcome:
     return Outcome(status=Status.DENIED, action_id=action.id)
 
 
+withdrawn_ids: list[str] = []
+
+
+def withdraw(action_id: str) -> Future[None]:
+    withdrawn_ids.append(action_id)
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
+
+
 def reach(questions: DestinationQuestions, host: str = "a.example") -> Any:
-    return asyncio.create_task(questions.ask(CONTEXT, host=host, port=443, method="CONNECT"))
+    asking = questions.ask(CONTEXT, host=host, port=443, method="CONNECT", withdraw=withdraw)
+    return asyncio.create_task(asking)
 
 
 async def reasons(tasks: list[Any]) -> list[str]:
@@ -63,7 +75,9 @@ def test_connections_share_a_question_and_those_over_the_bound_are_refused_at_on
             person.says_yes.set()
             assert await reasons(tasks) == ["None"] * MAX_CONNECTIONS
             assert await reasons([reach(questions)]) == ["None"]
+            withdrawn_ids.clear()
         assert person.asked == ["a.example:443"]
+        assert withdrawn_ids == [RUN.id]  # once, however many connections there were
 
     asyncio.run(go())
 

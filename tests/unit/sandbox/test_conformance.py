@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
+from cellwall.core.command_scripts import long_script, run_from_file
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
@@ -121,6 +122,9 @@ class Careless:
             case RunCode(code=text):
                 code.write_bytes(text)
                 argv = (sys.executable, "-c", _HOST_RUNNER, str(code), str(value))
+            case RunCommand(argv) if long_script(argv) is not None:
+                argv, script = run_from_file(argv, str(code), is_removed=False)
+                code.write_bytes(script)
             case RunCommand(argv):
                 pass
             case _:

@@ -6,21 +6,18 @@ of this run: its DNS server, and one loopback address.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 from cellwall.admin.redteam.blocking import in_thread
 from cellwall.admin.redteam.cell_programs import describe, facts_for, run_inside
 from cellwall.admin.redteam.egress_servers import GOOD, EgressServers
-from cellwall.admin.redteam.trial_host import TrialHost, effective_toml
+from cellwall.admin.redteam.trial_host import TrialHost
 from cellwall.core.outcomes import Status
 from cellwall.core.types import Action, FetchUrl
 from cellwall.redteam.attack import NOT_TRIED, Attack, AttackResult, Observation, judge
 from cellwall.redteam.outside import run_outside
-from cellwall.runtime.wiring import open_app
 
 _PROGRAM = "egress"
 _QUESTION = "question-for-a-forbidden-name"
@@ -84,20 +81,13 @@ async def _fetch(host: TrialHost, url: str, attack: Attack, rules: tuple[str, ..
     return Observation("broken", describe(outcome))
 
 
-@contextmanager
-def _with_egress(host: TrialHost, servers: EgressServers, network: str) -> Iterator[TrialHost]:
+def _with_egress(
+    host: TrialHost, servers: EgressServers, network: str
+) -> AbstractContextManager[TrialHost]:
     """The same host, whose allowed names may lead to this network of the run's own servers."""
-    egress = host.app.settings.egress.model_copy(
-        update={
+    return host.changed(
+        egress={
             "dns_servers": (f"127.0.0.1:{servers.dns_port}",),
             "dangerously_allow_addresses": (network,),
         }
     )
-    settings = host.app.settings.model_copy(update={"egress": egress})
-    text = effective_toml(settings, vault_key=os.path.join(host.folder, "vault.key"))
-    config = host.write_policy(f"egress-{servers.dns_port}.toml", text)
-    app = open_app(config=config, environ={**host.environ, "CELLWALL_CONFIG": config})
-    try:
-        yield replace(host, app=app, config=config)
-    finally:
-        app.close()

@@ -147,8 +147,13 @@ class EgressServers:
                     self._answer(line, name, tls)
 
     def _answer(self, line: socket.socket, name: str, tls: ssl.SSLContext | None) -> None:
-        if tls is not None:
-            line = tls.wrap_socket(line, server_side=True)
+        if tls is None:
+            self._reply_to(line, name, None)
+            return
+        with tls.wrap_socket(line, server_side=True) as wrapped:
+            self._reply_to(wrapped, name, self._server_name)
+
+    def _reply_to(self, line: socket.socket, name: str, server_name: str | None) -> None:
         self.contacts.append(name)
         head = b""
         while b"\r\n\r\n" not in head and len(head) < 8192:
@@ -157,7 +162,6 @@ class EgressServers:
                 return
             head += piece
         host = _HOST.search(head)
-        server_name = self._server_name if tls is not None else None
         text = f"{name} host={host[1].decode('latin-1') if host else ''} sni={server_name}"
         status, more = "200 OK", ""
         if (to := _REDIRECT.match(head)) is not None:
@@ -166,7 +170,6 @@ class EgressServers:
             f"HTTP/1.1 {status}\r\n{more}Content-Type: text/plain\r\nConnection: close\r\n"
             f"Content-Length: {len(text)}\r\n\r\n{text}".encode("latin-1")
         )
-        line.close()
 
     def _answer_questions(self, server: socket.socket) -> None:
         with suppress(OSError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -15,7 +16,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from platform import machine
@@ -90,11 +91,38 @@ class TrialHost:
         os.chmod(path, 0o755)  # noqa: S103  # holds targets of attacks, no data of the user
         return path
 
+    @contextmanager
+    def changed(self, **sections: Mapping[str, Any]) -> Iterator[TrialHost]:
+        """The same host, with other values in these sections of the configuration."""
+        settings = changed_settings(self.app.settings, **sections)
+        text = effective_toml(settings, vault_key=os.path.join(self.folder, "vault.key"))
+        config = self.write_policy(f"changed-{secrets.token_hex(8)}.toml", text)
+        app = open_app(config=config, environ={**self.environ, "CELLWALL_CONFIG": config})
+        try:
+            yield replace(self, app=app, config=config)
+        finally:
+            app.close()
+
+
+def changed_settings(settings: Settings, **sections: Mapping[str, Any]) -> Settings:
+    """Other values in these sections; they are checked when the settings are read again."""
+    changes = {
+        name: getattr(settings, name).model_copy(update=dict(values))
+        for name, values in sections.items()
+    }
+    return settings.model_copy(update=changes)
+
 
 @contextmanager
 def trial_host(*, config: str | None, profile: str | None) -> Iterator[TrialHost]:
     """The runtime for the attacks of one run."""
-    settings = load_settings(file=config, profile=profile, environ=os.environ)
+    with trial_of(load_settings(file=config, profile=profile, environ=os.environ)) as host:
+        yield host
+
+
+@contextmanager
+def trial_of(settings: Settings) -> Iterator[TrialHost]:
+    """A runtime with these settings of the user."""
     remove_abandoned(_PLACE)
     with (
         scratch_folder(_PREFIX, below=_PLACE, ignore_cleanup_errors=True) as folder,

@@ -195,10 +195,11 @@ class _ZstdDecoder:
                         self._start = rest
                         break
                     self._frame = self._next(head)
-                try:
-                    unpacked = self._frame.decompress(rest)
-                except zstandard.ZstdError as error:
-                    raise _refused("CW-BAD-BODY", "is broken") from error
+                    # The library checks a frame that arrives in one call more strictly than one
+                    # in pieces. The first byte goes alone, so every frame arrives in pieces.
+                    _decompress(self._frame, rest[:1])
+                    rest = rest[1:]
+                unpacked = _decompress(self._frame, rest)
                 for at in range(0, len(unpacked), _PIECE_BYTES):
                     yield unpacked[at : at + _PIECE_BYTES]
                 self._check_size(len(unpacked), is_end=self._frame.eof)
@@ -223,6 +224,13 @@ class _ZstdDecoder:
         self._stated_bytes = head.content_size if head.window_size else 0
         self._unpacked_bytes = 0
         return self._decompressor.decompressobj(write_size=_PIECE_BYTES)
+
+
+def _decompress(frame: zstandard.ZstdDecompressionObj, data: bytes) -> bytes:
+    try:
+        return frame.decompress(data)
+    except zstandard.ZstdError as error:
+        raise _refused("CW-BAD-BODY", "is broken") from error
 
 
 def _frame_head(data: bytes) -> zstandard.FrameParameters | None:

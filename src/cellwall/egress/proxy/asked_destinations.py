@@ -5,6 +5,7 @@
   (2) the question; no DNS query leaves this process before its answer
   (3) an approval holds for this host and port, and for the action under way. The approval broker
       knows which answers hold for the session: the next action gets those without a question
+  (4) with the action end the connections that were opened by the approval, and the approval
 
 After (3) the destination is one that a rule allows: it is resolved and checked as any other, so a
 name that leads to a private address is refused after a yes as well (NET-3).
@@ -12,7 +13,12 @@ name that leads to a private address is refused after a yes as well (NET-3).
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from weakref import WeakSet
 
 from cellwall.core.errors import EgressRefused
 from cellwall.core.network import DestinationConsent
@@ -53,6 +59,7 @@ class AskedDestinations:
         audit: EgressAudit,
         *,
         check_address: Callable[[str], Awaitable[object]],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         """`check_address` raises `EgressRefused` for an address that may not be dialled."""
         self._consent = consent
@@ -60,6 +67,9 @@ class AskedDestinations:
         self._check_address = check_address
         self._allowed: dict[tuple[str, int], str] = {}
         """The action under which each was allowed."""
+        self._held: dict[str, WeakSet[socket.socket]] = {}
+        """The connections of these destinations, by action."""
+        self._loop = loop
 
     def rules_for(self, host: str, port: int) -> tuple[AllowRule, ...]:
         """The rule that a person's answer has made; empty: there is none."""
@@ -78,11 +88,38 @@ class AskedDestinations:
         else:
             check_no_data(host)
         # (2)
-        await self._consent.ask(context, host=host, port=port, method=method)
-        # (3)
+        await self._consent.ask(
+            context, host=host, port=port, method=method, withdraw=self.withdraw
+        )
+        # (3) No await since the answer: a later `withdraw` finds this entry.
         if len(self._allowed) >= _MAX_ALLOWED:
             self._allowed.clear()
         self._allowed[host, port] = context.action_id
+
+    def require(self, host: str, port: int) -> None:
+        """Raise unless the approval still holds: a client's connection can outlive the action."""
+        if not self.rules_for(host, port):
+            raise UnknownDestination(host, port)
+
+    def hold(self, sock: socket.socket, host: str, port: int) -> None:
+        """Note a connection that was dialled by the approval; closes it if the action has ended."""
+        try:
+            self.require(host, port)
+        except UnknownDestination:
+            sock.close()
+            raise
+        self._held.setdefault(self._audit.context.action_id, WeakSet()).add(sock)
+
+    def withdraw(self, action_id: str) -> Future[None]:
+        """The action has ended. Thread-safe."""
+        return asyncio.run_coroutine_threadsafe(self._withdraw(action_id), self._loop)
+
+    async def _withdraw(self, action_id: str) -> None:
+        # (4)
+        self._allowed = {place: by for place, by in self._allowed.items() if by != action_id}
+        for sock in self._held.pop(action_id, ()):
+            with suppress(OSError):  # closed already; the relay sees the end and closes the rest
+                sock.shutdown(socket.SHUT_RDWR)
 
 
 def may_be_asked(host: str) -> bool:

@@ -38,7 +38,8 @@ from cellwall.egress.proxy.listeners import (
     serve_proxy,
 )
 from cellwall.egress.proxy.peer_owner import owner_of_peer
-from cellwall.egress.proxy.session import EgressSession, SharedEgressState
+from cellwall.egress.proxy.session import EgressSession
+from cellwall.egress.proxy.shared_state import SharedEgressState
 from cellwall.egress.proxy.streams import PeerClosed
 
 _MAX_UNIDENTIFIED = 128

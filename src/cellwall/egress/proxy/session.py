@@ -11,25 +11,23 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-import ssl
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cellwall.core.errors import CellwallError, EgressRefused
 from cellwall.core.network import DestinationConsent, EgressContext, HostService, SecretUse
-from cellwall.egress.destinations.addresses import Address, Own, own_addresses
+from cellwall.egress.destinations.addresses import Address
 from cellwall.egress.destinations.allowlist import Allowlist, AllowRule
 from cellwall.egress.destinations.cell_dns import NameTable
 from cellwall.egress.destinations.chosen_names import ChosenNames
 from cellwall.egress.destinations.header_rules import HeaderRule
 from cellwall.egress.destinations.hostnames import host_of, is_host_in
-from cellwall.egress.destinations.resolution import Resolver, dial, resolve_checked
-from cellwall.egress.inspection.body_filters import Echoes, EchoIndex, KnownValueCache, SentValue
+from cellwall.egress.destinations.resolution import dial
+from cellwall.egress.inspection.body_filters import Echoes, EchoIndex, SentValue
 from cellwall.egress.limits import (
     ConnectionPool,
-    ConnectionSlots,
     EgressSettings,
     FairShare,
     SessionBudget,
@@ -46,19 +44,15 @@ from cellwall.egress.proxy.audit_events import (
     LeakLimit,
     LeakRefused,
     LeakReporter,
-    RecordEvent,
 )
-from cellwall.egress.proxy.relay import PipePool
 from cellwall.egress.proxy.service_connections import ServiceConnections
+from cellwall.egress.proxy.shared_state import SharedEgressState
 
 if TYPE_CHECKING:
     from cellwall.egress.proxy.certificate_authority import Authority
 
-_OWN_ADDRESSES_CACHE_S = 5.0
 _MAX_SESSION_LOOKUPS = 8
 """Concurrent look-ups of one session: its slow names must not delay other sessions."""
-_ADDRESS_CACHE_S = 2.0
-"""How long the checked addresses of a name are reused."""
 _MAX_HOSTS = 1024
 _HTTP1_ONLY_S = 300.0
 _MAX_DESTINATIONS = 1024
@@ -93,52 +87,6 @@ class ResolvedDestination:
 
     destination: Destination
     addresses: tuple[Address, ...]
-
-
-@dataclass(slots=True, kw_only=True)
-class SharedEgressState:
-    """State that all sessions of a service share; used on the loop's thread only."""
-
-    settings: EgressSettings
-    resolver: Resolver
-    record: RecordEvent
-    upstream_tls: ssl.SSLContext
-    loop: asyncio.AbstractEventLoop
-    known: KnownValueCache
-    pipes: PipePool = field(default_factory=PipePool)
-    slots: ConnectionSlots = field(default_factory=ConnectionSlots)
-    _own: Own = frozenset()
-    _own_until_s: float = 0.0
-    _addresses: dict[str, tuple[float, tuple[Address, ...]]] = field(default_factory=dict)
-    _lookups: dict[str, asyncio.Task[tuple[Address, ...]]] = field(default_factory=dict)
-
-    def own(self) -> Own:
-        """The host's own addresses, which are blocked."""
-        if time.monotonic() >= self._own_until_s:
-            self._own = own_addresses()
-            self._own_until_s = time.monotonic() + _OWN_ADDRESSES_CACHE_S
-        return self._own
-
-    async def addresses_of(self, host: str) -> tuple[Address, ...]:
-        """The checked addresses of a host; one blocked address refuses the host."""
-        until_s, addresses = self._addresses.get(host, (0.0, ()))
-        if time.monotonic() < until_s:
-            return addresses
-        if (lookup_task := self._lookups.get(host)) is None:
-            # Concurrent connections to one host share one look-up.
-            allowed = self.settings.dangerously_allow_addresses
-            lookup = resolve_checked(host, self.resolver, own=self.own(), allowed=allowed)
-            lookup_task = self._lookups[host] = self.loop.create_task(lookup)
-            lookup_task.add_done_callback(lambda done: self._on_resolved(host, done))
-        return await asyncio.shield(lookup_task)
-
-    def _on_resolved(self, host: str, done: asyncio.Task[tuple[Address, ...]]) -> None:
-        del self._lookups[host]
-        if done.cancelled() or done.exception() is not None:
-            return
-        if len(self._addresses) >= _MAX_HOSTS:
-            self._addresses.clear()
-        self._addresses[host] = time.monotonic() + _ADDRESS_CACHE_S, done.result()
 
 
 _SERVICE_PORT = 443
@@ -194,7 +142,9 @@ class EgressSession:
         self._chosen_names = ChosenNames()
         self._asked: AskedDestinations | None = None
         if consent is not None:
-            self._asked = AskedDestinations(consent, self.audit, check_address=shared.addresses_of)
+            self._asked = AskedDestinations(
+                consent, self.audit, check_address=shared.addresses_of, loop=shared.loop
+            )
         self._look_ups = asyncio.Semaphore(_MAX_SESSION_LOOKUPS)
         self._http1_only_until_s: dict[tuple[str, int], float] = {}
         self.h2_count = 0
@@ -340,11 +290,17 @@ class EgressSession:
         self, target: ResolvedDestination, *, via: str
     ) -> tuple[socket.socket, ConnectionRecord]:
         """Steps 4 to 6. The caller owns the socket and must close the record."""
+        destination = target.destination
+        asked = self._asked if destination.is_asked else None
+        if asked is not None:
+            asked.require(destination.host, destination.port)
         connection_record = await self.admit(target, via=via)
         try:
             sock = await dial(
-                target.addresses, target.destination.port, timeout_s=self.settings.connect_timeout_s
+                target.addresses, destination.port, timeout_s=self.settings.connect_timeout_s
             )
+            if asked is not None:
+                asked.hold(sock, destination.host, destination.port)
         except BaseException as error:
             connection_record.write_closed(
                 error=error if isinstance(error, CellwallError) else None

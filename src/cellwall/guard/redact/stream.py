@@ -37,7 +37,8 @@ from cellwall.parsing.credentials.spans import SecretHit, mark
 #
 # A sequence is never assumed to be harmless: the text with its sequences is scanned too.
 
-_MAX_TITLE_BYTES = 1024
+_MAX_TITLE_BYTES = 4096
+"""Of a title or link (OSC): terminals accept addresses of two thousand bytes."""
 _BODY = rb"\[(?!redacted:)[0-9;:?<=>!]{0,32}[ -/]{0,4}"
 """A sequence up to its final byte. A redaction mark is no sequence, whatever precedes it."""
 _TITLE = rb"[^\x00-\x08\x0a-\x1f\x7f]{0,%d}" % _MAX_TITLE_BYTES
@@ -56,6 +57,7 @@ _UNFINISHED = re.compile(
 )
 _SIGNS = (b"\x1b", b"1b[", b"1B[", b"33[", rb"\e[", b"^[[", b"\xc2\x9b")
 """Every sequence contains one of these; a few substring searches are faster than the pattern."""
+_FIRST_BYTE = re.compile(rb"[\x1b\\^\xc2]")
 _UNFINISHED_SHOWN_BYTES = 48
 
 
@@ -81,22 +83,17 @@ class EscapeSequences:
     def plain(self, data: bytes, *, is_final: bool) -> bytes:
         """The text without sequences."""
         data = self._waiting + data
-        cut = len(data) if is_final else _unfinished(data)
-        self._waiting, data = data[cut:], data[:cut]
-        if may_contain_sequences(data):
-            data = self._without(data)
-        self._place += len(data)
-        return data
-
-    def _without(self, data: bytes) -> bytes:
         pieces: list[bytes] = []
-        at, place = 0, self._place
-        for found in _SEQUENCE.finditer(data):
+        at = 0
+        for found in _SEQUENCE.finditer(data) if may_contain_sequences(data) else ():
             pieces.append(data[at : found.start()])
-            place += len(pieces[-1])
-            self._taken.append((place, found[0]))
+            self._place += len(pieces[-1])
+            self._taken.append((self._place, found[0]))
             at = found.end()
-        return b"".join((*pieces, data[at:]))
+        cut = len(data) if is_final else _unfinished(data, at)
+        self._waiting = data[cut:]
+        self._place += cut - at
+        return b"".join((*pieces, data[at:cut]))
 
     def before(self, place: int) -> list[tuple[int, bytes]]:
         """Sequences before a position of the plain text; each is returned once."""
@@ -114,21 +111,18 @@ def may_contain_sequences(data: bytes) -> bool:
     return False
 
 
-def _unfinished(data: bytes) -> int:
-    """Start of an incomplete sequence at the end of the data; else the end."""
+def _unfinished(data: bytes, start: int) -> int:
+    """Start of an incomplete sequence at the end of the data; else the end.
+
+    `start`: the end of the last complete sequence. Its final byte begins no other one: a title that
+    ends in `ESC \\`, cut before the `\\`, would not be recognised (nor the value around it).
+    """
     end = len(data)
-    place = data.rfind(b"\x1b", max(0, end - _MAX_TITLE_BYTES - 4))
-    if place == end - 1 and place > 0:
-        # The ESC may terminate a title that began earlier.
-        before = data.rfind(b"\x1b", max(0, end - _MAX_TITLE_BYTES - 4), place)
-        if before >= 0 and _UNFINISHED.fullmatch(data, before):
-            return before
-    if place >= 0 and _UNFINISHED.fullmatch(data, place):
-        return place
-    tail = max(0, end - _UNFINISHED_SHOWN_BYTES)
-    for sign in (b"\\", b"^", b"\xc2"):
-        place = data.rfind(sign, tail)
-        if place >= 0 and _UNFINISHED.fullmatch(data, place):
+    # The first one: in a title, a byte that may begin another sequence is part of the title.
+    for found in _FIRST_BYTE.finditer(data, max(start, end - _MAX_TITLE_BYTES - 4)):
+        place = found.start()
+        is_near = place >= end - _UNFINISHED_SHOWN_BYTES or found[0] == b"\x1b"
+        if is_near and _UNFINISHED.fullmatch(data, place):
             return place
     return end
 

@@ -8,7 +8,7 @@ import json
 from base64 import b64decode
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from cellwall.core.errors import BadInput
 from cellwall.interfaces.e2b.problems import not_offered
@@ -20,6 +20,17 @@ Variables = Annotated[
     dict[Annotated[str, Field(max_length=256)], Annotated[str, Field(max_length=65_536)]],
     Field(max_length=200),
 ]
+
+
+def _bounded_metadata(value: dict[str, str]) -> dict[str, str]:
+    """Attack: metadata is kept in memory, also of paused sandboxes."""
+    if sum(len(name) + len(text) for name, text in value.items()) > MAX_METADATA_LENGTH:
+        raise ValueError(f"metadata has at most {MAX_METADATA_LENGTH} characters")
+    return value
+
+
+MAX_METADATA_LENGTH = 16_384
+Metadata = Annotated[Variables, AfterValidator(_bounded_metadata)]
 Path = Annotated[str, Field(max_length=4096)]
 LifetimeSeconds = Annotated[float, Field(ge=0, le=MAX_KEEP_ALIVE_S)]
 Side = Annotated[int, Field(gt=0, le=1000)]
@@ -76,7 +87,7 @@ class NewSandbox(WireBody):
 
     template: str = Field("base", alias="templateID", max_length=100)
     timeout: LifetimeSeconds = DEFAULT_LIFETIME_S
-    metadata: Variables = {}
+    metadata: Metadata = {}
     envs: Variables = Field({}, alias="envVars")
     network: NetworkOptions | None = None
     auto_pause: bool | None = Field(None, alias="autoPause")

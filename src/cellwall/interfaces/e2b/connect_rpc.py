@@ -26,6 +26,8 @@ from cellwall.interfaces.http.waiting import CountedStream
 
 UNARY, STREAMING = "application/json", "application/connect+json"
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+MAX_MESSAGES = 20_000
+"""Of one stream. Attack: messages of five bytes, each of which is parsed."""
 _COMPRESSED, _END = 1, 2
 _HEAD = struct.Struct(">BI")
 _HTTP_STATUS = {
@@ -71,10 +73,14 @@ def server_stream(
 
     async def begin(request: Request, access: SandboxAccess) -> AsyncIterator[Message]:
         # All of it, before the response watches the connection for its end.
-        messages = [each async for each in read_messages(request)]
-        if len(messages) != 1:
+        found: bytes | None = None
+        async for message in read_messages(request):
+            if found is not None:
+                raise BadInput("the call has one message")
+            found = message
+        if found is None:
             raise BadInput("the call has one message")
-        return method(access, parse(model, messages[0]), _deadline(request))
+        return method(access, parse(model, found), _deadline(request))
 
     return _streaming(begin)
 
@@ -138,7 +144,7 @@ def _error(found: Problem) -> Message:
 
 async def read_messages(request: Request) -> AsyncIterator[bytes]:
     """The messages of a request as they come; raises for a message that is cut off."""
-    waiting = bytearray()
+    waiting, count = bytearray(), 0
     async for chunk in request.stream():
         waiting += chunk
         while len(waiting) >= _HEAD.size:
@@ -153,6 +159,13 @@ async def read_messages(request: Request) -> AsyncIterator[bytes]:
                 break
             message = bytes(waiting[_HEAD.size : _HEAD.size + size])
             del waiting[: _HEAD.size + size]
+            count += 1
+            if count > MAX_MESSAGES:
+                raise BadInput(
+                    f"a stream has at most {MAX_MESSAGES} messages",
+                    hint="Send more bytes in a message.",
+                    code="CW-TOO-LARGE",
+                )
             yield message
     if waiting:
         raise BadInput("the last message of the stream is cut off")

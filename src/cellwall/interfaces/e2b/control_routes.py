@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import time
 from typing import Any
@@ -89,9 +90,21 @@ def _egress(body: NewSandbox) -> tuple[tuple[str, ...], tuple[str, ...]]:
     wanted = (body.network.allow_out if body.network else None) or []
     if any(each in _ANY for each in wanted):
         raise not_offered("access to every host", "name the hosts in network.allow_out")
+    if any(_is_network(each) for each in wanted):
+        raise not_offered("ranges of addresses", "name the hosts in network.allow_out")
     registries = {_REGISTRIES[each] for each in wanted if each in _REGISTRIES}
     domains = (each for each in wanted if each not in _REGISTRIES)
     return tuple(dict.fromkeys(domains)), tuple(sorted(registries))
+
+
+def _is_network(text: str) -> bool:
+    """Whether E2B means a range of addresses, which a rule would take for a host and a path."""
+    address, slash, _bits = text.partition("/")
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return bool(slash)
 
 
 async def connect_sandbox(request: Request) -> Response:
@@ -99,12 +112,14 @@ async def connect_sandbox(request: Request) -> Response:
     service, caller = service_of(request), await caller_by_key(request)
     body = parse(Connection, await request.body())
     require(service, caller, Permission.SANDBOX_EXECUTE)
-    try:
-        sandbox, facts = await _find(request, caller)
-    except NotFound:
-        sandbox, facts = await _resume(request, caller)
-        extend_lifetime(sandbox, body.timeout)
-        return JSONResponse(_opened(caller, facts), status_code=201)
+    # Of concurrent clients one resumes the sandbox, and the others find it.
+    async with state_of(request).resuming(caller.id):
+        try:
+            sandbox, facts = await _find(request, caller)
+        except NotFound:
+            sandbox, facts = await _resume(request, caller)
+            extend_lifetime(sandbox, body.timeout)
+            return JSONResponse(_opened(caller, facts), status_code=201)
     if sandbox.ends_at is not None and body.timeout > sandbox.ends_in_s:
         extend_lifetime(sandbox, body.timeout)
     return JSONResponse(_opened(caller, facts))
@@ -208,7 +223,7 @@ async def list_sandboxes(request: Request) -> Response:
 def _page_size(text: str) -> int:
     if not text:
         return _MAX_PAGE
-    if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= _MAX_PAGE:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 0 < int(text) <= _MAX_PAGE:
         raise BadInput(f"limit is a number from 1 to {_MAX_PAGE}")
     return int(text)
 

@@ -99,22 +99,25 @@ async def create_watcher(access: SandboxAccess, body: WatchRequest) -> Message:
     watches = access.facts.watches
     if len(watches) >= MAX_WATCHES:
         raise BadInput(f"a sandbox has at most {MAX_WATCHES} watchers", code="CW-TOO-MANY-WAITING")
-    events = WatchEvents(access, body)
-    await events.open()
-    name = new_id("wat")
-    watches[name] = PolledWatch(access.grant.identity.user_id, events)
+    name, watch = new_id("wat"), PolledWatch(access.grant.identity.user_id, access, body)
+    watches[name] = watch  # no await since the count: concurrent requests cannot exceed it
+    try:
+        await watch.open()
+    except BaseException:
+        watches.pop(name, None)
+        raise
     return {"watcherId": name}
 
 
 async def get_events(access: SandboxAccess, body: WatcherRequest) -> Message:
     """Those since the last call."""
     watch = _watch(access, body)
-    return {"events": await watch.events.take(await access.principal())}
+    return {"events": await watch.take(await access.principal())}
 
 
 async def remove_watcher(access: SandboxAccess, body: WatcherRequest) -> Message:
     """Its events end."""
-    _watch(access, body).events.close()
+    _watch(access, body).close()
     del access.facts.watches[body.watcher_id]
     return {}
 
@@ -129,7 +132,9 @@ def _watch(access: SandboxAccess, body: WatcherRequest) -> PolledWatch:
 async def _entry(access: SandboxAccess, path: str) -> dict[str, Any]:
     found = await do_file(access, FileOperation("stat", path))
     if not isinstance(found, FileEntry):
-        raise NotFound("there is no such file or directory", hint="Paths are below /workspace.")
+        raise NotFound(
+            "there is no such file or directory", hint="Paths are below /workspace or /tmp."
+        )
     return entry_json(found)
 
 

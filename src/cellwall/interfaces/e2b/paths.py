@@ -1,7 +1,8 @@
 """Paths of envd and entries of directories.
 
 E2B resolves a relative path below the home of its user, and Cellwall below /workspace, which is the
-home of a sandbox. A path is judged and resolved by the runtime, never here (FS-1).
+home of a sandbox; /tmp and /dev/shm are reached as well. A path is judged and resolved by the
+runtime, never here (FS-1).
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import stat
 from datetime import UTC, datetime
 from typing import Any
 
-from cellwall.core.files import FileEntry
+from cellwall.core.files import FileEntry, memory_root
 
 WORKSPACE = "/workspace"
+_MAX_SECONDS = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 _TYPES = {"file": "FILE_TYPE_FILE", "dir": "FILE_TYPE_DIRECTORY", "symlink": "FILE_TYPE_SYMLINK"}
 _FORMATS = {"file": stat.S_IFREG, "dir": stat.S_IFDIR, "symlink": stat.S_IFLNK}
 
 
 def absolute(path: str) -> str:
-    """As code in the sandbox names the path, which is relative or below /workspace."""
+    """As code in the sandbox names the path; a relative one is below /workspace."""
     parts = [part for part in path.split("/") if part not in {"", "."}]
+    if memory_root(path) is not None:
+        return "/".join(("", *parts))
     if path.startswith("/"):
         del parts[:1]
     return "/".join((WORKSPACE, *parts))
@@ -43,5 +47,9 @@ def entry_json(entry: FileEntry) -> dict[str, Any]:
 
 
 def timestamp(seconds: float) -> str:
-    """RFC 3339."""
-    return datetime.fromtimestamp(max(0.0, seconds), UTC).isoformat().replace("+00:00", "Z")
+    """RFC 3339. The time of a file is the choice of the code inside, up to 2**63 seconds."""
+    return (
+        datetime.fromtimestamp(min(max(0.0, seconds), _MAX_SECONDS), UTC)
+        .isoformat()
+        .replace("+00:00", "Z")
+    )

@@ -21,10 +21,12 @@ import anyio
 
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.outcomes import NOT_STARTED, Outcome
-from cellwall.core.types import ProcessInfo, ProcessOperation
+from cellwall.core.types import Principal, ProcessInfo, ProcessOperation
+from cellwall.interfaces.cli.interactive import ScreenFilter
 from cellwall.interfaces.e2b.callers import Message, SandboxCaller
 from cellwall.interfaces.e2b.problems import DeadlinePassed
 from cellwall.interfaces.http.problems import raise_for_refusal
+from cellwall.interfaces.http.sandboxes import OwnedSandbox
 
 _FOLLOW_S = 5.0
 _KEEPALIVE_S = 30.0
@@ -35,7 +37,7 @@ MAX_UNREAD_BYTES = 8 * 1024 * 1024
 """Of one client that reads slower than another."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # two empty queues are not the same queue
 class _OutputQueue:
     """What one client has not been sent yet."""
 
@@ -51,6 +53,8 @@ class StreamedProcess:
         self.id = info.id
         self.tag = tag
         self._has_terminal = has_terminal
+        self._screen = ScreenFilter()
+        """As for every terminal of the service: a client may show this output on a real one."""
         self._queues: list[_OutputQueue] = []
         self._reading = anyio.Lock()
         self._end: Message | None = None
@@ -71,6 +75,9 @@ class StreamedProcess:
         try:
             yield {"event": {"start": {"pid": self.id}}}
             while True:
+                if queue.events:
+                    # Another client may have read this piece: the token of this one still counts?
+                    await caller.principal()
                 while queue.events:
                     event = queue.events.popleft()
                     queue.unread_bytes = 0 if not queue.events else queue.unread_bytes
@@ -117,8 +124,9 @@ class StreamedProcess:
     def _share_output(self, outcome: Outcome) -> None:
         names = ("pty", "pty") if self._has_terminal else ("stdout", "stderr")
         for name, data in zip(names, (outcome.stdout_bytes, outcome.stderr_bytes), strict=True):
-            if data:
-                self._share({"data": {name: b64encode(data).decode("ascii")}}, len(data))
+            shown = self._screen.feed(data) if self._has_terminal else data
+            if shown:
+                self._share({"data": {name: b64encode(shown).decode("ascii")}}, len(shown))
 
     def _share(self, event: Message, size: int) -> None:
         for queue in self._queues:
@@ -127,16 +135,21 @@ class StreamedProcess:
             if not queue.is_overrun:
                 queue.events.append(event)
 
-    async def kill_at(self, caller: SandboxCaller, deadline: float) -> None:
-        """End the program at the deadline of its start, also where its client has left."""
+    def forget(self) -> None:
+        """The program has ended without a client, or its sandbox has ended."""
+        self._ended.set()
+
+    async def kill_at(self, sandbox: OwnedSandbox, principal: Principal, deadline: float) -> None:
+        """End the program at the deadline of its start, also where its client has left or may not
+        use the sandbox any more."""
         while (left := deadline - time.monotonic()) > 0:
             with anyio.move_on_after(min(left, _LOOK_EVERY_S)):
                 await self._ended.wait()
-            if self.is_ended or not caller.sandbox.host.alive:
+            if self._ended.is_set() or not sandbox.host.alive:
                 return
         operation = ProcessOperation("signal", self.id, number=signal.SIGKILL)
         try:
-            await caller.sandbox.perform(await caller.principal(), operation)
+            await sandbox.perform(principal, operation)
         except CellwallError:
             pass  # the sandbox has ended, and the program with it
         except Exception as error:  # noqa: BLE001  # a failed task would end the whole service

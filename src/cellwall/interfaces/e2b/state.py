@@ -6,7 +6,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
+import anyio
 import anyio.abc
 from starlette.requests import Request
 
@@ -20,12 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CodeContext:
-    """Variables of Python code apart from those of other contexts."""
+    """Variables of code apart from those of other contexts."""
 
     id: str
     cwd: str
     name: str
-    """In the interpreter; empty for the first one."""
+    """In the sandbox; empty for the first one."""
+    language: str = "python"
 
 
 @dataclass(slots=True)
@@ -44,6 +47,15 @@ class SandboxFacts:
     contexts: dict[str, CodeContext] = field(default_factory=dict)
     """Those that clients have made; the default one is always there."""
 
+    def close(self) -> None:
+        """With the sandbox: watches hold descriptors."""
+        for watch in self.watches.values():
+            watch.close()
+        self.watches.clear()
+        for process in self.processes.values():
+            process.forget()
+        self.processes.clear()
+
 
 class E2bState:
     """Of one service. `tasks` ends with the service."""
@@ -56,16 +68,25 @@ class E2bState:
         """By the id of the session."""
         self._sessions: dict[str, str] = {}
         """The session of a public id, where a pause has changed it."""
+        self._resuming: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     def session_id(self, public_id: str) -> str:
         """No check of ownership: `OwnedSandboxes.find` does that with the result."""
         return self._sessions.get(public_id, public_id)
 
+    def resuming(self, user_id: str) -> anyio.Lock:
+        """Held by one request of a user that may resume a sandbox."""
+        return self._resuming.setdefault(user_id, anyio.Lock())
+
     def facts_of(self, sandbox: OwnedSandbox) -> SandboxFacts:
         """Also for a sandbox that another interface has made."""
         if len(self._facts) > _MAX_FACTS:
             self._forget_ended()
-        return self._facts.setdefault(sandbox.id, SandboxFacts(self, sandbox.id))
+        found = self._facts.get(sandbox.id)
+        if found is None:
+            found = self._facts[sandbox.id] = SandboxFacts(self, sandbox.id)
+            sandbox.at_end.callback(found.close)
+        return found
 
     def add(
         self, sandbox: OwnedSandbox, *, public_id: str, template: str, metadata: Mapping[str, str]
@@ -76,6 +97,7 @@ class E2bState:
             self._sessions[public_id] = sandbox.id
         made = SandboxFacts(self, public_id, template=template, metadata=dict(metadata))
         self._facts[sandbox.id] = made
+        sandbox.at_end.callback(made.close)
         return made
 
     def known(self, session_id: str) -> SandboxFacts | None:
@@ -83,15 +105,8 @@ class E2bState:
         return self._facts.get(session_id)
 
     def _forget_ended(self) -> None:
-        """Those of a paused sandbox are kept for its metadata, up to a number. Watches hold
-        descriptors, which are closed."""
+        """Those of a paused sandbox are kept for its metadata, up to a number."""
         live = frozenset(each.id for each in self._sandboxes.all())
-        for name, facts in self._facts.items():
-            if name not in live:
-                for watch in facts.watches.values():
-                    watch.events.close()
-                facts.watches.clear()
-                facts.processes.clear()
         self.tokens.forget_ended(live | {each.public_id for each in self._facts.values()})
         if len(self._facts) > _MAX_FACTS:
             self._facts = {name: each for name, each in self._facts.items() if name in live}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
+
+import anyio
 
 from cellwall.core.errors import BadInput
 from cellwall.core.files import FileChange, FileEntry, FileOperation
@@ -95,9 +96,24 @@ class WatchEvents:
         return absolute(path).removeprefix(self._root).lstrip("/")
 
 
-@dataclass(frozen=True, slots=True)
 class PolledWatch:
-    """A watch whose events one user fetches."""
+    """A watch whose events one user fetches, one request at a time."""
 
-    user_id: str
-    events: WatchEvents
+    def __init__(self, user_id: str, caller: SandboxCaller, body: WatchRequest) -> None:
+        self.user_id = user_id
+        self._events = WatchEvents(caller, body)
+        self._in_use = anyio.Lock()
+
+    async def open(self) -> None:
+        """Start the watch."""
+        async with self._in_use:
+            await self._events.open()
+
+    async def take(self, principal: Principal) -> list[dict[str, Any]]:
+        """The events since the last call."""
+        async with self._in_use:
+            return await self._events.take(principal)
+
+    def close(self) -> None:
+        """A request that is reading ends."""
+        self._events.close()

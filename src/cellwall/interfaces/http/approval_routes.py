@@ -12,7 +12,7 @@ from typing import Annotated, Literal, get_args
 from fastapi import APIRouter, Query
 
 from cellwall.core.accounts import ApprovalRecord, Viewer
-from cellwall.core.approvals import Answer, AnswerKind, Question
+from cellwall.core.approvals import CONNECT, Answer, AnswerKind, Question
 from cellwall.core.errors import BadInput, Denied, NotFound
 from cellwall.core.labels import RULE_OF_TWO
 from cellwall.core.types import Permission
@@ -111,13 +111,15 @@ async def answer_approval(
 
 
 def _refuse_asker(caller: Caller, question: Question) -> None:
-    """Attack: an agent that consents with its own token that the three labels meet (POL-9). A
-    person at the dashboard has the same sign-in, and a page in front."""
+    """Attack: an agent that consents with its own token that the three labels meet (POL-9), or that
+    its code reaches a destination which no rule names (NET-9). A person at the dashboard has the
+    same sign-in, and a page in front."""
     asker = question.principal.account
     is_same = asker is not None and asker.credential == caller.identity.account.credential
-    if is_same and question.rule == RULE_OF_TWO and not caller.is_by_cookie:
+    needs_another = question.rule == RULE_OF_TWO or question.tool == CONNECT
+    if is_same and needs_another and not caller.is_by_cookie:
         raise Denied(
-            "the credential that asks cannot consent to what would meet in its session",
+            "the credential that asks cannot consent to this question",
             hint="Answer on the dashboard, with another token, or on the service's machine: "
             "cellwall approvals.",
             code="CW-OWN-QUESTION",

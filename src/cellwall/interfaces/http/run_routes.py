@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import anyio
@@ -26,6 +27,8 @@ from cellwall.interfaces.http.runs import Run
 from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.service import CurrentService, Service, service_of
 from cellwall.interfaces.http.waiting import CountedStream
+from cellwall.interfaces.output_files import run_into_file
+from cellwall.interfaces.sandbox_options import check_user
 from cellwall.interfaces.sdk.commands import argv_of
 
 EVENTS = "text/event-stream"
@@ -85,6 +88,7 @@ async def run_command(
 ) -> Response:
     """Run a program. A refusal is an outcome with the status `denied`."""
     sandbox = await service_of(request).sandboxes.find(caller.identity, session_id)
+    check_user(body.user)
     operation = RunCommand(argv_of(body.command), cwd=body.cwd)
     return await _run(request, caller, sandbox, operation, body, accept=accept, key=key)
 
@@ -135,15 +139,26 @@ async def _run(
     # follow its output: streaming it would cost each run a third more.
     is_followed = _wants_events(accept) or key is not None
 
+    perform = partial(
+        sandbox.perform,
+        caller.principal,
+        operation,
+        timeout=body.timeout,
+        envs=body.envs,
+        stdin=stdin,
+    )
+    output_file = body.output_file if isinstance(body, CommandRequest) else None
+
     async def work(sink: OutputSink) -> Outcome:
-        return await sandbox.perform(
-            caller.principal,
-            operation,
-            timeout=body.timeout,
-            envs=body.envs,
-            stdin=stdin,
-            sink=sink if is_followed else None,
-        )
+        if output_file is None:
+            return await perform(sink=sink if is_followed else None)
+        with service.spools.spool() as spool:
+            return await run_into_file(
+                partial(sandbox.perform, caller.principal),
+                lambda keep: perform(sink=keep, spills=True),
+                path=output_file,
+                spool=spool,
+            )
 
     path = request.url.path.encode("utf-8", "replace")
     own_key = None if key is None else f"{caller.id} {key}"

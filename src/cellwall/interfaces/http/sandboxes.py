@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import resources
 
@@ -59,6 +59,8 @@ class OwnedSandbox:
     """Held while a file is written over the API."""
     widening: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while domains are added: of two that are added at once, none is lost."""
+    at_end: ExitStack = field(default_factory=ExitStack)
+    """What other interfaces hold for the sandbox; closed when it has ended."""
 
     @property
     def id(self) -> str:
@@ -106,13 +108,20 @@ class OwnedSandbox:
         envs: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         sink: OutputSink | None = None,
+        spills: bool = False,
     ) -> Outcome:
         """One action of this principal. A call can only lower the limit of time (POL-11)."""
         if timeout is not None:
             timeout = min(timeout, self.limits.wall_s)
         with self.in_use():
             return await self.host.perform(
-                operation, timeout=timeout, envs=envs, stdin=stdin, sink=sink, principal=principal
+                operation,
+                timeout=timeout,
+                envs=envs,
+                stdin=stdin,
+                sink=sink,
+                spills=spills,
+                principal=principal,
             )
 
     async def allow(self, principal: Principal, rules: Sequence[str]) -> Outcome:
@@ -268,7 +277,8 @@ class OwnedSandboxes:
         self._unsaved.add(sandbox.id)
         with anyio.CancelScope(shield=True):
             try:
-                await sandbox.host.end()
+                with sandbox.at_end:
+                    await sandbox.host.end()
             finally:
                 await self._save_ends()
 

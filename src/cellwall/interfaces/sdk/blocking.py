@@ -9,19 +9,25 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import (
+    Any,
+    BinaryIO,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from cellwall.core.files import FileChange
 from cellwall.core.forks import call_in_child
 from cellwall.core.labels import LabelSet
-from cellwall.interfaces.sdk import asynchronous
-from cellwall.interfaces.sdk.asynchronous import (
-    AsyncSandbox,
-    CreateOptions,
-    OneShot,
-    SandboxChoices,
-    prepare_template,
-)
+from cellwall.core.snapshots import NotCarried, WorkspaceSnapshot
+from cellwall.interfaces.sdk import one_shot
+from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
 from cellwall.interfaces.sdk.commands import (
     COLUMNS,
     ROWS,
@@ -31,6 +37,12 @@ from cellwall.interfaces.sdk.commands import (
     TextSink,
 )
 from cellwall.interfaces.sdk.files import AsyncFiles, AsyncWatch
+from cellwall.interfaces.sdk.one_shot import (
+    CreateOptions,
+    OneShot,
+    SandboxChoices,
+    prepare_template,
+)
 from cellwall.interfaces.sdk.packages import AsyncPackages
 from cellwall.interfaces.sdk.skills import AsyncSkills
 
@@ -145,9 +157,11 @@ class Commands(_Facade[AsyncCommands]):
         timeout: float | None = None,
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
+        user: str | None = None,
         stdin: bytes | str | None = None,
         on_stdout: TextSink | None = None,
         on_stderr: TextSink | None = None,
+        output_file: str | BinaryIO | None = None,
     ) -> Execution: ...
 
     @overload
@@ -158,6 +172,7 @@ class Commands(_Facade[AsyncCommands]):
         background: Literal[True],
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
+        user: str | None = None,
         stdin: bytes | str | None = None,
     ) -> Process: ...
 
@@ -306,6 +321,35 @@ class Sandbox(_Facade[AsyncSandbox]):
     def __exit__(self, *_: object) -> None:
         _loop.call(self._core.__aexit__)
 
+    @property
+    def not_restored(self) -> tuple[NotCarried, ...]:
+        """Variables of the snapshot that this sandbox was made from, and that it could not set."""
+        return self._core.not_restored
+
+    def fork(
+        self, count: int = 1, *, state: bool = True, end_processes: bool = False
+    ) -> list[Sandbox]:
+        """See `AsyncSandbox.fork`."""
+        made = _loop.call(lambda: self._core.fork(count, state=state, end_processes=end_processes))
+        return [Sandbox(each) for each in made]
+
+    @staticmethod
+    def list_snapshots(
+        *, config: str | None = None, profile: str | None = None
+    ) -> list[WorkspaceSnapshot]:
+        """The snapshots of this user, the newest first."""
+        return _loop.call(lambda: AsyncSandbox.list_snapshots(config=config, profile=profile))
+
+    @staticmethod
+    def delete_snapshot(
+        snapshot_id: str, *, config: str | None = None, profile: str | None = None
+    ) -> None:
+        """Delete a snapshot, now; sandboxes that were made from it are not affected."""
+        _loop.call(
+            lambda: AsyncSandbox.delete_snapshot(snapshot_id, config=config, profile=profile)
+        )
+
+    snapshot = _blocking(AsyncSandbox.snapshot)
     run_code = _blocking(AsyncSandbox.run_code)
     allow_domains = _blocking(AsyncSandbox.allow_domains)
     interrupt = _blocking(AsyncSandbox.interrupt)
@@ -317,13 +361,13 @@ def run_code(
 ) -> Execution:
     """Run code once in a fresh sandbox; nothing is kept."""
     _build_packages(options)
-    return _loop.call(lambda: asynchronous.run_code(code, language=language, **options))
+    return _loop.call(lambda: one_shot.run_code(code, language=language, **options))
 
 
 def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
     """Run a command once in a fresh sandbox: a string by the shell, a list directly."""
     _build_packages(options)
-    return _loop.call(lambda: asynchronous.run_command(command, **options))
+    return _loop.call(lambda: one_shot.run_command(command, **options))
 
 
 def _build_packages(options: SandboxChoices) -> None:

@@ -7,17 +7,22 @@ from __future__ import annotations
 import signal as signals
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, overload
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO, Literal, overload
 
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.outcomes import Outcome, PackageUse, Status
 from cellwall.core.text import to_bytes
 from cellwall.core.types import OutputSink, ProcessInfo, ProcessOperation, RunCommand
+from cellwall.interfaces import REFUSED
+from cellwall.interfaces.output_files import OutputSpool, run_into_file
+from cellwall.interfaces.sandbox_options import check_user
 
 if TYPE_CHECKING:
     from cellwall.interfaces.sdk.hosts import Host
 
 ROWS, COLUMNS = 24, 80
+_NOT_STARTED = {"CW-COMMAND-NOT-FOUND": 127, "CW-COMMAND-NOT-EXECUTABLE": 126}
 
 
 def argv_of(command: object) -> tuple[str, ...]:
@@ -48,9 +53,11 @@ class AsyncCommands:
         timeout: float | None = None,
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
+        user: str | None = None,
         stdin: bytes | str | None = None,
         on_stdout: TextSink | None = None,
         on_stderr: TextSink | None = None,
+        output_file: str | BinaryIO | None = None,
     ) -> Execution: ...
 
     @overload
@@ -61,6 +68,7 @@ class AsyncCommands:
         background: Literal[True],
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
+        user: str | None = None,
         stdin: bytes | str | None = None,
     ) -> AsyncProcess: ...
 
@@ -72,24 +80,39 @@ class AsyncCommands:
         timeout: float | None = None,
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
+        user: str | None = None,
         stdin: bytes | str | None = None,
         on_stdout: TextSink | None = None,
         on_stderr: TextSink | None = None,
+        output_file: str | BinaryIO | None = None,
     ) -> Execution | AsyncProcess:
         """Run a command: a string by the shell, a list directly.
 
         With `background` the result is a process that runs until it ends, is killed, or the sandbox
-        ends.
+        ends. With `output_file`, a path in the sandbox or a binary file of the caller, that file
+        gets all output, redacted, up to the limit of a file's size; the result has the beginning
+        and the end, `output_bytes` in all. There is one `user`, `sandbox`; any other is refused
+        (`CW-NO-USER`).
         """
+        check_user(user)
         operation = RunCommand(argv_of(command), cwd=cwd, background=background)
         if background:
             return await self._start(operation, envs, stdin)
         data = None if stdin is None else to_bytes(stdin, what="standard input")
-        sink = text_sink(on_stdout, on_stderr)
-        outcome = await self._host.perform(
-            operation, timeout=timeout, envs=envs, stdin=data, sink=sink
-        )
-        return Execution.of(outcome)
+        perform = partial(self._host.perform, operation, timeout=timeout, envs=envs, stdin=data)
+        heard = text_sink(on_stdout, on_stderr)
+        if output_file is None:
+            return Execution.of(await perform(sink=heard))
+
+        async def run(keep: OutputSink) -> Outcome:
+            return await perform(sink=both_sinks(keep, heard), spills=True)
+
+        if not isinstance(output_file, str):
+            return Execution.of(await run(file_sink(output_file)))
+        with OutputSpool() as spool:
+            return Execution.of(
+                await run_into_file(self._host.perform, run, path=output_file, spool=spool)
+            )
 
     async def terminal(
         self,
@@ -244,6 +267,56 @@ class Execution:
     def raise_for_status(self) -> Execution:
         self.outcome.raise_for_status()
         return self
+
+    @property
+    def refusal(self) -> CellwallError | None:
+        """Why nothing ran: a denial or a failure, with code and hint; None if the program ran."""
+        if self.status not in {Status.DENIED, Status.ERROR}:
+            return None
+        try:
+            self.outcome.raise_for_status()
+        except CellwallError as error:
+            return error
+        return None
+
+    @property
+    def shell_exit_code(self) -> int:
+        """As a shell answers: the program's own code, 127 for a missing program, 126 for one that
+        may not be executed, and 125 for everything that Cellwall refused."""
+        if (refusal := self.refusal) is not None:
+            return _NOT_STARTED.get(refusal.code, REFUSED)
+        return self.exit_code or 0
+
+    @property
+    def transcript(self) -> str:
+        """The output as a tool shows it to a model: stdout, stderr, and why the program was refused
+        or ended early."""
+        reason = f"the run was ended by its {self.limit} limit" if self.limit else ""
+        if self.refusal is not None:
+            reason = str(self.refusal)
+        parts = (self.stdout, self.stderr, f"cellwall: {reason}" if reason else "")
+        return "\n".join(part.rstrip("\n") for part in parts if part)
+
+
+def file_sink(target: BinaryIO) -> OutputSink:
+    """Writes both streams to a file of the caller, as they come."""
+
+    def deliver(_name: Literal["stdout", "stderr"], chunk: bytes) -> None:
+        target.write(chunk)
+
+    return deliver
+
+
+def both_sinks(first: OutputSink, second: OutputSink | None) -> OutputSink:
+    """A sink that passes each chunk on to both."""
+    if second is None:
+        return first
+
+    def deliver(name: Literal["stdout", "stderr"], chunk: bytes) -> None:
+        first(name, chunk)
+        second(name, chunk)
+
+    return deliver
 
 
 def text_sink(on_stdout: TextSink | None, on_stderr: TextSink | None) -> OutputSink | None:

@@ -258,7 +258,11 @@ class AsyncWatch:
     async def open(self) -> None:
         """Start the watch; an iteration starts it as well."""
         if self._watching is None and not self._closed:
-            self._watching = cast("Watching", await self._start())  # the port's meaning of "watch"
+            watching = cast("Watching", await self._start())  # the port's meaning of "watch"
+            with self._lock:
+                self._watching = watching
+            if self.is_ended:  # while it was started
+                self.close()
 
     @property
     def is_ended(self) -> bool:

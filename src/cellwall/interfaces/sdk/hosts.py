@@ -10,6 +10,7 @@ from typing import Protocol
 from cellwall.core.errors import BadInput
 from cellwall.core.labels import LabelSet
 from cellwall.core.outcomes import Outcome
+from cellwall.core.snapshots import NotCarried
 from cellwall.core.types import OutputSink
 from cellwall.interfaces.supervisor.codec import Operation
 
@@ -29,6 +30,8 @@ class SandboxSpec:
     template: str
     skills: Sequence[str]
     policy: str | None
+    from_snapshot: str | None = None
+    """The id of a snapshot whose files the sandbox has at its beginning."""
 
 
 class Host(Protocol):
@@ -40,6 +43,14 @@ class Host(Protocol):
     @property
     def alive(self) -> bool: ...
 
+    @property
+    def has_run_code(self) -> bool:
+        """Whether the interpreter may have variables."""
+
+    @property
+    def not_restored(self) -> tuple[NotCarried, ...]:
+        """Variables of the snapshot of its beginning that could not be set."""
+
     async def perform(
         self,
         operation: Operation,
@@ -48,8 +59,10 @@ class Host(Protocol):
         envs: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         sink: OutputSink | None = None,
+        spills: bool = False,
     ) -> Outcome:
-        """One action through the runtime's steps; every operation goes this way."""
+        """One action through the runtime's steps; every operation goes this way. `spills`: the
+        sink gets all output, and the outcome its beginning and end."""
 
     @property
     def labels(self) -> LabelSet:

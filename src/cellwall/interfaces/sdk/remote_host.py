@@ -12,11 +12,12 @@ import anyio
 import anyio.to_thread
 
 import cellwall
-from cellwall.core.errors import CellwallError, SandboxFailed
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.labels import LabelSet
 from cellwall.core.outcomes import Outcome
+from cellwall.core.snapshots import NotCarried
 from cellwall.core.types import Json, OutputSink
 from cellwall.interfaces.sdk.hosts import SandboxSpec, refuse_ended
 from cellwall.interfaces.supervisor.client import raise_for_error
@@ -33,6 +34,8 @@ class RemoteHost:
     def __init__(self, sandbox_id: str, *, ends_with_block: bool) -> None:
         self.id = sandbox_id
         self.alive = True
+        self.has_run_code = True  # perhaps by another process
+        self.not_restored: tuple[NotCarried, ...] = ()
         self._ends_with_block = ends_with_block
 
     @classmethod
@@ -67,9 +70,16 @@ class RemoteHost:
         envs: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         sink: OutputSink | None = None,
+        spills: bool = False,
     ) -> Outcome:
         if not self.alive:
             raise refuse_ended()
+        if spills:
+            raise BadInput(
+                "a sandbox in the supervisor writes no output to files",
+                hint="Redirect the output inside: `make >build.log 2>&1`.",
+                code="CW-NO-REMOTE-OUTPUT",
+            )
         encoded, data = await anyio.to_thread.run_sync(encode_operation, operation)
         message: dict[str, Json] = {
             "do": "perform",

@@ -16,14 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    canonicalize_name,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
-from packaging.version import InvalidVersion
+from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
 from cellwall.packages.facts import Project, ProjectStatus, Release
 from cellwall.packages.licenses import pypi_license
@@ -180,6 +173,8 @@ def _checked_file(  # the fields of one entry
     # A cell asks for the file by the path of its URL, and the name in that path selects the index.
     if parts.scheme not in {"http", "https"} or unquote(parts.path).rpartition("/")[2] != filename:
         return None
+    if not url.isprintable():  # a lone surrogate of JSON cannot be written into a page
+        return None
     metadata = metadata_sha256 if isinstance(metadata_sha256, str) else ""
     return IndexFile(
         filename,
@@ -197,8 +192,8 @@ def _checked_file(  # the fields of one entry
 
 
 def _bounded(value: object) -> str | None:
-    is_bounded = isinstance(value, str) and len(value) <= _MAX_ATTRIBUTE_CHARACTERS
-    return str(value) if is_bounded else None
+    is_short = isinstance(value, str) and len(value) <= _MAX_ATTRIBUTE_CHARACTERS
+    return str(value) if is_short and str(value).isprintable() else None
 
 
 def split_filename(filename: str) -> tuple[str, str] | None:
@@ -208,7 +203,7 @@ def split_filename(filename: str) -> tuple[str, str] | None:
             found, version, *_ = parse_wheel_filename(filename)
         else:
             found, version = parse_sdist_filename(filename)
-    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+    except ValueError:  # no such name, or more digits than are converted
         return None
     return canonicalize_name(found), str(version)
 
@@ -336,7 +331,9 @@ def _render_file(each: IndexFile) -> dict[str, Any]:
     if each.size is not None:
         entry["size"] = each.size
     if each.uploaded is not None:
-        entry["upload-time"] = each.uploaded.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        # Not strftime: that writes the year 517 in three digits, which no reader accepts.
+        time = each.uploaded.isoformat(timespec="microseconds")
+        entry["upload-time"] = time.replace("+00:00", "Z")
     if each.requires_python:
         entry["requires-python"] = each.requires_python
     if each.metadata_sha256:

@@ -19,7 +19,8 @@ from cellwall.sandbox.files.descriptors import (
     temporary_name,
     unlock,
 )
-from cellwall.sandbox.files.root import Root, WalkStep, lstat
+from cellwall.sandbox.files.root import Root
+from cellwall.sandbox.files.walking import WalkStep, lstat
 from cellwall.sandbox.linux._syscalls import rename_new
 
 _PLAIN_DIR = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -239,7 +239,7 @@ def _flatten(top: int, name: str) -> None:
 
 
 _BY_ERRNO = {
-    errno.EXDEV: ("CW-PATH-OUTSIDE", "leads out of the workspace"),
+    errno.EXDEV: ("CW-PATH-OUTSIDE", "leads out of its directory"),
     errno.ELOOP: ("CW-PATH-OUTSIDE", "goes through a link that is not followed"),
     errno.EINVAL: ("CW-PATH-INVALID", "does not end in a usable name"),
     errno.ENAMETOOLONG: ("CW-PATH-INVALID", "is too long"),
@@ -260,7 +260,7 @@ _BY_ERRNO = {
 
 
 _HINTS = {
-    "CW-PATH-OUTSIDE": "Use a path inside the workspace, without links that lead out.",
+    "CW-PATH-OUTSIDE": "Use a path below /workspace or /tmp, without links that lead out.",
     "CW-PATH-INVALID": "Use a path relative to the workspace, such as src/main.py.",
     "CW-NOT-A-FILE": "Name a regular file.",
     "CW-NOT-A-DIRECTORY": "Name a directory, or remove the file in its place.",

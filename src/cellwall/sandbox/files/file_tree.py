@@ -27,16 +27,9 @@ from cellwall.sandbox.files.descriptors import (
     translate_os_errors,
     write_all,
 )
-from cellwall.sandbox.files.root import (
-    Root,
-    as_text,
-    bounded_names,
-    inner_path,
-    join,
-    lstat,
-    on_disk,
-    walk_steps,
-)
+from cellwall.sandbox.files.paths import as_text, join
+from cellwall.sandbox.files.root import Root, on_disk
+from cellwall.sandbox.files.walking import bounded_names, lstat, walk_steps
 
 _PIECE_BYTES = 1 << 20
 
@@ -98,7 +91,7 @@ class FileTree(Root):
     def _open_file(self, path: str) -> Iterator[int]:
         with (
             translate_os_errors(path),
-            closing_fd(self.open_below(inner_path(path), os.O_PATH)) as node,
+            closing_fd(self.open_below(self.inner(path), os.O_PATH)) as node,
         ):
             self.check_access(self._place(node), writing=False)
             status = os.fstat(node)
@@ -134,7 +127,7 @@ class FileTree(Root):
             most = limits.max_file_bytes
             raise path_error(path, "CW-FILE-TOO-LARGE", f"is larger than {most} bytes")
         with translate_os_errors(path):
-            inner = self._follow_links(inner_path(path))
+            inner = self._follow_links(self.inner(path))
             with self._open_parent_of_new(inner) as (base, missing, name):
                 if is_blocked(name, limits.blocked_extensions):
                     raise path_error(path, "CW-EXTENSION-BLOCKED", "has a blocked extension")
@@ -163,7 +156,7 @@ class FileTree(Root):
                     yield fd
 
     def list(self, path: str = ".", *, max_entries: int = 10_000) -> tuple[FileEntry, ...]:
-        inner = inner_path(path)
+        inner = self.inner(path)
         with (
             translate_os_errors(path),
             closing_fd(self.open_below(inner, os.O_PATH | os.O_DIRECTORY)) as node,
@@ -175,21 +168,21 @@ class FileTree(Root):
             ) as fd:
                 steps = walk_steps(fd, place, bounded_names(fd, path, max_entries), (0, 0))
                 return tuple(
-                    _entry(step.name, join(inner, step.name), step.status)
+                    _entry(step.name, self.shown(join(inner, step.name)), step.status)
                     for step in steps
                     if self.is_visible(step.path)
                 )
 
     def stat(self, path: str) -> FileEntry | None:
         """The entry of a path, of a symlink itself; None if it does not exist."""
-        inner = inner_path(path)
+        inner = self.inner(path)
         try:
             with (
                 translate_os_errors(path),
                 closing_fd(self.open_below(inner, os.O_PATH | os.O_NOFOLLOW)) as node,
             ):
                 self.check_access(self._place(node), writing=False)
-                return _entry(inner.rpartition("/")[2], inner, os.fstat(node))
+                return _entry(inner.rpartition("/")[2], self.shown(inner), os.fstat(node))
         except WorkspaceError as error:
             if error.code in {"CW-NOT-FOUND", "CW-NOT-A-DIRECTORY"}:
                 return None
@@ -202,7 +195,7 @@ class FileTree(Root):
         """Create a directory and its missing parents; an existing directory is no error."""
         with (
             translate_os_errors(path),
-            self._open_parent_of_new(inner_path(path)) as (base, missing, name),
+            self._open_parent_of_new(self.inner(path)) as (base, missing, name),
         ):
             self.check_access(self._place_of_new(base, missing, name), writing=True)
             old = None if missing else lstat(base, name)
@@ -218,9 +211,9 @@ class FileTree(Root):
         """Rename `source`; an existing file is replaced, a symlink is moved itself."""
         with (
             translate_os_errors(source),
-            self._open_parent(inner_path(source)) as (source_fd, source_name),
+            self._open_parent(self.inner(source)) as (source_fd, source_name),
             translate_os_errors(target),
-            self._open_parent(inner_path(target)) as (target_fd, target_name),
+            self._open_parent(self.inner(target)) as (target_fd, target_name),
         ):
             if is_blocked(target_name, blocked_extensions):
                 raise path_error(target, "CW-EXTENSION-BLOCKED", "has a blocked extension")
@@ -235,7 +228,7 @@ class FileTree(Root):
 
     def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file, a symlink itself, or a directory (with its content if `recursive`)."""
-        with translate_os_errors(path), self._open_parent(inner_path(path)) as (parent, name):
+        with translate_os_errors(path), self._open_parent(self.inner(path)) as (parent, name):
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             is_dir = stat.S_ISDIR(mode)
             place = join(self._place(parent), name)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.sandbox.files.descriptors import TEMPORARY_NAME, closing_fd, from_os_error, path_error
-from cellwall.sandbox.files.root import Root, join
+from cellwall.sandbox.files.paths import join
+from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.linux._syscalls import inotify_forget, inotify_open, inotify_watch
 
 IN_MODIFY = 0x002

@@ -43,7 +43,10 @@ from cellwall.sandbox.files.descriptors import (
     translate_os_errors,
 )
 from cellwall.sandbox.files.file_tree import FileTree, is_blocked
-from cellwall.sandbox.files.root import AccessCheck, Root, WalkStep, inner_path, join, status_of
+from cellwall.sandbox.files.paths import join
+from cellwall.sandbox.files.root import AccessCheck, Root, status_of
+from cellwall.sandbox.files.survey import DiskUsage
+from cellwall.sandbox.files.walking import WalkStep
 
 _WAIT_S = 30.0
 """The wait for running transfers before a cell is created, and for a cell that is starting."""
@@ -210,15 +213,21 @@ class MergedFileTree(FileTree):
 
     __slots__ = ("_limits", "_upper")
 
-    def __init__(self, fd: int, *, upper: Root, access_check: AccessCheck, limits: Limits) -> None:
+    def __init__(
+        self, fd: int, *, upper: Root, access_check: AccessCheck | None, limits: Limits
+    ) -> None:
         super().__init__(fd, access_check=access_check)
         self._upper = upper
         self._limits = limits
 
     def usage(
-        self, *, max_entries: int, on_locked: Callable[[str], None] = lambda _path: None
-    ) -> tuple[int, int]:
-        return self._upper.usage(max_entries=max_entries, on_locked=on_locked)
+        self,
+        path: str = "",
+        *,
+        max_entries: int,
+        on_locked: Callable[[str], None] = lambda _path: None,
+    ) -> DiskUsage:
+        return self._upper.usage(path, max_entries=max_entries, on_locked=on_locked)
 
     def counted_status(self, place: str, found: os.stat_result | None) -> os.stat_result | None:  # noqa: ARG002  # of both layers
         return status_of(self._upper, place)
@@ -230,9 +239,9 @@ class MergedFileTree(FileTree):
     def move(self, source: str, target: str, *, blocked_extensions: Collection[str] = ()) -> None:
         with (
             translate_os_errors(source),
-            self._open_parent(inner_path(source)) as (source_fd, source_name),
+            self._open_parent(self.inner(source)) as (source_fd, source_name),
             translate_os_errors(target),
-            self._open_parent(inner_path(target)) as (target_fd, target_name),
+            self._open_parent(self.inner(target)) as (target_fd, target_name),
         ):
             if is_blocked(target_name, blocked_extensions):
                 raise path_error(target, "CW-EXTENSION-BLOCKED", "has a blocked extension")
@@ -260,7 +269,7 @@ class MergedFileTree(FileTree):
             self._remove_tree(place)
 
     def remove(self, path: str, *, recursive: bool = False) -> None:
-        with translate_os_errors(path), self._open_parent(inner_path(path)) as (parent, name):
+        with translate_os_errors(path), self._open_parent(self.inner(path)) as (parent, name):
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             if not stat.S_ISDIR(mode) or not recursive:
                 super().remove(path)

@@ -14,21 +14,21 @@ import errno
 import heapq
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol, Self
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.core.protected_names import is_git_layout
 from cellwall.sandbox.files.descriptors import (
     MAX_WALK_ENTRIES,
     closing_fd,
     from_os_error,
     identity_of,
-    path_error,
     proc_path,
 )
+from cellwall.sandbox.files.paths import WORKSPACE_INSIDE, inner_path, join
+from cellwall.sandbox.files.survey import DiskUsage, Survey
+from cellwall.sandbox.files.walking import WalkStep, names_in, walk_steps
 from cellwall.sandbox.linux._syscalls import (
     RESOLVE_BENEATH,
     RESOLVE_NO_MAGICLINKS,
@@ -41,23 +41,7 @@ from cellwall.sandbox.linux._syscalls import (
 _RESOLVE = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
 _MAX_RACES = 128  # attempts while directories on a path with `..` are renamed
 _MAX_LINKS = 40  # the kernel's own limit
-MAX_PATH_BYTES = 4096
-MAX_NAME_BYTES = 255
 _BLOCK_BYTES = 4096
-_INSIDE = "workspace"  # where the sandbox sees the root: `/workspace/a.txt` is `a.txt`
-
-
-@dataclass(frozen=True, slots=True)
-class WalkStep:
-    """One step of a walk: `name` in the directory `dir_fd`, which is open until the next step."""
-
-    path: str
-    name: str
-    dir_fd: int
-    directory_id: tuple[int, int]
-    status: os.stat_result
-    in_git_layout: bool = False
-    """The directory of this entry has the layout of a git directory."""
 
 
 class AccessCheck(Protocol):
@@ -66,38 +50,25 @@ class AccessCheck(Protocol):
     def __call__(self, path: str, *, writing: bool, is_link: bool = False) -> None: ...
 
 
-def inner_path(text: str) -> str:
-    """The path below the root for a path that a user typed; `.` is the root itself.
-
-    `..` is kept: only the kernel, which resolves the symlinks, knows where `..` leads.
-    """
-    try:
-        raw = text.encode()
-    except UnicodeEncodeError as error:
-        raise path_error(text, "CW-PATH-INVALID", "is not valid Unicode") from error
-    if not raw or b"\0" in raw:
-        raise path_error(text, "CW-PATH-INVALID", "is empty or holds a NUL character")
-    parts = [part for part in text.split("/") if part not in {"", "."}]
-    if text.startswith("/"):
-        if parts[:1] != [_INSIDE]:
-            raise path_error(text, "CW-PATH-OUTSIDE", "is not below /workspace")
-        del parts[0]
-    if len(raw) > MAX_PATH_BYTES or any(len(p.encode()) > MAX_NAME_BYTES for p in parts):
-        raise path_error(text, "CW-PATH-INVALID", "is too long")
-    return "/".join(parts) or "."
-
-
 class Root:
     """A directory that is held open, and the paths below it.
 
-    `access_check` is called with the real path of every file that the file API accesses.
+    `access_check` is called with the real path of every file that the file API accesses. `inside`
+    is where the sandbox sees the directory.
     """
 
-    __slots__ = ("_access_check", "fd")
+    __slots__ = ("_access_check", "fd", "inside")
 
-    def __init__(self, fd: int, *, access_check: AccessCheck | None = None) -> None:
+    def __init__(
+        self,
+        fd: int,
+        *,
+        access_check: AccessCheck | None = None,
+        inside: str = WORKSPACE_INSIDE,
+    ) -> None:
         """Own `fd`, an O_PATH descriptor of a directory."""
         self.fd = fd
+        self.inside = inside
         self._access_check = access_check
 
     @classmethod
@@ -148,6 +119,7 @@ class Root:
         on_locked: Callable[[str], None] | None = None,
         on_overflow: Callable[[str], None] | None = None,
         order: Callable[[os.stat_result], tuple[int, ...]] | None = None,
+        survey: Survey | None = None,
     ) -> Iterator[WalkStep]:
         """Every entry below `path`, each directory's names in order; symlinks are not followed.
 
@@ -155,6 +127,7 @@ class Root:
         that cannot be read is passed to `on_locked`, one with more names than are left of
         `max_entries` to `on_overflow`; without a callback both are errors, so that nothing is
         left out silently. With `order`, the directories found so far are entered by that key.
+        With `survey`, dull files are counted and left out; directories never are.
         """
         entries_left = max_entries
         pending: list[tuple[tuple[int, ...], str]] = [((), path)]
@@ -174,13 +147,13 @@ class Root:
                 raise from_os_error(here, error) from error
             with closing_fd(fd):
                 try:
-                    names = bounded_names(fd, here, entries_left)
+                    names, count = names_in(fd, here, entries_left, survey)
                 except WorkspaceError:
                     if on_overflow is None:
                         raise
                     on_overflow(here)
                     continue
-                entries_left -= len(names)
+                entries_left -= count
                 below = []
                 for step in walk_steps(fd, here, names, identity_of(fd)):
                     yield step
@@ -193,15 +166,32 @@ class Root:
                     heapq.heappush(pending, item)
 
     def usage(
-        self, *, max_entries: int, on_locked: Callable[[str], None] = lambda _path: None
-    ) -> tuple[int, int]:
-        """Bytes on disk (holes do not count) and the number of names."""
-        used_bytes = count = 0
+        self,
+        path: str = "",
+        *,
+        max_entries: int,
+        on_locked: Callable[[str], None] = lambda _path: None,
+    ) -> DiskUsage:
+        """The disk usage of everything below `path`."""
+        survey = Survey()
         # An unreadable directory counts as one name; the check after the run opens it.
-        for step in self.walk(max_entries=max_entries, on_locked=on_locked):
-            used_bytes += step.status.st_blocks * 512
-            count += 1
-        return used_bytes, count
+        for _directory in self.walk(
+            path, max_entries=max_entries, on_locked=on_locked, survey=survey
+        ):
+            pass
+        return survey.usage
+
+    # Paths as users type and read them.
+
+    def inner(self, text: str) -> str:
+        """The path below this root for a path that a user typed."""
+        return inner_path(text, inside=self.inside)
+
+    def shown(self, inner: str) -> str:
+        """A path below this root as users read it: relative in the workspace, else absolute."""
+        if self.inside == WORKSPACE_INSIDE:
+            return inner
+        return self.inside if inner in {"", "."} else f"{self.inside}/{inner}"
 
     # Paths to descriptors.
 
@@ -314,62 +304,9 @@ class Root:
         return True
 
 
-def join(way: str, name: str) -> str:
-    """A name below a path; the root itself is `.` or empty."""
-    return name if way in {"", "."} else f"{way}/{name}"
-
-
-def parents_of(path: str) -> Iterator[str]:
-    """Every directory above a path, the deepest first; the root, "", comes last."""
-    while path:
-        path = path.rpartition("/")[0]
-        yield path
-
-
-def is_at_or_below(path: str, names: Collection[str]) -> bool:
-    """Whether a path is one of these names, or lies below one."""
-    return path in names or any(above in names for above in parents_of(path))
-
-
-def lstat(dir_fd: int, name: str) -> os.stat_result | None:
-    """The status of a name, of a symlink itself; None if it does not exist."""
-    try:
-        return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-
-
-def bounded_names(fd: int, path: str, most: int) -> list[str]:
-    """The names in an open directory, in order; more than `most` is an error."""
-    names: list[str] = []
-    with os.scandir(fd) as entries:
-        for entry in entries:
-            if len(names) >= most:
-                raise path_error(path or ".", "CW-WORKSPACE-TOO-LARGE", "holds too many files")
-            names.append(entry.name)
-    names.sort()
-    return names
-
-
-def walk_steps(
-    fd: int, path: str, names: list[str], directory_id: tuple[int, int]
-) -> Iterator[WalkStep]:
-    """One step for each name of an open directory; a name that was removed since is left out."""
-    in_git = is_git_layout(names)
-    for name in names:
-        status = lstat(fd, name)
-        if status is not None:
-            yield WalkStep(join(path, name), name, fd, directory_id, status, in_git)
-
-
 def on_disk(size_bytes: int) -> int:
     """The disk space of a file of that size."""
     return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
-
-
-def as_text(name: str) -> str:
-    """A name as printable text: names are bytes to the kernel, and need not be UTF-8."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def status_of(root: Root, path: str) -> os.stat_result | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from cellwall.core.errors import BadInput
 from cellwall.core.files import ByteSource
 from cellwall.sandbox.files.descriptors import archive_error, path_error
-from cellwall.sandbox.files.root import MAX_NAME_BYTES, MAX_PATH_BYTES
+from cellwall.sandbox.files.paths import MAX_NAME_BYTES, MAX_PATH_BYTES
 
 CHUNK_BYTES = 64 * 1024
 _GZIP = b"\x1f\x8b"

@@ -34,7 +34,8 @@ from cellwall.sandbox.files.descriptors import (
     write_all,
 )
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits, is_blocked
-from cellwall.sandbox.files.root import WalkStep, inner_path, join, lstat, on_disk
+from cellwall.sandbox.files.paths import join
+from cellwall.sandbox.files.root import on_disk
 from cellwall.sandbox.files.tar_reader import (
     BLOCK_BYTES,
     CHUNK_BYTES,
@@ -42,6 +43,7 @@ from cellwall.sandbox.files.tar_reader import (
     TarBytes,
     TarMember,
 )
+from cellwall.sandbox.files.walking import WalkStep, lstat
 
 _MAX_NAMES_BYTES = 64 * 1024 * 1024  # every name is kept in memory until the end
 
@@ -54,7 +56,7 @@ def unpack(tree: FileTree, path: str, source: ByteSource, *, limits: WriteLimits
     """
     data = TarBytes(source)
     # (1)
-    inner = inner_path(path)
+    inner = tree.inner(path)
     with translate_os_errors(path):
         place, missing = tree.deepest(inner)
         upload = _Upload(tree, limits)
@@ -238,7 +240,7 @@ def pack(
     """
     with (
         translate_os_errors(path),
-        closing_fd(tree.open_below(inner_path(path), os.O_PATH | os.O_DIRECTORY)) as fd,
+        closing_fd(tree.open_below(tree.inner(path), os.O_PATH | os.O_DIRECTORY)) as fd,
     ):
         place = tree.place_of(fd)
         tree.check_access(place, writing=False)

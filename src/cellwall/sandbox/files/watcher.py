@@ -32,7 +32,8 @@ from cellwall.sandbox.files.inotify import (
     WatchedTree,
     parse_events,
 )
-from cellwall.sandbox.files.root import Root, as_text, inner_path, join
+from cellwall.sandbox.files.paths import as_text, join
+from cellwall.sandbox.files.root import Root
 
 MAX_DIRECTORIES = 8192  # the lowest default of fs.inotify.max_user_watches
 MAX_NAMES = 262_144
@@ -64,7 +65,7 @@ class Watcher:
         """Changes read at the switch to another root, reported with the next ones."""
         self._just_modified: set[str] = set()
         self._closed = self._ended = False
-        inner = inner_path(path)
+        inner = root.inner(path)
         with translate_os_errors(path):
             with closing_fd(root.open_below(inner, os.O_PATH | os.O_DIRECTORY)) as fd:
                 self._top = root.place_of(fd)
@@ -127,7 +128,7 @@ class Watcher:
             self._wait_until = None
             self._queue.clear()
             if len(self._changes) > _MAX_QUEUED:
-                self._changes = [FileChange("overflow", as_text(self._top or "."))]
+                self._changes = [FileChange("overflow", self._shown(self._top or "."))]
             self._held_back = self._changes
             self._tree.clear()
             self._root.close()
@@ -156,7 +157,7 @@ class Watcher:
                 # Too many directories, or one that cannot be opened: changes there are missed,
                 # and the caller must know that the report is incomplete.
                 self._tree.lost = None
-                self._changes.append(FileChange("overflow", as_text(self._top or ".")))
+                self._changes.append(FileChange("overflow", self._shown(self._top or ".")))
             if self._root.fd >= 0 and os.fstat(self._root.fd).st_nlink == 0:
                 self._ended = True
             return tuple(self._changes)
@@ -278,7 +279,7 @@ class Watcher:
 
     def _rescan(self) -> None:
         # The kernel dropped events, perhaps of new directories as well.
-        self._changes.append(FileChange("overflow", as_text(self._top or ".")))
+        self._changes.append(FileChange("overflow", self._shown(self._top or ".")))
         self._wait_until = None
         self._queue.clear()
         self._tree.clear()
@@ -290,4 +291,8 @@ class Watcher:
         self, kind: Literal["created", "modified", "removed", "moved"], path: str, target: str = ""
     ) -> None:
         self._just_modified.discard(path)
-        self._changes.append(FileChange(kind, as_text(path), as_text(target)))
+        moved_to = self._shown(target) if target else ""
+        self._changes.append(FileChange(kind, self._shown(path), moved_to))
+
+    def _shown(self, path: str) -> str:
+        return as_text(self._root.shown(path))

@@ -48,6 +48,8 @@ _inotify_remove = _prototype("inotify_rm_watch", _INT, _INT, result=_INT)
 _name_to_handle = _prototype(
     "name_to_handle_at", _INT, _TEXT, _POINTER, _POINTER, _INT, result=_INT
 )
+_setfsuid = _prototype("setfsuid", _UINT32, result=_INT)
+_setfsgid = _prototype("setfsgid", _UINT32, result=_INT)
 _prctl = _prototype("prctl", _INT, _ULONG, _ULONG, _ULONG, _ULONG, result=_INT)
 _adjtimex = _prototype("adjtimex", _POINTER, result=_INT)
 _AT_EMPTY_PATH = 0x1000
@@ -99,13 +101,18 @@ def rename_new(dir_fd: int, name: str, target_fd: int, target_name: str) -> None
     _raise_errno(int(_renameat2(_RENAMEAT2, dir_fd, old, target_fd, new, flags)))
 
 
-def file_handle(fd: int) -> str:
-    """The inode of a descriptor, with its generation, so that no later inode with the same number
-    has the same handle; empty if the file system has no handles."""
+def file_handle(fd: int, name: str = "") -> str:
+    """The inode of a descriptor, or of a name in that directory, with its generation, so that no
+    later inode with the same number has the same handle; empty if the file system has no handles,
+    or no such name. Of a symlink: its own."""
     handle = _FileHandle(handle_bytes=_MAX_HANDLE_BYTES)
     mount_id = ctypes.c_int(0)
     result = _name_to_handle(
-        fd, b"", ctypes.addressof(handle), ctypes.addressof(mount_id), _AT_EMPTY_PATH
+        fd,
+        os.fsencode(name),
+        ctypes.addressof(handle),
+        ctypes.addressof(mount_id),
+        0 if name else _AT_EMPTY_PATH,
     )
     if int(result) != 0:
         return ""
@@ -150,6 +157,20 @@ def set_not_dumpable() -> None:
     """No core file of this process, and no other process of this user can trace it or read its
     memory; both last until the next exec."""
     _raise_errno(int(_prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)))
+
+
+def set_file_system_ids(number: int) -> None:
+    """The uid and gid with which this thread, and no other, accesses files; as root only.
+
+    Setting a uid other than 0 also takes the capabilities away that override permissions.
+    """
+    # The group first: changing it needs the capability of root. Each call returns the old id and
+    # reports no failure, so a second one, of an id that does not exist, reads it back.
+    nobody = 0xFFFFFFFF
+    for set_id in (_setfsgid, _setfsuid):
+        set_id(number)
+        if int(set_id(nobody)) != number:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def is_clock_synchronised() -> bool:

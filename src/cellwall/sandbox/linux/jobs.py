@@ -8,7 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cellwall.core.command_scripts import long_script, run_from_file
 from cellwall.core.errors import BadInput
+from cellwall.core.ids import new_id
+from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.packages import PACKAGES_IN_WORKSPACE
 from cellwall.core.sandbox_ports import Slot, ToolCaller, WorkspaceLease
@@ -18,6 +21,8 @@ from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cgroups, outer_wall
 from cellwall.sandbox.linux.channels import CHANNEL_FDS_INSIDE
 from cellwall.sandbox.linux.layers import PACKAGES_INSIDE, PYTHON
+
+_SCRIPT_INSIDE = "/code/script"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,10 @@ def program_of(action: Action, *, only_deno: bool) -> tuple[languages.Program, b
                 code="CW-NO-BACKGROUND",
             )
         case RunCommand(argv):
-            return languages.Program(argv, ""), b""
+            if long_script(argv) is None:
+                return languages.Program(argv, ""), b""
+            argv, script = run_from_file(argv, _SCRIPT_INSIDE, is_removed=False)
+            return languages.Program(argv, _SCRIPT_INSIDE), script
         case RunCode() as operation:
             has_network = bool(action.allow_domains or action.registries)
             program = languages.program_for(operation, has_network=has_network, only_deno=only_deno)
@@ -182,8 +190,14 @@ def interpreter_request(
         "stdin": None,
         "tools": list(action.tools),
         "paths": package_paths(action) if env is None else [],  # else the template has them
+        "language": language_of(action),
     }
     return frame, code
+
+
+def language_of(action: Action) -> str:
+    """The canonical name; one interpreter runs both JavaScript and TypeScript."""
+    return canonical(action.operation.language) if isinstance(action.operation, RunCode) else ""
 
 
 def package_paths(action: Action) -> list[str]:
@@ -202,6 +216,19 @@ def command_for(program: languages.Program, code: bytes) -> tuple[str, ...]:
     *words, path = program.argv
     name = os.path.basename(path)
     return ("/bin/sh", "-c", _SAVE_AND_RUN, "sh", str(len(code)), name, *words)
+
+
+_SAVE = 'head -c "$1" >"$2" || exit 125; shift 2; exec "$@"'
+
+
+def live_command(argv: tuple[str, ...]) -> tuple[tuple[str, ...], bytes]:
+    """The command for a live cell, and what comes first on its standard input: a script that is
+    too long for an argument, which a first program saves to a file."""
+    if long_script(argv) is None:
+        return argv, b""
+    path = f"/tmp/.cellwall-script-{new_id('scr')}"  # of the cell
+    argv, script = run_from_file(argv, path, is_removed=True)
+    return ("/bin/sh", "-c", _SAVE, "sh", str(len(script)), path, *argv), script
 
 
 def program_descriptors(

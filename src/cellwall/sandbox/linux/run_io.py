@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, Self
 
 from cellwall.core.frames import BadFrame, FrameReader, FrameTooLong, ValueBudget, encode
+from cellwall.core.sandbox_ports import PacedSink
 from cellwall.core.types import Json, OutputSink
 from cellwall.sandbox.linux.channels import SupervisorEnds, write_pipe
 
@@ -33,11 +34,17 @@ class RunIO:
         sink: OutputSink | None,
         max_output_bytes: int,
         reader: FrameReader,
+        keeps_output: bool = True,
     ) -> None:
+        """Without `keeps_output` all output goes to the sink alone."""
         self._channels = channels
         self._stdin = memoryview(stdin or b"")
         self._sink = sink
         self._output_room = max_output_bytes
+        self._keeps_output = keeps_output
+        self._paused: list[int] = []
+        """Output that is not read while the sink has more than it can work off."""
+        self._is_draining = False
         self._reader = reader
         reader.budget = ValueBudget()
         self._channel_room = _MAX_FRAMES * reader.max_frame_bytes
@@ -107,6 +114,10 @@ class RunIO:
 
     def serve(self) -> int:
         """Handle every ready descriptor; returns their number."""
+        if self._paused and not self._is_sink_full:
+            for descriptor in self._paused:
+                self._poll.register(descriptor, select.EPOLLIN)
+            self._paused.clear()
         ready = self._poll.poll(0)
         for descriptor, _event in ready:
             handler = self._handlers[descriptor]
@@ -122,6 +133,7 @@ class RunIO:
 
     def drain(self) -> None:
         """Read output written before the end; other processes may still hold a pipe open."""
+        self._is_draining = True  # what a pipe holds is little
         while not self.is_over_limit and self.sink_error is None and self.serve():
             continue
 
@@ -130,7 +142,17 @@ class RunIO:
         self._outgoing += encode(message, blob)
         self._flush()
 
+    @property
+    def _is_sink_full(self) -> bool:
+        is_full = isinstance(self._sink, PacedSink) and self._sink.is_full
+        return is_full and not self._is_draining
+
     def _read_output(self, name: Literal["stdout", "stderr"], descriptor: int) -> bool:
+        if self._is_sink_full:
+            # The pipe fills, and the program waits: the supervisor's memory stays bounded.
+            self._poll.unregister(descriptor)
+            self._paused.append(descriptor)
+            return True
         try:
             chunk = os.read(descriptor, _CHUNK_BYTES)
         except BlockingIOError:
@@ -143,7 +165,8 @@ class RunIO:
             self.is_over_limit = True
         accepted = chunk[: self._output_room]
         self._output_room -= len(accepted)
-        self.streams[name] += accepted
+        if self._keeps_output:
+            self.streams[name] += accepted
         if accepted and self._sink is not None:
             try:
                 self._sink(name, accepted)

@@ -31,6 +31,7 @@ from cellwall.sandbox.linux.run_serving import serve_for
 
 _WATCH_EVERY_S = 0.05
 _SHORT_RUN_S = 0.004
+_FIRST_WALK_S = 0.25
 _MAX_CALLS = 16  # concurrent calls of host tools by one run
 TEARDOWN_S = 20.0
 
@@ -89,6 +90,8 @@ class RunMonitor:
         self._started = request.started
         self._stdin = stdin
         self._sink = request.sink
+        self._spills = request.action.spills_output
+        self._output_limit = LimitName.FILE_SIZE if self._spills else LimitName.OUTPUT
         self._tools = None if run.channels.channel is None else request.tools
         self._limit: LimitName | None = None
         self._is_finished = False
@@ -113,11 +116,13 @@ class RunMonitor:
         reader: FrameReader | None = None,
     ) -> RunResult:
         """`frame` asks an interpreter to run code; its `reader` outlives one run."""
+        limits = self._limits
         with RunIO(
             self._run.channels,
             stdin=self._stdin,
             sink=self._sink,
-            max_output_bytes=self._limits.output_bytes,
+            max_output_bytes=limits.file_size_bytes if self._spills else limits.output_bytes,
+            keeps_output=not self._spills,
             reader=reader or FrameReader(max_frame_bytes=max_result_bytes, has_blobs=False),
         ) as run_io:
             run_io.register(self._run.status_fd(), self._run.handle_message)
@@ -132,7 +137,7 @@ class RunMonitor:
             run_io.drain()
         wall_s = time.monotonic() - self._started
         if self._limit is None and run_io.is_over_limit:
-            self._limit = LimitName.OUTPUT
+            self._limit = self._output_limit
         if self._limit is None and not await self._has_room():
             self._limit = LimitName.DISK  # a writer faster than the monitor
         counters = self._run.counters()
@@ -165,6 +170,9 @@ class RunMonitor:
             run_io.serve()
         if not self._run.is_ended(run_io):
             self._run.begin_watching()
+            # The scan before the run has just walked through the workspace; while the disk fills,
+            # the next walk does not wait.
+            self._next_walk = time.monotonic() + _FIRST_WALK_S
             self._uncharged = UnchargedMemory(self._run.pids, limits)
         next_look = 0.0
         while not self._run.is_ended(run_io):
@@ -184,7 +192,7 @@ class RunMonitor:
                     raise unkillable_process()
                 self._run.kill(self._limit)
                 continue
-            limit = LimitName.OUTPUT if run_io.is_over_limit else None
+            limit = self._output_limit if run_io.is_over_limit else None
             if now >= deadline:
                 limit = limit or LimitName.WALL
             # By the clock: a program that prints without pause is checked, too.

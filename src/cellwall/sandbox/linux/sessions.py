@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import anyio
 
 from cellwall.core.errors import BadInput, SkillRefused
+from cellwall.core.files import FileOperation, Watching, memory_root
 from cellwall.core.languages import canonical
+from cellwall.core.limits import Limits
 from cellwall.core.outcomes import RunResult
-from cellwall.core.sandbox_ports import LiveUsage, WorkspaceLease
+from cellwall.core.sandbox_ports import LiveUsage
 from cellwall.core.tool_servers import RunServer
 from cellwall.core.types import Action, Json, ProcessOperation, RunCode, RunCommand
 from cellwall.sandbox import languages
@@ -25,72 +27,17 @@ from cellwall.sandbox.linux.carried_process import CarriedProcess
 from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
-from cellwall.sandbox.linux.live_cell import CellTask, CodeRun, CommandRun, LiveCell
+from cellwall.sandbox.linux.live_cell import CellTask, LiveCell
 from cellwall.sandbox.linux.live_cell_factory import CellFactory, LiveCellFactory, skill_digests
+from cellwall.sandbox.linux.live_runs import CodeRun, CommandRun
+from cellwall.sandbox.linux.live_session import LiveSession, exceeds_limits
 from cellwall.sandbox.linux.pool import Pool
-from cellwall.sandbox.linux.proc_usage import UsageSampler, find_unlinked_files
 from cellwall.sandbox.linux.run_monitor import RunMonitor
 from cellwall.sandbox.run_ledger import RunLedger
 
 _MAX_ENDED_PROCESSES = 256
 _TERMINAL_WITHIN_S = 20.0
-
-
-@dataclass(slots=True)
-class _LiveSession:
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    cell: LiveCell | None = None
-    processes: dict[int, BackgroundProcess] = field(default_factory=dict)
-    running: CodeRun | None = None
-    workspace: WorkspaceLease | None = None
-    next_disk_check: float = 0.0
-    uncharged: UnchargedMemory | None = None
-    monitors: int = 0
-    """Monitored runs: each checks the limits itself, and can name the one it exceeded."""
-    counting: threading.Lock = field(default_factory=threading.Lock)
-    is_ended: bool = False
-    ended_cpu_s: float = 0.0
-    """Of the cells before this one."""
-    seen_cpu_s: float = 0.0
-    seen_at: float | None = None
-    """The last reading of this cell's counter; None: the counter is gone."""
-
-    def cpu_s(self) -> float:
-        """The processor time of all cells so far."""
-        with self.counting:
-            return self._read_cpu()
-
-    def put_cell(self, cell: LiveCell) -> None:
-        with self.counting:
-            self.cell, self.seen_cpu_s, self.seen_at = cell, 0.0, time.monotonic()
-
-    def take_cell(self) -> LiveCell | None:
-        """The cell, to be closed; what it has used stays counted."""
-        with self.counting:
-            self.ended_cpu_s, self.seen_cpu_s = self._read_cpu(), 0.0
-            cell, self.cell = self.cell, None
-            return cell
-
-    def _read_cpu(self) -> float:
-        if self.cell is not None and self.seen_at is not None:
-            read, now = self.cell.cpu_s(), time.monotonic()
-            if read is None:
-                # Attack: code that breaks its cell takes the counter along. The time since the last
-                # reading stands for its processor time.
-                self.seen_cpu_s, self.seen_at = self.seen_cpu_s + now - self.seen_at, None
-            else:
-                self.seen_cpu_s, self.seen_at = max(read, self.seen_cpu_s), now
-        return self.ended_cpu_s + self.seen_cpu_s
-
-    @contextmanager
-    def monitored(self) -> Iterator[None]:
-        with self.counting:  # not `lock`, which is held while a cell is made
-            self.monitors += 1
-        try:
-            yield
-        finally:
-            with self.counting:
-                self.monitors -= 1
+_BEHIND_DEADLINE_MS = 100
 
 
 class LiveSessions:
@@ -108,7 +55,7 @@ class LiveSessions:
         self._cell_factory = factory or LiveCellFactory(settings, layers, ledger, pool)
         self.views = MergedViews(self._cell_factory.open_view)
         self._lock = threading.Lock()
-        self._sessions: dict[str, _LiveSession] = {}
+        self._sessions: dict[str, LiveSession] = {}
         self._reader = OutputReader()
         pool.on_tick(self._check_idle_cells)
 
@@ -126,8 +73,11 @@ class LiveSessions:
         cell = await self._cell_of(session, request)
         match action.operation:
             case RunCommand(background=True) as operation:
-                process = self._start_background(session, cell, request, operation)
+                argv, script = jobs.live_command(operation.argv)
+                process = self._start_background(session, cell, request, operation, argv)
                 await _wait_for_terminal(process, operation)
+                if script:  # saved at once, before any input of the caller
+                    await anyio.to_thread.run_sync(process.write, script)
                 if action.stdin is not None:
                     process.feed(action.stdin)
                 return RunResult(exit_code=None, path=cell.parts.path, payload=process.info())
@@ -136,55 +86,91 @@ class LiveSessions:
                     operation.argv, _environment(request), cwd="/workspace", wants_stdin=True
                 )
                 return await CarriedProcess(cell, task).serve(operation.hold)
-            case RunCode() as operation if canonical(operation.language) != "python":
+            case FileOperation() as operation:
+                work = partial(self._operate, cell, operation, action.limits)
+                payload = await anyio.to_thread.run_sync(work)
+                return RunResult(exit_code=None, path=cell.parts.path, payload=payload)
+            case RunCode() as operation if not _keeps_state(action, operation):
                 program, code = jobs.program_of(action, only_deno=self._settings.only_deno)
-                argv = jobs.command_for(program, code)
                 env = _environment(request, program)
+                if program.is_interpreter:
+                    # The standard input of an interpreter that lives on cannot be replaced.
+                    task = cell.start(
+                        program.argv, env, cwd="/workspace", wants_stdin=True, is_interpreter=True
+                    )
+                    frame = jobs.interpreter_request(program, code, action)
+                    return await self._run_task(session, cell, task, request, action.stdin, frame)
+                argv = jobs.command_for(program, code)
                 task = cell.start(argv, env, cwd="/workspace", wants_stdin=True)
                 stdin = code + (action.stdin or b"")
                 return await self._run_task(session, cell, task, request, stdin)
             case RunCommand(argv) as operation:
-                has_stdin = action.stdin is not None
+                argv, script = jobs.live_command(argv)
+                given = script + (action.stdin or b"") if script else action.stdin
                 env = _environment(request)
-                task = cell.start(argv, env, cwd=operation.cwd, wants_stdin=has_stdin)
-                return await self._run_task(session, cell, task, request, action.stdin)
+                task = cell.start(argv, env, cwd=operation.cwd, wants_stdin=given is not None)
+                return await self._run_task(session, cell, task, request, given)
             case RunCode() as operation:
                 return await self._run_code(session, cell, request, operation)
             case _:
                 raise BadInput("only commands and code run in a sandbox")
 
+    def _operate(self, cell: LiveCell, operation: FileOperation, limits: Limits) -> object:
+        """The file API on a directory in the memory of the cell."""
+        from cellwall.sandbox.files.cell_memory import operate_on_memory  # noqa: PLC0415  # few use it
+
+        root = memory_root(operation.path)
+        if root is None:
+            raise BadInput("the files of a workspace are reached without its cell")
+        result = operate_on_memory(
+            cell.open_root(root),
+            operation,
+            owner=cell.parts.owner,
+            limits=limits,
+            rules=self._settings.file_rules,
+        )
+        if operation.name == "watch":
+            cell.watchers.add(cast("Watching", result))  # the port's meaning of "watch"
+        return result
+
     async def _run_task(
         self,
-        session: _LiveSession,
+        session: LiveSession,
         cell: LiveCell,
         task: CellTask,
         request: CellRunRequest,
         stdin: bytes | None,
+        frame: tuple[Mapping[str, Json], bytes] | None = None,
     ) -> RunResult:
         with session.monitored():
             async with RunMonitor(request, CommandRun(cell, task), stdin=stdin) as monitor:
-                result = await monitor.until_end(max_result_bytes=self._settings.max_result_bytes)
+                result = await monitor.until_end(
+                    max_result_bytes=self._settings.max_result_bytes, frame=frame
+                )
         return replace(result, path=cell.parts.path)
 
     async def _run_code(
-        self, session: _LiveSession, cell: LiveCell, request: CellRunRequest, operation: RunCode
+        self, session: LiveSession, cell: LiveCell, request: CellRunRequest, operation: RunCode
     ) -> RunResult:
         action = request.action
         await _acquire(cell.turn)
         try:
-            env = _environment(replace(request, action=replace(action, brief={})))
-            interpreter = cell.interpreter(env)
+            program, _ = jobs.program_of(action, only_deno=self._settings.only_deno)
+            env = _environment(replace(request, action=replace(action, brief={})), program)
+            interpreter = cell.interpreter(env, program, operation)
             is_first = interpreter.count == 0
             run = session.running = CodeRun(cell, interpreter)
             stdin = action.stdin or b""
             message: dict[str, Json] = {
                 "code": run.number,
-                "base": env if is_first else {},
+                "base": env if is_first and program.is_forked else {},
                 "env": dict(action.brief),
                 "stdin": None if action.stdin is None else len(stdin),
                 "tools": list(action.tools),
                 "context": operation.context,
                 "paths": jobs.package_paths(action) if is_first and cell.parts.interpreter else [],
+                "language": jobs.language_of(action),
+                "wall_ms": _left_ms(request),
             }
             with session.monitored():
                 async with RunMonitor(request, run) as monitor:
@@ -199,10 +185,15 @@ class LiveSessions:
             cell.turn.release()
 
     def _start_background(
-        self, session: _LiveSession, cell: LiveCell, request: CellRunRequest, operation: RunCommand
+        self,
+        session: LiveSession,
+        cell: LiveCell,
+        request: CellRunRequest,
+        operation: RunCommand,
+        argv: tuple[str, ...],
     ) -> BackgroundProcess:
         task = cell.start(
-            operation.argv,
+            argv,
             _environment(request),
             cwd=operation.cwd,
             wants_stdin=True,
@@ -268,7 +259,7 @@ class LiveSessions:
             if cell is None or session.monitors:
                 continue
             try:
-                is_over = _exceeds_limits(session, cell)
+                is_over = exceeds_limits(session, cell)
             except OSError:  # the cell is ending, or cannot be checked: end it in both cases
                 is_over = True
             if is_over:
@@ -276,12 +267,12 @@ class LiveSessions:
 
     # --- cells
 
-    def _session(self, action: Action) -> _LiveSession:
+    def _session(self, action: Action) -> LiveSession:
         assert action.session_id is not None  # noqa: S101  # only sessions have live cells
         with self._lock:
-            return self._sessions.setdefault(action.session_id, _LiveSession())
+            return self._sessions.setdefault(action.session_id, LiveSession())
 
-    async def _cell_of(self, session: _LiveSession, request: CellRunRequest) -> LiveCell:
+    async def _cell_of(self, session: LiveSession, request: CellRunRequest) -> LiveCell:
         cell = session.cell
         if cell is None or not cell.is_alive():
             # The thread is not cancelled: it completes the cell, and the next call finds it.
@@ -296,7 +287,7 @@ class LiveSessions:
             )
         return cell
 
-    def _open(self, session: _LiveSession, request: CellRunRequest) -> LiveCell:
+    def _open(self, session: LiveSession, request: CellRunRequest) -> LiveCell:
         action = request.action
         with session.lock:
             if session.cell is not None:
@@ -320,9 +311,27 @@ class LiveSessions:
             self._pool.stay_awake()
             return cell
 
-    def usage(self, session_id: str, *, with_memory: bool) -> LiveUsage:
+    def _find(self, session_id: str) -> LiveSession | None:
         with self._lock:
-            session = self._sessions.get(session_id)
+            return self._sessions.get(session_id)
+
+    def cell_of(self, session_id: str) -> LiveCell | None:
+        """The cell of a session, if there is one that lives."""
+        session = self._find(session_id)
+        cell = None if session is None else session.cell
+        return cell if cell is not None and cell.is_alive() else None
+
+    def close_cell(self, session_id: str) -> None:
+        """End every process of a live sandbox, and wait; the next run gets a new cell."""
+        session = self._find(session_id)
+        if session is not None:
+            with session.lock:
+                cell = session.take_cell()
+            if cell is not None:
+                cell.close()
+
+    def usage(self, session_id: str, *, with_memory: bool) -> LiveUsage:
+        session = self._find(session_id)
         if session is None:
             return LiveUsage()
         # A copy: a thread may start another process meanwhile.
@@ -333,8 +342,7 @@ class LiveSessions:
 
     def halt(self, session_id: str) -> None:
         """End every process of a live sandbox; its files stay, and the next run gets a new cell."""
-        with self._lock:
-            session = self._sessions.get(session_id)
+        session = self._find(session_id)
         cell = None if session is None else session.cell
         if cell is not None:
             cell.parts.init.send("stop")
@@ -352,28 +360,22 @@ class LiveSessions:
             cell.close()
 
 
+def _keeps_state(action: Action, operation: RunCode) -> bool:
+    """Whether an interpreter that lives on runs this code. Only Python can be given new input."""
+    language = canonical(operation.language)
+    return language == "python" or (language in languages.STATEFUL and action.stdin is None)
+
+
+def _left_ms(request: CellRunRequest) -> int:
+    """The time after which V8 ends the code itself, a moment behind the monitor's deadline."""
+    left_s = request.started + request.action.limits.wall_s - time.monotonic()
+    return max(1, int(left_s * 1000)) + _BEHIND_DEADLINE_MS
+
+
 def _environment(
     request: CellRunRequest, program: languages.Program | None = None
 ) -> dict[str, str]:
     return dict(jobs.environment(request.action, program, request.mount))
-
-
-def _exceeds_limits(session: _LiveSession, cell: LiveCell) -> bool:
-    now, workspace, limits = time.monotonic(), session.workspace, cell.parts.limits
-    uncharged = session.uncharged
-    # A cgroup enforces the memory limit at any time; without one, memory must be sampled.
-    if isinstance(cell.parts.meter, UsageSampler) and cell.counters().out_of_memory:
-        return True
-    if uncharged is not None and uncharged.is_due() and uncharged.exceeds_limit():
-        return True
-    if workspace is None or workspace.bounded_by_kernel:
-        return False
-    if now < session.next_disk_check and not workspace.is_filling(limits):
-        return False
-    has_room = workspace.has_room(limits, find_unlinked_files(cell.pids))
-    # At most a hundredth of one core for each session.
-    session.next_disk_check = now + 100 * (time.monotonic() - now)
-    return not has_room
 
 
 async def _acquire(lock: threading.Lock) -> None:

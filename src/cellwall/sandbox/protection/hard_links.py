@@ -12,8 +12,11 @@ from dataclasses import replace
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.protected_names import NameTreatment
-from cellwall.sandbox.files.root import Root, WalkStep, parents_of
-from cellwall.sandbox.protection.protected_paths import KnownLinks, ProtectedPath
+from cellwall.sandbox.files.paths import parents_of
+from cellwall.sandbox.files.root import Root
+from cellwall.sandbox.files.survey import Survey
+from cellwall.sandbox.files.walking import WalkStep
+from cellwall.sandbox.protection.found_names import KnownLinks, ProtectedPath
 
 MAX_OTHER_NAMES = 64
 """Of one file. Each needs a mount; a store of packages may link one empty file many times."""
@@ -36,7 +39,11 @@ def other_names(
     def enter(step: WalkStep) -> bool:
         return treatments.get(step.path) is not NameTreatment.HIDE
 
-    steps = tree.walk(max_entries=max_entries, descend=enter, on_locked=lambda _path: None)
+    # Only a file with several links can be one of them.
+    survey = Survey(are_links_dull=lambda _directory: False)
+    steps = tree.walk(
+        max_entries=max_entries, descend=enter, on_locked=lambda _path: None, survey=survey
+    )
     for step in steps:
         status = step.status
         inode = status.st_dev, status.st_ino

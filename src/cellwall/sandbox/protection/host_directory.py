@@ -12,14 +12,15 @@ from dataclasses import dataclass
 
 import cellwall
 from cellwall.core.errors import WorkspaceError
-from cellwall.core.protected_names import GIT_LAYOUT, NameTreatment, is_git_layout
+from cellwall.core.git_names import GIT_LAYOUT, is_git_layout
+from cellwall.core.protected_names import NameTreatment
 from cellwall.core.text import to_bytes
 from cellwall.core.types import Cover, WorkspaceMode
 from cellwall.sandbox.files.descriptors import OPEN_DIRECTORY, is_empty_dir
 from cellwall.sandbox.files.file_tree import FileTree
-from cellwall.sandbox.files.root import parents_of
+from cellwall.sandbox.files.paths import parents_of
 from cellwall.sandbox.linux._syscalls import file_handle
-from cellwall.sandbox.protection.protected_paths import ProtectedPath
+from cellwall.sandbox.protection.found_names import ProtectedPath
 
 _PACKAGE = os.path.dirname(os.path.realpath(cellwall.__file__))
 
@@ -263,6 +264,8 @@ def intact_covers(tree: FileTree, covered: Mapping[str, str]) -> frozenset[str]:
 
 
 def _cover_identity(tree: FileTree, path: str) -> str:
+    if "/" not in path and (handle := file_handle(tree.fd, path)):
+        return handle  # one system call instead of three; a name in the root follows no symlink
     try:
         with tree.node(path) as node:
             return file_handle(node) or f"{_NUMBER}{os.fstat(node).st_ino}"

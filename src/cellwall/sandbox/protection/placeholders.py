@@ -25,7 +25,8 @@ from typing import Literal
 
 from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.forks import OwnerProcess
-from cellwall.core.protected_names import Placeholder, fold, is_in_version_control
+from cellwall.core.git_names import fold, is_in_version_control
+from cellwall.core.protected_names import Placeholder
 from cellwall.sandbox.files.descriptors import closing_fd, is_empty_dir, proc_path
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.linux.outside_processes import placeholder_reaper
@@ -130,8 +131,9 @@ class Placeholders:
         with self._lock_journals():
             journal = self._read(tree)
             missing: dict[str, PlaceholderKind] = {}
+            top_names = _names_in_root(tree)
             for item in wanted:
-                path, step = _plan_placeholder(tree, item)
+                path, step = _plan_placeholder(tree, item, top_names)
                 if step == "make":
                     missing[path] = _kind_for(path, item)
                 elif step == "hold":
@@ -248,10 +250,20 @@ def _kind_for(path: str, item: Placeholder) -> PlaceholderKind:
     return "file" if is_file else "dir"
 
 
-def _plan_placeholder(tree: FileTree, item: Placeholder) -> tuple[str, PlaceholderStep | None]:
+def _names_in_root(tree: FileTree) -> frozenset[str]:
+    """One listing instead of an attempt to open each of some fifty names, most of them missing."""
+    with closing_fd(tree.open_below(".", os.O_RDONLY | os.O_DIRECTORY, links=False)) as fd:
+        return frozenset(os.listdir(fd))
+
+
+def _plan_placeholder(
+    tree: FileTree, item: Placeholder, top_names: frozenset[str]
+) -> tuple[str, PlaceholderStep | None]:
     """The first name on the path to create, cover or pin; a missing or empty `.git` is covered as
     a whole. An empty directory may be the placeholder of a run of another state folder."""
     parts = item.path.split("/")
+    if parts[0] not in top_names:
+        return parts[0], "make"  # on a file system that ignores case, mkdir(2) finds the other name
     for depth in range(1, len(parts) + 1):
         path, is_last = "/".join(parts[:depth]), depth == len(parts)
         try:
@@ -275,7 +287,7 @@ def _plan_placeholder(tree: FileTree, item: Placeholder) -> tuple[str, Placehold
 def _make(tree: FileTree, path: str, form: PlaceholderKind) -> int | None:
     """Create a placeholder; returns its inode, None if the name exists now."""
     try:
-        with tree.parent(path) as (parent, name):
+        with _parent_of(tree, path) as (parent, name):
             if form == "dir":
                 os.mkdir(name, 0o755, dir_fd=parent)
             else:
@@ -292,6 +304,15 @@ def _make(tree: FileTree, path: str, form: PlaceholderKind) -> int | None:
             hint="Check its owner and permissions, or give it as :cow or :ro.",
             code="CW-WORKSPACE-READ-ONLY",
         ) from error
+
+
+@contextmanager
+def _parent_of(tree: FileTree, path: str) -> Iterator[tuple[int, str]]:
+    if "/" not in path:
+        yield tree.fd, path  # most are: the root is open already
+    else:
+        with tree.parent(path) as found:
+            yield found
 
 
 def _is_intact(tree: FileTree, path: str, row: tuple[int, PlaceholderKind]) -> bool:

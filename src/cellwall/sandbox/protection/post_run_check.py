@@ -15,8 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.core.git_names import fold
 from cellwall.core.outcomes import Finding
-from cellwall.core.protected_names import Protection, fold
+from cellwall.core.protected_names import Protection
 from cellwall.sandbox.files.descriptors import (
     OPEN_NODE,
     closing_fd,
@@ -27,15 +28,17 @@ from cellwall.sandbox.files.descriptors import (
     unlock,
 )
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits, is_blocked
-from cellwall.sandbox.files.root import WalkStep, is_at_or_below
+from cellwall.sandbox.files.paths import is_at_or_below
+from cellwall.sandbox.files.survey import DiskUsage, Survey
+from cellwall.sandbox.files.walking import WalkStep
 from cellwall.sandbox.protection import quarantine
-from cellwall.sandbox.protection.host_directory import intact_covers, lost_covers
-from cellwall.sandbox.protection.protected_paths import (
+from cellwall.sandbox.protection.found_names import (
     GitDirs,
     KnownLinks,
     ProtectedPath,
     symlink_record,
 )
+from cellwall.sandbox.protection.host_directory import intact_covers, lost_covers
 
 _MAX_WALKED_BYTES = 3000
 _MAX_REPORTED = 100
@@ -56,6 +59,8 @@ class Baseline:
     links: KnownLinks = field(default_factory=KnownLinks)
     covered: Mapping[str, str] = field(default_factory=dict)
     """The names that mounts cover, and the inode of each."""
+    usage: DiskUsage = DiskUsage()
+    """Counted before the run, and not a part of what it used."""
     index: bytes = b""
     """git's index: for a finding after the run, not part of the check."""
 
@@ -96,6 +101,7 @@ def check_directory(
             descend=check.enter,
             on_overflow=check.missed.append,
             order=lambda status: (status.st_ctime_ns < baseline.started_ns, status.st_size),
+            survey=check.survey,
         )
         for step in steps:
             check.at(step)
@@ -128,8 +134,8 @@ class _DirectoryCheck:
     findings: list[tuple[str, Finding]] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)
     git_dirs: GitDirs = field(default_factory=GitDirs)
-    used_bytes: int = 0
-    count: int = 0
+    survey: Survey = field(init=False)
+    """Leaves out the files that code has not changed and whose names are not protected."""
     known: frozenset[tuple[str, tuple[int, int], str]] = field(init=False)
     were_git: frozenset[tuple[int, int]] = field(init=False)
     """The directories, of any name, that were git directories before the run."""
@@ -137,6 +143,7 @@ class _DirectoryCheck:
     """Directories that became git directories by a HEAD of this run, which is moved out."""
 
     def __post_init__(self) -> None:
+        self.survey = Survey(self.protection.names_to_look_at, since_ns=self.baseline.started_ns)
         # Known by the inode of its directory, not by its path: the name was covered by a mount
         # during the run. By path alone, code could move `.git` away and plant a new one of the
         # same name. No mount covers a symlink; it is compared, and restored.
@@ -159,8 +166,6 @@ class _DirectoryCheck:
         return True
 
     def at(self, step: WalkStep) -> None:
-        self.used_bytes += step.status.st_blocks * 512
-        self.count += 1
         if step.in_git_layout and step.directory_id not in self.were_git:
             self.became_git.add(tuple(map(fold, step.path.split("/")[:-1])))
         if self.git_dirs.treatment_of(self.protection, step) is not None:
@@ -306,20 +311,13 @@ class _DirectoryCheck:
                 self.findings.append((path, _finding(message, is_open=True)))
 
     def result(self) -> tuple[Finding, ...]:
-        limits, reported = (
-            self.limits,
-            [each for _, each in sorted(self.findings, key=lambda it: it[0])],
-        )
-        if self.used_bytes > limits.max_total_bytes:
-            reported.append(
-                _finding(
-                    f"the workspace holds {self.used_bytes} bytes, limit {limits.max_total_bytes}"
-                )
-            )
-        if self.count > limits.max_files:
-            reported.append(
-                _finding(f"the workspace holds {self.count} files, limit {limits.max_files}")
-            )
+        reported = [each for _, each in sorted(self.findings, key=lambda it: it[0])]
+        most_bytes, most_files = self.limits.max_total_bytes, self.limits.max_files
+        used_bytes, count = self.survey.usage
+        if used_bytes > most_bytes:
+            reported.append(_finding(f"the workspace holds {used_bytes} bytes, limit {most_bytes}"))
+        if count > most_files:
+            reported.append(_finding(f"the workspace holds {count} files, limit {most_files}"))
         return tuple(reported)
 
 

@@ -39,7 +39,7 @@ from cellwall.sandbox.files.descriptors import (
     write_all,
 )
 from cellwall.sandbox.files.file_tree import FileTree
-from cellwall.sandbox.files.root import WalkStep, lstat
+from cellwall.sandbox.files.walking import WalkStep, lstat
 from cellwall.sandbox.protection.host_directory import is_forbidden_root
 from cellwall.sandbox.protection.placeholders import exclusive_lock
 

@@ -8,14 +8,13 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from cellwall.core.protected_names import (
-    NameTreatment,
-    Protection,
+from cellwall.core.git_names import (
     completes_git_layout,
     fold,
     is_in_version_control,
     is_named_git_dir,
 )
+from cellwall.core.protected_names import NameTreatment, Protection
 from cellwall.sandbox.files.descriptors import (
     MAX_WALK_ENTRIES,
     closing_fd,
@@ -29,21 +28,12 @@ from cellwall.sandbox.files.descriptors import (
     temporary_name,
 )
 from cellwall.sandbox.files.file_tree import FileTree, is_blocked
-from cellwall.sandbox.files.root import parents_of, status_of
-from cellwall.sandbox.protection.protected_paths import (
-    ProtectedPath,
-    has_certificates,
-    has_git_layout,
-    indirect_paths,
-    instruction_targets,
-    scan,
-)
-from cellwall.sandbox.workspace.changes import (
-    Change,
-    changes,
-    is_instruction,
-    rank,
-)
+from cellwall.sandbox.files.paths import parents_of
+from cellwall.sandbox.files.root import status_of
+from cellwall.sandbox.protection.found_names import ProtectedPath
+from cellwall.sandbox.protection.indirect_paths import indirect_paths, instruction_targets
+from cellwall.sandbox.protection.protected_paths import has_certificates, has_git_layout, scan
+from cellwall.sandbox.workspace.changes import Change, changes, is_instruction, rank
 
 
 @dataclass(frozen=True, slots=True)

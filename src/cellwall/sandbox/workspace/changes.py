@@ -29,7 +29,8 @@ from cellwall.sandbox.files.descriptors import (
     read_at_most,
 )
 from cellwall.sandbox.files.file_tree import FileTree
-from cellwall.sandbox.files.root import WalkStep, status_of
+from cellwall.sandbox.files.root import status_of
+from cellwall.sandbox.files.walking import WalkStep
 
 _CHUNK = 1 << 20
 _HEAD_BYTES = 8000  # where git looks for a NUL

@@ -15,12 +15,14 @@ from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Finding
 from cellwall.core.protected_names import Protection
 from cellwall.core.sandbox_ports import NO_UNLINKED_FILES, UnlinkedFiles
-from cellwall.core.types import Action, WorkspaceMode, WorkspaceMount
+from cellwall.core.types import Action, WorkspaceMount
 from cellwall.sandbox.files.descriptors import unlock_root
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
 from cellwall.sandbox.files.root import Root
+from cellwall.sandbox.files.survey import DiskUsage
 from cellwall.sandbox.protection import git_files, post_run_check
 from cellwall.sandbox.protection.post_run_check import Baseline
+from cellwall.sandbox.snapshots.layer_files import TreeSize
 
 _RESERVED = 12
 _LOOK_AGAIN_SHARE = 4
@@ -51,7 +53,7 @@ class PlainLease:
         self.id = workspace_id
         self.tree = tree
         self._settings = settings
-        self._before_bytes = self._before_files = 0
+        self._before = DiskUsage()
         self._own_id: str | None = None
         self._free_bytes = 0
         self._free_bytes = self._free_when_whole = self._read_free_bytes()
@@ -69,14 +71,14 @@ class PlainLease:
         most, unreadable = self._settings.max_walk_entries, list[str]()
         self._free_bytes = self._read_free_bytes()
         try:
-            used, count = self._usage(most, unreadable.append)
+            used = self._usage(most, unreadable.append)
         except WorkspaceError as error:
             # More names, or deeper ones, than the walk counts: over the limit. Without a free
             # descriptor nothing can be counted; the next call counts again.
             cause = error.__cause__
             return isinstance(cause, OSError) and cause.errno in {errno.EMFILE, errno.ENFILE}
-        new_bytes = used + unlinked.used_bytes - self._before_bytes
-        new_files = count + unlinked.count - self._before_files
+        new_bytes = used.used_bytes + unlinked.used_bytes - self._before.used_bytes
+        new_files = used.name_count + unlinked.count - self._before.name_count
         hidden_bytes = self._hidden(new_bytes, is_whole=not (unlinked.is_partial or unreadable))
         if new_bytes > limits.disk_bytes or new_files > limits.file_count:
             return False
@@ -87,7 +89,7 @@ class PlainLease:
         )
         return not (was_suspect and self._is_suspect)
 
-    def _usage(self, max_entries: int, on_locked: Callable[[str], None]) -> tuple[int, int]:
+    def _usage(self, max_entries: int, on_locked: Callable[[str], None]) -> DiskUsage:
         assert self.tree is not None  # noqa: S101  # by the caller
         return self.tree.usage(max_entries=max_entries, on_locked=on_locked)
 
@@ -135,6 +137,23 @@ class CopyOnWriteLease(PlainLease):
         return ()
 
 
+class LayeredLease(PlainLease):
+    """A private workspace on the layers of a snapshot, which count against its limits: else it
+    could grow with each snapshot of a snapshot."""
+
+    def __init__(
+        self,
+        mount: WorkspaceMount,
+        *,
+        workspace_id: str,
+        tree: FileTree,
+        settings: WorkspaceSettings,
+        base: TreeSize,
+    ) -> None:
+        super().__init__(mount, workspace_id=workspace_id, tree=tree, settings=settings)
+        self._before_bytes, self._before_files = -base.size_bytes, -base.files
+
+
 class ReadWriteLease(PlainLease):
     """A workspace in which code writes to the host's disk directly; checked after the run."""
 
@@ -163,10 +182,9 @@ class ReadWriteLease(PlainLease):
         self._earlier_findings = tuple(earlier)
         self.is_checked = False
         """Whether the last check of the workspace was complete."""
-        most = settings.max_walk_entries
-        if mount.mode is not WorkspaceMode.PRIVATE:
-            # Of a private workspace everything counts: else it could grow each time it is resumed.
-            self._before_bytes, self._before_files = tree.usage(max_entries=most)
+        # Of a private workspace everything counts, so its baseline has none: else it could grow
+        # each time it is resumed.
+        self._before = baseline.usage
 
     def reserve(self) -> None:
         # Other runs of this process may use up all descriptors; a planted file would then stay,
@@ -176,19 +194,19 @@ class ReadWriteLease(PlainLease):
             while len(self._reserved) < _RESERVED:
                 self._reserved.append(os.dup(self.tree.fd))
 
-    def _usage(self, max_entries: int, on_locked: Callable[[str], None]) -> tuple[int, int]:
+    def _usage(self, max_entries: int, on_locked: Callable[[str], None]) -> DiskUsage:
         """Counts the quarantine, too: a process of a live sandbox that has a moved file or
         directory open can still write to it."""
-        used_bytes, count = super()._usage(max_entries, on_locked)
+        usage = super()._usage(max_entries, on_locked)
         try:
             quarantine = Root.open(self._quarantine_dir)
         except WorkspaceError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                return used_bytes, count  # the quarantine is empty
+                return usage  # the quarantine is empty
             raise
         with quarantine:
-            moved_bytes, moved = quarantine.usage(max_entries=max_entries, on_locked=on_locked)
-        return used_bytes + moved_bytes, count + moved
+            moved = quarantine.usage(max_entries=max_entries, on_locked=on_locked)
+        return usage.plus(moved)
 
     async def settle(self) -> Sequence[Finding]:
         return await anyio.to_thread.run_sync(self.settle_now)
@@ -210,8 +228,8 @@ class ReadWriteLease(PlainLease):
             protection=self._protection,
             limits=WriteLimits(
                 max_file_bytes=limits.file_size_bytes,
-                max_total_bytes=self._before_bytes + limits.disk_bytes,
-                max_files=self._before_files + limits.file_count,
+                max_total_bytes=self._before.used_bytes + limits.disk_bytes,
+                max_files=self._before.name_count + limits.file_count,
                 blocked_extensions=settings.blocked_extensions,
             ),
             quarantine_dir=self._quarantine_dir,

@@ -17,8 +17,8 @@ from contextlib import suppress
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.protected_names import NameTreatment
 from cellwall.sandbox.files.descriptors import closing_fd, read_at_most, write_all
+from cellwall.sandbox.protection.found_names import KnownLinks, ProtectedPath
 from cellwall.sandbox.protection.post_run_check import Baseline
-from cellwall.sandbox.protection.protected_paths import KnownLinks, ProtectedPath
 
 _NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_NOTE_BYTES = 64 * 1024 * 1024

@@ -28,6 +28,7 @@ from cellwall.core.types import (
 from cellwall.sandbox.files.descriptors import identity_of, unlock_root
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import git_files, placeholders, post_run_check, protected_paths
+from cellwall.sandbox.protection.found_names import KnownLinks
 from cellwall.sandbox.protection.hard_links import other_names
 from cellwall.sandbox.protection.host_directory import (
     ExtraCovers,
@@ -38,6 +39,7 @@ from cellwall.sandbox.protection.host_directory import (
     open_host_directory,
     own_path,
 )
+from cellwall.sandbox.protection.indirect_paths import indirect_paths
 from cellwall.sandbox.protection.post_run_check import Baseline
 from cellwall.sandbox.workspace.leases import (
     WorkspaceSettings,
@@ -85,10 +87,28 @@ class WorkspacePreparer:
             # More disk than memory was requested: a folder on disk, removed at the end.
             session = self._store.make(own_id, request)
             stack.callback(self._store.retire, session)
+        if session.layers:
+            return self._open_layers(session, stack)
         path = session.files_path
         tree = stack.enter_context(FileTree.open(path))
         mount = WorkspaceMount(mode=WorkspaceMode.PRIVATE, dir_fd=tree.fd, path=path)
         return PreparedWorkspace(mount, session, writable_tree=tree)
+
+    def _open_layers(self, session: StoredWorkspace, stack: ExitStack) -> PreparedWorkspace:
+        """A private workspace on the layers of a snapshot, which hold nothing of the host."""
+        paths = [self._store.snapshots.layer_path(each) for each in session.layers]
+        lowers = [(stack.enter_context(FileTree.open(path)).fd, path) for path in paths]
+        layers = stack.enter_context(FileTree.open(session.layers_path))
+        upper = stack.enter_context(FileTree.open(session.upper_path))
+        mount = WorkspaceMount(
+            mode=WorkspaceMode.COPY_ON_WRITE,
+            dir_fd=lowers[0][0],
+            path=lowers[0][1],
+            layers_fd=layers.fd,
+            layers_path=session.layers_path,
+            more_lowers=tuple(lowers[1:]),
+        )
+        return PreparedWorkspace(mount, session, writable_tree=upper)
 
     def _open_given(
         self,
@@ -163,8 +183,10 @@ class WorkspacePreparer:
         """Find the protected names; create placeholders for hooks that git configurations name."""
         most = self._settings.max_walk_entries
         started_ns = time.clock_gettime_ns(COARSE_CLOCK)
-        links = protected_paths.KnownLinks()
-        protected = protected_paths.scan(tree, self._protection, max_entries=most, links=links)
+        links = KnownLinks()
+        protected, usage = protected_paths.scan_and_count(
+            tree, self._protection, max_entries=most, links=links
+        )
         # In a copy, code cannot write the file behind a name.
         protected += tuple(
             item
@@ -173,7 +195,7 @@ class WorkspacePreparer:
         )
         paths: dict[str, bool] = {}
         if mode is WorkspaceMode.READ_WRITE:
-            paths = protected_paths.indirect_paths(tree, protected)
+            paths = indirect_paths(tree, protected)
             hooks = [path for path, is_hooks in paths.items() if is_hooks]
             placeholders_needed = [
                 Placeholder(path, "dir", NameTreatment.READ_ONLY) for path in hooks
@@ -189,6 +211,7 @@ class WorkspacePreparer:
             started_ns=started_ns,
             paths=frozenset(paths),
             links=links,
+            usage=usage,
             index=git_files.read_index(tree) if mode is WorkspaceMode.READ_WRITE else b"",
         )
         return baseline, extra

@@ -27,7 +27,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.sandbox.files.descriptors import closing_fd, proc_path, unlock, write_all
-from cellwall.sandbox.files.root import Root, WalkStep
+from cellwall.sandbox.files.root import Root
+from cellwall.sandbox.files.walking import WalkStep
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

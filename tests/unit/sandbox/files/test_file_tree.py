@@ -23,7 +23,7 @@ from cellwall.core.errors import WorkspaceError
 from cellwall.core.files import FileEntry, StreamedFile
 from cellwall.core.protected_names import load
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits, is_blocked
-from cellwall.sandbox.files.root import inner_path
+from cellwall.sandbox.files.paths import inner_path
 from cellwall.sandbox.protection.protected_paths import access_check_for
 
 LIMITS = WriteLimits(max_file_bytes=1 << 20, max_total_bytes=1 << 24, max_files=1000)
@@ -409,8 +409,8 @@ def test_messages_name_what_the_user_typed_and_no_host_path(ws, place):
     with pytest.raises(WorkspaceError) as caught:
         ws.read("/workspace/out", max_bytes=1)
     assert (caught.value.message, caught.value.hint) == (
-        "'/workspace/out' leads out of the workspace",
-        "Use a path inside the workspace, without links that lead out.",
+        "'/workspace/out' leads out of its directory",
+        "Use a path below /workspace or /tmp, without links that lead out.",
     )
 
 

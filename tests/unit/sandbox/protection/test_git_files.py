@@ -14,7 +14,8 @@ import pytest
 from cellwall.core.protected_names import load
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection.git_files import is_within_hooks
-from cellwall.sandbox.protection.protected_paths import indirect_paths, instruction_targets, scan
+from cellwall.sandbox.protection.indirect_paths import indirect_paths, instruction_targets
+from cellwall.sandbox.protection.protected_paths import scan
 
 ENV = {
     "PATH": os.environ["PATH"],

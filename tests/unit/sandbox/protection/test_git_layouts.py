@@ -14,8 +14,9 @@ import pytest
 
 from cellwall.core.protected_names import load
 from cellwall.sandbox.files.file_tree import FileTree
+from cellwall.sandbox.protection.indirect_paths import indirect_paths
 from cellwall.sandbox.protection.post_run_check import UNBOUNDED, Baseline, check_directory
-from cellwall.sandbox.protection.protected_paths import indirect_paths, scan
+from cellwall.sandbox.protection.protected_paths import scan
 
 ENV = {
     "PATH": os.environ["PATH"],

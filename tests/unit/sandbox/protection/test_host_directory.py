@@ -15,7 +15,7 @@ import pytest
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.types import Cover
 from cellwall.sandbox.files.file_tree import FileTree
-from cellwall.sandbox.files.root import is_at_or_below
+from cellwall.sandbox.files.paths import is_at_or_below
 from cellwall.sandbox.protection import host_directory
 from cellwall.sandbox.protection.host_directory import (
     cover_identities,
@@ -193,7 +193,7 @@ def test_what_was_made_anew_has_lost_it_whatever_its_inode_number(project: Path)
 def test_where_there_are_no_handles_nothing_is_certain(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_directory, "file_handle", lambda _fd: "")
+    monkeypatch.setattr(host_directory, "file_handle", lambda *_: "")
     with FileTree.open(project) as tree:
         covered = cover_identities(tree, COVERS)
         assert lost_covers(tree, covered) == []

@@ -11,17 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import ConfigError, WorkspaceError
-from cellwall.core.protected_names import NameTreatment, Placeholder, Protection, fold, load
+from cellwall.core.git_names import fold
+from cellwall.core.protected_names import NameTreatment, Placeholder, Protection, load
 from cellwall.core.types import WorkspaceMode
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.protection.certificates import is_public_text
+from cellwall.sandbox.protection.found_names import ProtectedPath
 from cellwall.sandbox.protection.host_directory import covers_for
-from cellwall.sandbox.protection.protected_paths import (
-    ProtectedPath,
-    access_check_for,
-    scan,
-)
+from cellwall.sandbox.protection.protected_paths import access_check_for, scan
 
 HIDE, READ_ONLY = NameTreatment.HIDE, NameTreatment.READ_ONLY
 ENTRIES = load().entries

@@ -9,8 +9,8 @@ import pytest
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.protected_names import NameTreatment
+from cellwall.sandbox.protection.found_names import ProtectedPath
 from cellwall.sandbox.protection.post_run_check import Baseline
-from cellwall.sandbox.protection.protected_paths import ProtectedPath
 from cellwall.sandbox.workspace.pending_checks import PendingChecks
 
 HERE = (1, 2)

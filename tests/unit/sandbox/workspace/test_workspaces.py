@@ -28,8 +28,8 @@ from cellwall.core.types import (
 )
 from cellwall.runtime import wiring
 from cellwall.sandbox.files.merged_view import MergedViews
+from cellwall.sandbox.protection.found_names import ProtectedPath
 from cellwall.sandbox.protection.host_directory import ExtraCovers, covers_for
-from cellwall.sandbox.protection.protected_paths import ProtectedPath
 from cellwall.sandbox.workspace.leases import WorkspaceSettings
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces

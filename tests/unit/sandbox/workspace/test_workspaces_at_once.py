@@ -173,7 +173,7 @@ def slow_and_quick(
     quick.mkdir()
     made, is_looking, may_end = workspaces(home), threading.Event(), threading.Event()
     actions = [session_in(home, directory) for directory in (slow, quick)]
-    scan = protected_paths.scan
+    scan = protected_paths.scan_and_count
 
     def scan_slowly(root: Root, *arguments: Any, **options: Any) -> Any:
         if os.path.samestat(os.fstat(root.fd), slow.stat()):
@@ -181,7 +181,7 @@ def slow_and_quick(
             may_end.wait()
         return scan(root, *arguments, **options)
 
-    monkeypatch.setattr(protected_paths, "scan", scan_slowly)
+    monkeypatch.setattr(protected_paths, "scan_and_count", scan_slowly)
     thread = threading.Thread(target=made._lease_for_session, args=(actions[0],))
     thread.start()
     is_looking.wait()

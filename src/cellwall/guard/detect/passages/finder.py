@@ -9,17 +9,17 @@ from functools import cache
 from cellwall.guard.detect.passages.features import TextPassage, candidates, read, shape_of
 from cellwall.guard.detect.passages.lexicon import cues
 from cellwall.guard.detect.passages.scores import PassageModel, model
+from cellwall.guard.detect.scoring import limit_hits
 from cellwall.guard.normalise.characters import lowered
 from cellwall.guard.report import Hit
 from cellwall.parsing.budget import checkpoint
 from cellwall.parsing.matching import WordIndex
 
-_MAX_HITS = 16
+_MAX_HITS = 128
 _MIN_CHARACTERS = 24
 _SHORT_CHARACTERS = 8_000
 _AROUND_CHARACTERS = 400
 _CLOSE_BYTES = 100
-_MAX_CUES = 20_000
 _ASKS = frozenset(
     ("order", "order inside", "you", "me", "modal", "please", "ends question", "role", "marker")
 )
@@ -42,11 +42,11 @@ class PassageFinding:
 
 
 def find(text: str) -> PassageFinding:
-    """Hits of rule "passage.instruction" in a text, the strongest of them, in its order."""
+    """Hits of rule "passage.instruction" in a text, in its order."""
     if len(text) < _MIN_CHARACTERS:
         return PassageFinding(traits=shape_of(text))
     known, shape = model(), shape_of(text)
-    hits: list[tuple[float, Hit]] = []
+    hits: list[Hit] = []
     traits, best = set(shape), -math.inf
     for start, end in suspect_parts(text):
         checkpoint()
@@ -63,10 +63,9 @@ def find(text: str) -> PassageFinding:
                         continue
                     if _SPEAKS_TO_MODEL.isdisjoint(passages[0].traits):
                         hit = replace(hit, severity="low")
-                hits.append((score, hit))
-    hits.sort(key=lambda each: -each[0])
-    strongest = sorted((hit for _, hit in hits[:_MAX_HITS]), key=lambda hit: hit.start)
-    return PassageFinding(tuple(strongest), frozenset(traits), best >= known.assent)
+                hits.append(hit)
+    # Attack: many decoys beside the passage that matters. Of too many, neighbours become one.
+    return PassageFinding(limit_hits(hits, _MAX_HITS), frozenset(traits), best >= known.assent)
 
 
 def suspect_parts(text: str) -> list[tuple[int, int]]:
@@ -90,9 +89,9 @@ def _places(text: str) -> list[int]:
     data = lowered(text).encode("utf-8", "surrogatepass")
     found: list[int] = []
     seen, characters = 0, 0
-    for _, end in _cue_index().places(data, _MAX_CUES):
-        if found and end - seen < _CLOSE_BYTES:
-            continue
+    # Attack: thousands of cues before the passage that matters. None is left out; where each of
+    # them is read, the budget of the scan ends it, and the text is not shown.
+    for _, end in _cue_index().places(data, len(data), apart_bytes=_CLOSE_BYTES):
         characters += len(data[seen:end].decode("utf-8", "ignore"))
         seen = end
         found.append(characters)

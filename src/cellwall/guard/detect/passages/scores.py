@@ -1,5 +1,7 @@
-"""A linear model over the features of a passage, and the check of its file (GRD-10).
+"""A linear model over the features of a passage, and the check of its files (GRD-10).
 
+The weights are checked by hash, and the lexicon by a hash in the weights: a model that cannot be
+loaded is an error, never a silent absence.
 Features are named by `features.describe`; here they are added up without making their names.
 """
 
@@ -15,9 +17,11 @@ from importlib import resources
 from cellwall.core.errors import CellwallError
 from cellwall.guard.detect.passages.features import PassageTraits, Surroundings, TextPassage, place
 
-WEIGHTS_SHA256 = "dfaf78600c0e9ee9b70f5bf34d966043f9b4b638f9abeb1f85caf8027272c5b3"
+WEIGHTS_SHA256 = "e148d66e8edcd8adef3babad319160a402435b56e5e3183427980a5be0ecca77"
 """Of weights.json; `bench/guard_train.py --write` writes it, and bench/guard_data/MANIFEST.toml has
 it too."""
+
+MAX_MODEL_BYTES = 8_000_000
 
 Pairs = dict[str, dict[str, float]]
 
@@ -93,22 +97,34 @@ class PassageScorer:
 @cache
 def model() -> PassageModel:
     """The shipped model."""
-    file = resources.files("cellwall.guard.detect.passages") / "weights.json"
+    return parse_model(_shipped("weights.json"), _shipped("lexicon.toml"))
+
+
+def _shipped(name: str) -> bytes:
+    """A file of the model; empty if it cannot be read."""
+    file = resources.files("cellwall.guard.detect.passages") / name
     try:
-        data = file.read_bytes()
+        with file.open("rb") as stream:
+            return stream.read(MAX_MODEL_BYTES)
     except OSError:
-        data = b""
-    return parse_model(data)
+        return b""
 
 
-def parse_model(data: bytes, sha256: str = "") -> PassageModel:
+def parse_model(data: bytes, lexicon: bytes) -> PassageModel:
     """The model, or `CellwallError` if the data is not what was trained."""
-    if hashlib.sha256(data).hexdigest() != (sha256 or WEIGHTS_SHA256):
-        raise CellwallError(
-            "the guard's classifier is missing or damaged, so no text can be looked at",
-            hint="Install Cellwall anew.",
-            code="CW-NO-CLASSIFIER",
-        )
+    if hashlib.sha256(data).hexdigest() != WEIGHTS_SHA256:
+        raise _damaged()
     told = json.loads(data)
+    # Attack: without its words the model finds nothing, and says so of every text.
+    if hashlib.sha256(lexicon).hexdigest() != told["lexicon_sha256"]:
+        raise _damaged()
     limits = (told[name] for name in ("weak", "assent", "likely", "certain"))
     return PassageModel(told["features"], told["base"], *limits)
+
+
+def _damaged() -> CellwallError:
+    return CellwallError(
+        "the guard's classifier is missing or damaged, so no text can be looked at",
+        hint="Install Cellwall anew.",
+        code="CW-NO-CLASSIFIER",
+    )

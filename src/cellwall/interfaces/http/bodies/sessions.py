@@ -42,6 +42,12 @@ class NewSession(RequestBody):
         pattern=NO_NUL,
         description="an ended session of the caller whose files were kept",
     )
+    from_snapshot: str | None = Field(
+        None,
+        max_length=60,
+        pattern=NO_NUL,
+        description="a snapshot of the caller whose files the sandbox has at its beginning",
+    )
     model_config = examples({"timeout": 30, "memory": "512m"}, {})
 
 
@@ -95,6 +101,13 @@ class CommandRequest(RunRequest):
 
     command: str | list[str]
     cwd: str = Field("/workspace", max_length=4096)
+    user: str | None = Field(None, max_length=64, description="only `sandbox`, the user inside")
+    output_file: str | None = Field(
+        None,
+        max_length=4096,
+        description="a file of the sandbox that gets all output; the answer has its beginning "
+        "and its end",
+    )
     model_config = examples({"command": "ls -la"}, {"command": ["ls", "-la"]})
 
 

@@ -120,6 +120,7 @@ void put_share(const char *path, const char *value);
 void put_setting(const char *path, const char *value);
 void own_prefix(const char *address, const char *mask);
 void hand_out(int line_fd, const char *name, int kind, const char *address, uint64_t port);
+void hand_connection(int line_fd, unsigned long port, int family);
 
 /* mounts.c: all by descriptor, so that no path is resolved twice (FS-1). */
 void make_file(const char *path, uint64_t mode, const char *content, size_t length);
@@ -128,7 +129,8 @@ void leave(const char *path);
 void seal(const char *path);
 void mount_tmpfs(const char *path, const char *options);
 void mount_devpts(const char *path, const char *options);
-void mount_overlay(const char *base, const char *target);
+#define MAX_LOWERS 16 /* read-only layers of one workspace */
+void mount_overlay(const char *base, const char *target, uint64_t lowers);
 void expect_same(const char *path, uint64_t device, uint64_t inode);
 void cover(int root_fd, const char *path, const char *treatment, int must_exist);
 int copy_tree(int dir_fd, int userns_fd, int read_only);
@@ -138,6 +140,7 @@ void make_path(const char *path);
 void mirror(const char *from, const char *to);
 int clone_mount(const char *path);
 void hand_view(int line_fd, const char *path);
+void hand_root(int line_fd, unsigned long number);
 
 /* walls.c */
 void set_rlimit(uint64_t resource, uint64_t value);

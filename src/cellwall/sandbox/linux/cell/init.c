@@ -6,6 +6,7 @@
  * since it is not dumpable it can be neither traced nor read.
  *
  * Messages in:  go | rest T | run T | fork T | signal T N | end T | stop     (T: the number of a task)
+ *               root N | dial PORT FAMILY: a descriptor for the supervisor, on a socket of its own
  * Messages out: view | ready | fail …; for a task, on its own socket if it has one: started T PID |
  *               noexec T ERRNO | terminal | exit T … | rest LIMIT
  */
@@ -261,13 +262,15 @@ static int handle_message(struct cell *cell, int *is_watching) {
   sscanf(text, "%15s %lu %d", verb, &tag, &number);
   const struct task *task = task_of(tag);
   /* The filter would report descriptors above the limit to init itself. */
-  int has_room = 2 * task_count + FIRST_PARKED_FD + MAX_GIVEN + 6 < (int)cell->max_open_files &&
-                 task_count < MAX_TASKS && task == NULL;
+  int has_numbers = 2 * task_count + FIRST_PARKED_FD + MAX_GIVEN + 6 < (int)cell->max_open_files;
+  int has_room = has_numbers && task_count < MAX_TASKS && task == NULL;
   if (has_room && strcmp(verb, "fork") == 0) return fork_task(cell, tag, sent, sent_count);
   if (has_room && strcmp(verb, "run") == 0 && sent_count > 0) {
     start_task(cell, tag, sent, sent_count);
     return 0;
   }
+  if (has_numbers && sent_count > 0 && strcmp(verb, "root") == 0) hand_root(sent[0], tag);
+  if (has_numbers && sent_count > 0 && strcmp(verb, "dial") == 0) hand_connection(sent[0], tag, number);
   /* Closing the socket of a task that was not accepted tells its waiter. */
   for (int i = 0; i < sent_count; i++) close(sent[i]);
   if (strcmp(verb, "go") == 0) {

@@ -57,3 +57,23 @@ void hand_out(int line_fd, const char *name, int kind, const char *text, uint64_
   send_one(line_fd, name, fd);
   close(fd);
 }
+
+/* A connection to a server inside, for the supervisor: the caller of the sandbox reaches what its code
+ * serves, and no program inside takes part. It is not waited for here: code can fill the queue of a
+ * listening socket, and init must go on. */
+void hand_connection(int line_fd, unsigned long port, int family) {
+  if (port == 0 || port > 65535) return; /* closing the socket tells the supervisor */
+  struct sockaddr_in v4 = {.sin_family = AF_INET,
+                           .sin_port = htons((uint16_t)port),
+                           .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  struct sockaddr_in6 v6 = {.sin6_family = AF_INET6,
+                            .sin6_port = htons((uint16_t)port),
+                            .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+  int is_v6 = family == 6;
+  int fd = socket(is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return;
+  int result = is_v6 ? connect(fd, (struct sockaddr *)&v6, sizeof v6)
+                     : connect(fd, (struct sockaddr *)&v4, sizeof v4);
+  if (result == 0 || errno == EINPROGRESS) send_one(line_fd, "connection", fd);
+  close(fd);
+}

@@ -22,8 +22,8 @@ _TEXT = (
 )
 
 
-def _data() -> bytes:
-    return (resources.files("cellwall.guard.detect.passages") / "weights.json").read_bytes()
+def _file(name: str) -> bytes:
+    return (resources.files("cellwall.guard.detect.passages") / name).read_bytes()
 
 
 @pytest.mark.requirement("GRD-10")
@@ -39,22 +39,47 @@ def test_a_score_is_the_sum_of_the_named_features() -> None:
 
 
 @pytest.mark.requirement("GRD-10")
-def test_a_damaged_or_missing_model_is_refused() -> None:
-    data = _data()
-    known = scores.parse_model(data)
+def test_a_damaged_model_is_refused() -> None:
+    data, lexicon = _file("weights.json"), _file("lexicon.toml")
+    known = scores.parse_model(data, lexicon)
     assert known.weak <= known.assent <= known.likely <= known.certain
-    for broken in (data.replace(b"0.1", b"0.9", 1), b""):
+    damaged = [
+        (data.replace(b"0.1", b"0.9", 1), lexicon),
+        (b"", lexicon),
+        (data, b""),
+        (data, b"[words]\n[phrases]\n"),
+        (data, lexicon[:-1]),
+    ]
+    for pair in damaged:
         with pytest.raises(CellwallError, match="damaged") as caught:
-            scores.parse_model(broken)
+            scores.parse_model(*pair)
         assert caught.value.code == "CW-NO-CLASSIFIER"
-    assert len(data) < 8_000_000
+    assert len(data) < scores.MAX_MODEL_BYTES
+
+
+@pytest.mark.requirement("GRD-10")
+@pytest.mark.parametrize("name", ["weights.json", "lexicon.toml"])
+@pytest.mark.parametrize("target", [None, "/dev/null", "/dev/zero"])
+def test_a_model_whose_file_is_missing_or_replaced_is_refused(
+    name: str, target: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in ("weights.json", "lexicon.toml"):
+        (tmp_path / each).write_bytes(_file(each))
+    monkeypatch.setattr(scores.resources, "files", lambda _: tmp_path)
+    assert scores.model.__wrapped__().weights  # the control
+    (tmp_path / name).unlink()
+    if target is not None:
+        (tmp_path / name).symlink_to(target)
+    with pytest.raises(CellwallError) as caught:
+        scores.model.__wrapped__()
+    assert caught.value.code == "CW-NO-CLASSIFIER"
 
 
 @pytest.mark.requirement("GRD-10")
 def test_weights_and_manifest_agree_and_every_source_has_a_licence() -> None:
     told = tomllib.loads((_BENCH / "guard_data" / "MANIFEST.toml").read_text("utf-8"))
     assert told["weights"]["sha256"] == scores.WEIGHTS_SHA256
-    assert hashlib.sha256(_data()).hexdigest() == scores.WEIGHTS_SHA256
+    assert hashlib.sha256(_file("weights.json")).hexdigest() == scores.WEIGHTS_SHA256
     open_licences = {"MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0"}
     assert {each["licence"] for each in told["archive"]} <= open_licences
     trained = [each for each in told["set"] if each["use"] == "training"]

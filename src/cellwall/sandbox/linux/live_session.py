@@ -1,0 +1,94 @@
+"""One live session: its cell, its background programs and what they have used."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from cellwall.core.sandbox_ports import WorkspaceLease
+from cellwall.sandbox.linux.background import BackgroundProcess
+from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
+from cellwall.sandbox.linux.live_cell import LiveCell
+from cellwall.sandbox.linux.live_runs import CodeRun
+from cellwall.sandbox.linux.proc_usage import UsageSampler, find_unlinked_files
+
+
+@dataclass(slots=True)
+class LiveSession:
+    """What a session holds while it lives: its cell, its programs and its counters."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    cell: LiveCell | None = None
+    processes: dict[int, BackgroundProcess] = field(default_factory=dict)
+    running: CodeRun | None = None
+    workspace: WorkspaceLease | None = None
+    next_disk_check: float = 0.0
+    uncharged: UnchargedMemory | None = None
+    monitors: int = 0
+    """Monitored runs: each checks the limits itself, and can name the one it exceeded."""
+    counting: threading.Lock = field(default_factory=threading.Lock)
+    is_ended: bool = False
+    ended_cpu_s: float = 0.0
+    """Of the cells before this one."""
+    seen_cpu_s: float = 0.0
+    seen_at: float | None = None
+    """The last reading of this cell's counter; None: the counter is gone."""
+
+    def cpu_s(self) -> float:
+        """The processor time of all cells so far."""
+        with self.counting:
+            return self._read_cpu()
+
+    def put_cell(self, cell: LiveCell) -> None:
+        with self.counting:
+            self.cell, self.seen_cpu_s, self.seen_at = cell, 0.0, time.monotonic()
+
+    def take_cell(self) -> LiveCell | None:
+        """The cell, to be closed; what it has used stays counted."""
+        with self.counting:
+            self.ended_cpu_s, self.seen_cpu_s = self._read_cpu(), 0.0
+            cell, self.cell = self.cell, None
+            return cell
+
+    def _read_cpu(self) -> float:
+        if self.cell is not None and self.seen_at is not None:
+            read, now = self.cell.cpu_s(), time.monotonic()
+            if read is None:
+                # Attack: code that breaks its cell takes the counter along. The time since the last
+                # reading stands for its processor time.
+                self.seen_cpu_s, self.seen_at = self.seen_cpu_s + now - self.seen_at, None
+            else:
+                self.seen_cpu_s, self.seen_at = max(read, self.seen_cpu_s), now
+        return self.ended_cpu_s + self.seen_cpu_s
+
+    @contextmanager
+    def monitored(self) -> Iterator[None]:
+        with self.counting:  # not `lock`, which is held while a cell is made
+            self.monitors += 1
+        try:
+            yield
+        finally:
+            with self.counting:
+                self.monitors -= 1
+
+
+def exceeds_limits(session: LiveSession, cell: LiveCell) -> bool:
+    """Whether processes that run between calls have exceeded a limit."""
+    now, workspace, limits = time.monotonic(), session.workspace, cell.parts.limits
+    uncharged = session.uncharged
+    # A cgroup enforces the memory limit at any time; without one, memory must be sampled.
+    if isinstance(cell.parts.meter, UsageSampler) and cell.counters().out_of_memory:
+        return True
+    if uncharged is not None and uncharged.is_due() and uncharged.exceeds_limit():
+        return True
+    if workspace is None or workspace.bounded_by_kernel:
+        return False
+    if now < session.next_disk_check and not workspace.is_filling(limits):
+        return False
+    has_room = workspace.has_room(limits, find_unlinked_files(cell.pids))
+    # At most a hundredth of one core for each session.
+    session.next_disk_check = now + 100 * (time.monotonic() - now)
+    return not has_room
