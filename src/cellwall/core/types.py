@@ -12,6 +12,7 @@ from cellwall.core.files import FileOperation
 from cellwall.core.ids import new_id
 from cellwall.core.limits import Limits
 from cellwall.core.packages import InstallPackages
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.tool_servers import CallServerTool, RunServer
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -349,6 +350,7 @@ class Action:
         | RunCode
         | FileOperation
         | ProcessOperation
+        | ConnectPort
         | CallTool
         | SetDomains
         | ReachHost

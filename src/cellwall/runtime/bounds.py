@@ -12,7 +12,9 @@ from cellwall.core.files import FileOperation
 from cellwall.core.ids import check_id
 from cellwall.core.languages import NAMES, canonical
 from cellwall.core.limits import Limits
+from cellwall.core.network import PROXY_PORT
 from cellwall.core.packages import REGISTRIES, InstallPackages, parse_install
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.skills import Skill
 from cellwall.core.text import to_bytes
 from cellwall.core.tool_servers import (
@@ -56,6 +58,7 @@ MAX_MESSAGE_BYTES = 1024 * 1024
 """One message of a channel, in its raw form."""
 _MAX_SKILLS = 32
 _PAGE_BYTES = 4096
+_MAX_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +104,8 @@ class ActionBounds:
                 _check_size(size, least=0)
                 if len(data) > self.max_stdin_bytes:
                     raise BadInput("too much input in one call", code="CW-STDIN-TOO-LARGE")
+            case ConnectPort(port):
+                _check_port(port)
             case CallTool():
                 pass  # arrived in a frame, whose size is bounded
             case UseTool() | ToolResult() as use:
@@ -155,6 +160,14 @@ class ActionBounds:
                 "(sandbox.allowed_languages in the configuration).",
                 code="CW-LANGUAGE-NOT-ALLOWED",
             )
+
+
+def _check_port(port: object) -> None:
+    if type(port) is not int or not 0 < port <= _MAX_PORT:
+        raise BadInput("a port is a number from 1 to 65535", code="CW-BAD-PORT")
+    if port == PROXY_PORT:
+        # Attack: who may see a page of the sandbox must not use the egress of its code.
+        raise BadInput("this port is the sandbox's egress proxy, not a server", code="CW-BAD-PORT")
 
 
 def _check_reach(

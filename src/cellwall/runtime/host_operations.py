@@ -9,6 +9,7 @@ import anyio
 from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation, memory_root
 from cellwall.core.outcomes import RunResult
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.ports import ConnectionsPort, EgressPort, GuardPort, ToolServersPort, VaultPort
 from cellwall.core.sandbox_ports import SandboxPort, WorkspacePort
 from cellwall.core.telemetry import ActionWatch, Step
@@ -47,7 +48,7 @@ class HostOperations:
                 watch.step(Step.RUN)
                 payload = await anyio.to_thread.run_sync(self.workspaces.operate, action)
                 return RunResult(None, payload=payload)
-            case ProcessOperation():  # of a process that holds its leases already
+            case ProcessOperation() | ConnectPort():  # of processes that hold their leases already
                 watch.step(Step.RUN)
                 return await self.sandbox.steer(action)
             case CallServerTool() as call:  # of a server that holds its leases already

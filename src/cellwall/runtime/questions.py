@@ -17,6 +17,7 @@ from cellwall.core.files import FILE_READS, FileOperation
 from cellwall.core.ids import new_id
 from cellwall.core.labels import RULE_OF_TWO
 from cellwall.core.packages import InstallPackages
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.showing import block, is_shown_whole, one_line, warnings
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
@@ -147,7 +148,7 @@ def session_of(action: Action) -> str:
     return action.session_id or ""
 
 
-def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one case for each operation
+def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: C901, PLR0911  # one case for each operation
     """The tool and its subject, as rules spell them."""
     match action.operation:
         case RunCommand(argv):
@@ -161,6 +162,8 @@ def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: PLR0911  # one
             return tool, f"{file.name} {file.path}{moved}"
         case ProcessOperation() as process:
             return "Process", f"{process.name} of process {process.process}, {process.number}"
+        case ConnectPort(port):
+            return "Port", f"connect to port {port} of the sandbox"
         case CallTool() | CallServerTool() | RunServer() as call:
             return _call_subject(call)
         case InstallPackages(ecosystem, requirements):

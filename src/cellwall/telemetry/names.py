@@ -13,6 +13,7 @@ from cellwall.core.files import FileOperation
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import SEVERITIES, Status
 from cellwall.core.packages import InstallPackages
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.telemetry import Step
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
@@ -44,6 +45,7 @@ OPERATIONS: Final[dict[type, str]] = {
     RunCode: "run-code",
     FileOperation: "file",
     ProcessOperation: "process",
+    ConnectPort: "connect-port",
     CallTool: "call-tool",
     SetDomains: "set-domains",
     ReachHost: "reach-host",

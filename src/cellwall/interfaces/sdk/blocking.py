@@ -6,9 +6,11 @@ import asyncio
 import functools
 import inspect
 import os
+import socket
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import (
     Any,
     BinaryIO,
@@ -21,6 +23,8 @@ from typing import (
     Unpack,
     overload,
 )
+
+from anyio.from_thread import start_blocking_portal
 
 from cellwall.core.files import FileChange
 from cellwall.core.forks import call_in_child
@@ -43,6 +47,7 @@ from cellwall.interfaces.sdk.commands import (
 )
 from cellwall.interfaces.sdk.files import AsyncFiles, AsyncWatch
 from cellwall.interfaces.sdk.packages import AsyncPackages
+from cellwall.interfaces.sdk.ports import AsyncPorts, PortForward
 from cellwall.interfaces.sdk.skills import AsyncSkills
 
 Core = TypeVar("Core")
@@ -267,6 +272,30 @@ class Packages(_Facade[AsyncPackages]):
     install = _blocking(AsyncPackages.install)
 
 
+class Ports(_Facade[AsyncPorts]):
+    """Ports of servers inside a sandbox. What they answer is untrusted."""
+
+    @contextmanager
+    def connect(self, port: int) -> Iterator[socket.socket]:
+        """A connection to a server inside, as a blocking socket."""
+        with (
+            start_blocking_portal() as portal,
+            portal.wrap_async_context_manager(self._core.connect(port)) as connected,
+        ):
+            connected.setblocking(True)
+            yield connected
+
+    @contextmanager
+    def forward(self, port: int, *, listen_port: int = 0) -> Iterator[PortForward]:
+        """See `AsyncPorts.forward`; a thread serves the clients."""
+        forwarding = self._core.forward(port, listen_port=listen_port)
+        with (
+            start_blocking_portal() as portal,
+            portal.wrap_async_context_manager(forwarding) as forward,
+        ):
+            yield forward
+
+
 _CREATE = inspect.signature(AsyncSandbox.create.__func__)  # type: ignore[attr-defined]  # with `cls`
 
 
@@ -280,6 +309,7 @@ class Sandbox(_Facade[AsyncSandbox]):
         self.files = Files(sandbox.files)
         self.skills = Skills(sandbox.skills)
         self.packages = Packages(sandbox.packages)
+        self.ports = Ports(sandbox.ports)
 
     @property
     def labels(self) -> LabelSet:

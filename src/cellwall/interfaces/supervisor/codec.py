@@ -12,12 +12,21 @@ from cellwall.core.files import FileEntry, FileOperation, Transfer
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, PackageUse, Status, Usage
 from cellwall.core.packages import InstallPackages, parse_install
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.types import Json, ProcessInfo, ProcessOperation, RunCode, RunCommand, SetDomains
 from cellwall.core.verdict import Decision, Verdict
 
 UNKNOWN_REQUEST = "unknown request to the supervisor"
 
-Operation = RunCommand | RunCode | FileOperation | ProcessOperation | SetDomains | InstallPackages
+Operation = (
+    RunCommand
+    | RunCode
+    | FileOperation
+    | ProcessOperation
+    | ConnectPort
+    | SetDomains
+    | InstallPackages
+)
 _FILE_NAMES = frozenset(
     ["read", "write", "list", "stat", "exists", "make_dir", "move", "remove", "upload", "download"]
 )
@@ -53,6 +62,12 @@ def encode_operation(operation: Operation) -> tuple[dict[str, Json], bytes]:
         case ProcessOperation(name, process, data, number, size):
             fields = {"kind": "process", "name": name, "process": process, "number": number}
             return {**fields, "size": list(size)}, data
+        case ConnectPort():
+            raise BadInput(
+                "a port of a sandbox in the supervisor cannot be reached from another process",
+                hint="Create the sandbox without keep_alive, or in the service.",
+                code="CW-NO-REMOTE-PORT",
+            )
         case FileOperation() as file:
             if file.name == "watch":
                 raise BadInput(

@@ -179,6 +179,10 @@ class LiveCell:
         """A descriptor of a memory directory of the cell; the caller closes it. May block."""
         return self._take_descriptor("root", MEMORY_ROOTS.index(path))
 
+    def dial(self, port: int, *, family: Literal[4, 6]) -> int:
+        """A connection to a port of the cell's loopback that is made or under way. May block."""
+        return self._take_descriptor("dial", port, family)
+
     def _take_descriptor(self, *words: str | int) -> int:
         """A descriptor that init opens; it comes on a socket that only init gets."""
         line = InitSocket()

@@ -26,6 +26,8 @@ class LiveSession:
     workspace: WorkspaceLease | None = None
     next_disk_check: float = 0.0
     uncharged: UnchargedMemory | None = None
+    connections: int = 0
+    """Open ones, of callers to ports inside."""
     monitors: int = 0
     """Monitored runs: each checks the limits itself, and can name the one it exceeded."""
     counting: threading.Lock = field(default_factory=threading.Lock)

@@ -14,6 +14,7 @@ from cellwall.core.files import FileOperation, Watching, memory_root
 from cellwall.core.languages import canonical
 from cellwall.core.limits import Limits
 from cellwall.core.outcomes import RunResult
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.sandbox_ports import LiveUsage
 from cellwall.core.tool_servers import RunServer
 from cellwall.core.types import Action, Json, ProcessOperation, RunCode, RunCommand
@@ -29,6 +30,7 @@ from cellwall.sandbox.linux.live_cell import CellTask, CodeRun, CommandRun, Live
 from cellwall.sandbox.linux.live_cell_factory import CellFactory, LiveCellFactory, skill_digests
 from cellwall.sandbox.linux.live_session import LiveSession, exceeds_limits
 from cellwall.sandbox.linux.pool import Pool
+from cellwall.sandbox.linux.port_connections import hold_connection
 from cellwall.sandbox.linux.run_monitor import RunMonitor
 from cellwall.sandbox.run_ledger import RunLedger
 
@@ -196,8 +198,15 @@ class LiveSessions:
 
     async def steer(self, action: Action) -> RunResult:
         operation = action.operation
+        if isinstance(operation, ConnectPort):
+            return await hold_connection(self._session(action), operation)
         assert isinstance(operation, ProcessOperation)  # noqa: S101  # by the contract of the port
-        session = self._session(action)
+        return await self._steer_process(self._session(action), action, operation)
+
+    @staticmethod
+    async def _steer_process(
+        session: LiveSession, action: Action, operation: ProcessOperation
+    ) -> RunResult:
         if operation.name == "list":
             processes = tuple(process.info() for process in session.processes.values())
             return RunResult(exit_code=None, payload=processes)
