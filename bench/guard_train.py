@@ -209,7 +209,9 @@ def _write(names: Sequence[str], weights: Sequence[float], base: float) -> None:
         if abs(weight) >= _MIN_WEIGHT
     }
     about = "Weights of a linear model by feature; made by bench/guard_train.py."
+    lexicon = hashlib.sha256((_WEIGHTS.parent / "lexicon.toml").read_bytes()).hexdigest()
     told = {"about": about, "data": "bench/guard_data/MANIFEST.toml", "base": round(base, 3)}
+    told["lexicon_sha256"] = lexicon
     data = json.dumps({**told, **_LIMITS, "features": kept}, ensure_ascii=False, indent=0)
     _WEIGHTS.write_text(data + "\n", "utf-8")
     print(hashlib.sha256(_WEIGHTS.read_bytes()).hexdigest())

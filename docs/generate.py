@@ -34,6 +34,7 @@ SETTINGS = "<!-- generated: settings -->"
 METRICS = "<!-- generated: metrics -->"
 SPANS = "<!-- generated: spans -->"
 API = "<!-- generated: api -->"
+FUZZING = "<!-- generated: figures of ./dev fuzz -->"
 END = "<!-- end of generated -->"
 
 
@@ -182,6 +183,15 @@ def spans_reference() -> str:
     return "\n".join(rows)
 
 
+def fuzzing_figures() -> str:
+    """The stored run of `./dev fuzz all --json tests/fuzz/figures.json`."""
+    # Found by the path set here.
+    sys.path.insert(0, str(HERE.parent / "tests"))
+    from fuzz.figures import FIGURES, read, table  # noqa: PLC0415  # see above
+
+    return table(read(FIGURES))
+
+
 def with_generated(name: str, *parts: tuple[str, str]) -> str:
     """A document with its current generated parts, each by its mark."""
     text = (HERE / name).read_text("utf-8")
@@ -211,6 +221,7 @@ def documents() -> dict[Path, str]:
         ),
         HERE / "api.md": with_generated("api.md", (API, api_reference())),
         HERE / "comparison.md": with_generated("comparison.md", *comparison_parts()),
+        HERE / "fuzzing.md": with_generated("fuzzing.md", (FUZZING, fuzzing_figures())),
         HERE / "cellwall.schema.json": schema_text(),
     }
 

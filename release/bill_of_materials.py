@@ -8,10 +8,15 @@ import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
+_INTEGRATIONS = "src/cellwall/integrations"
+
 
 def write_sbom(uv: str, root: Path, target: Path, *, epoch: int) -> None:
     """Writes the file."""
     command = [uv, "export", "--locked", "--no-dev", "--all-extras", "--format", "cyclonedx1.5"]
+    # An agent framework uses Cellwall, and is no component; their versions exclude one another.
+    extras = (each.stem.replace("_", "-") for each in (root / _INTEGRATIONS).glob("[!_]*.py"))
+    command += [f"--no-extra={extra}" for extra in sorted(extras)]
     made = subprocess.run([*command, "--quiet"], cwd=root, check=True, capture_output=True)
     document = json.loads(made.stdout)
     # uv puts in the current time and a random number.

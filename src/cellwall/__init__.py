@@ -35,8 +35,9 @@ if TYPE_CHECKING:
         VaultError,
         WorkspaceError,
     )
-    from cellwall.core.files import FileChange, Transfer
+    from cellwall.core.files import FileChange, FileEntry, Transfer
     from cellwall.core.outcomes import Outcome, Status
+    from cellwall.core.snapshots import NotCarried, WorkspaceSnapshot
     from cellwall.core.verdict import Decision, Verdict
     from cellwall.guard.report import Report
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from cellwall.interfaces.sdk.changes import Changes, waiting_changes
     from cellwall.interfaces.sdk.commands import AsyncProcess, Execution
     from cellwall.interfaces.sdk.guard import Guard, redact
+    from cellwall.interfaces.sdk.os_errors import as_os_error, check_access
     from cellwall.interfaces.sdk.session_data import erase
     from cellwall.interfaces.sdk.vault import Vault
     from cellwall.policy.engine import Policy
@@ -66,12 +68,14 @@ _HOMES = {
     "EgressRefused": "cellwall.core.errors",
     "Execution": "cellwall.interfaces.sdk.commands",
     "FileChange": "cellwall.core.files",
+    "FileEntry": "cellwall.core.files",
     "Guard": "cellwall.interfaces.sdk.guard",
     "CellwallError": "cellwall.core.errors",
     "KeyFailed": "cellwall.core.errors",
     "LayerMissing": "cellwall.core.errors",
     "LimitExceeded": "cellwall.core.errors",
     "LimitReached": "cellwall.core.errors",
+    "NotCarried": "cellwall.core.snapshots",
     "NotFound": "cellwall.core.errors",
     "Outcome": "cellwall.core.outcomes",
     "Policy": "cellwall.policy.engine",
@@ -90,6 +94,9 @@ _HOMES = {
     "VaultError": "cellwall.core.errors",
     "Verdict": "cellwall.core.verdict",
     "WorkspaceError": "cellwall.core.errors",
+    "WorkspaceSnapshot": "cellwall.core.snapshots",
+    "as_os_error": "cellwall.interfaces.sdk.os_errors",
+    "check_access": "cellwall.interfaces.sdk.os_errors",
     "erase": "cellwall.interfaces.sdk.session_data",
     "redact": "cellwall.interfaces.sdk.guard",
     "run_code": "cellwall.interfaces.sdk.blocking",
@@ -113,11 +120,13 @@ __all__ = [
     "EgressRefused",
     "Execution",
     "FileChange",
+    "FileEntry",
     "Guard",
     "KeyFailed",
     "LayerMissing",
     "LimitExceeded",
     "LimitReached",
+    "NotCarried",
     "NotFound",
     "Outcome",
     "Policy",
@@ -136,6 +145,9 @@ __all__ = [
     "VaultError",
     "Verdict",
     "WorkspaceError",
+    "WorkspaceSnapshot",
+    "as_os_error",
+    "check_access",
     "erase",
     "redact",
     "run_code",

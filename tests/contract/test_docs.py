@@ -52,7 +52,7 @@ def test_ci_runs_the_command_of_the_readme():
     assert [line for line in ci.splitlines() if "./dev" in line] == ["exec ./dev test"]
 
 
-@pytest.mark.parametrize("option", ["--fast", "--long", "--vm"])
+@pytest.mark.parametrize("option", ["--fast", "--long", "--vm", "--providers"])
 def test_how_much_is_tested_is_told_by_the_readme_and_the_help(option):
     told = subprocess.run([ROOT / "dev", "help"], capture_output=True, text=True, check=True).stdout
     assert f"`./dev test {option}`" in (ROOT / "README.md").read_text("utf-8")

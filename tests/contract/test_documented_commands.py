@@ -24,7 +24,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").r
 # What agents type, judged by policy, is quoted there: `run`, `code` and `exec` mean other programs.
 _ABOUT_OTHER_PROGRAMS = {ROOT / "docs/guides/policy.md"}
 _HOOK_OPTIONS = {"--agent", "--config", "--profile", "--policy", "--dangerously-outside", "--after"}
-_DEV_TEST_OPTIONS = {"--fast", "--long", "--report", "--vm"}
+_DEV_TEST_OPTIONS = {"--fast", "--long", "--providers", "--report", "--types", "--vm"}
 _DEV_SOURCES = {
     "bench": ("bench/run.py",),
     "docs": ("docs/site/build.py",),

@@ -6,20 +6,23 @@ with another seed for the time that is left.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
 from fuzz import corpus, native
+from fuzz.figures import SearchFigures, TargetFigures
+from fuzz.processes import FuzzerProcesses
 from fuzz.targets import Target, all_targets
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +33,9 @@ _MAX_MEMORY_MB = 3072
 _MAX_FINDINGS = 5
 _GRACE_S = 120
 _END_WITHIN_S = 30
+_MERGE_S = 600
+INTERRUPTED = 130
+"""Exit code, as that of a shell for SIGINT."""
 MIN_SECONDS = 5.0
 """Of one target: a Python process needs seconds to start, and a search of none finds nothing."""
 _EXECUTIONS = re.compile(r"stat::number_of_executed_units: (\d+)")
@@ -41,25 +47,6 @@ class SearchEnded(Exception):
     """A search did not start, or ended by something else than its time or a finding."""
 
 
-@dataclass(slots=True)
-class Figures:
-    """What one target did."""
-
-    target: str
-    seconds: float = 0.0
-    executions: int = 0
-    branches: int = 0
-    inputs: int = 0
-    findings: list[str] = field(default_factory=list)
-
-    def line(self) -> str:
-        """For people."""
-        return (
-            f"{self.target:18} {self.seconds / 60:6.1f} min {self.executions:10,} executions "
-            f"{self.branches:6,} branches {self.inputs:5} inputs {len(self.findings)} findings"
-        )
-
-
 def described() -> dict[str, str]:
     """Every target with what it reads."""
     return {
@@ -68,34 +55,69 @@ def described() -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """What every target of a search is run with."""
+
+    seconds: float
+    """Of one target."""
+    seed: int
+    keeps: bool = False
+    """Whether inputs that reach more are added to the corpora."""
+
+
 def fuzz(
-    names: Sequence[str], *, seconds: float, seed: str, keeps: bool, figures: str | None
+    names: Sequence[str],
+    *,
+    seconds: float,
+    seed: str,
+    keeps: bool,
+    path: str | None,
+    jobs: int = 1,
 ) -> int:
-    """All of them in turn, each for an equal share of the time."""
-    done: list[Figures] = []
-    broken: list[str] = []
-    for number, name in enumerate(names, 1):
-        print(f"[{number}/{len(names)}] {name}: {seconds / len(names):.0f} s", flush=True)
+    """All of them, `jobs` at a time, each for an equal share of the time; figures go to `path`."""
+    options = SearchOptions(seconds / len(names), zlib.crc32(seed.encode()), keeps)
+    done = SearchFigures(jobs)
+    processes = FuzzerProcesses()
+    is_stopped = False
+    with ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(_search, name, options, processes): name for name in names}
         try:
-            done.append(_fuzz_one(name, seconds / len(names), zlib.crc32(seed.encode())))
-        except SearchEnded as error:  # the others are still searched
-            broken.append(str(error))
-            print(error, flush=True)
-            continue
-        print(done[-1].line(), flush=True)
-        if keeps:
-            print(f"kept {_keep(name)} more inputs of {name}", flush=True)
-        if figures:
-            rows = [asdict(each) for each in done]
-            Path(figures).write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    print("\n" + "\n".join(each.line() for each in done))
-    found = [each for one in done for each in one.findings]
-    for each in found:
-        print(f"finding: {each}")
-    total_s, runs = sum(each.seconds for each in done), sum(each.executions for each in done)
-    print("".join(f"{each}\n" for each in broken), end="")
-    print(f"{total_s / 60:.1f} minutes, {runs:,} executions, {len(found)} findings")
-    return 1 if found or broken else 0
+            for number, each in enumerate(as_completed(running), 1):
+                print(f"[{number}/{len(names)}] {_collect(each, done)}", flush=True)
+                if path:
+                    done.write(Path(path))
+        except KeyboardInterrupt:
+            is_stopped = True
+        finally:
+            # A second Ctrl-C would end the wait for the processes that the first one ends.
+            handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            pool.shutdown(wait=False, cancel_futures=True)
+            processes.stop()
+            pool.shutdown()
+            signal.signal(signal.SIGINT, handler)
+    print(f"\n{done.summary()}")
+    if is_stopped:
+        print(f"interrupted: {len(names) - len(done.targets)} of {len(names)} targets not run")
+        return INTERRUPTED
+    return 1 if done.findings or done.failed else 0
+
+
+def _search(name: str, options: SearchOptions, processes: FuzzerProcesses) -> TargetFigures:
+    print(f"{name}: {options.seconds:.0f} s", flush=True)
+    found = _fuzz_one(name, options, processes)
+    if options.keeps:
+        print(f"kept {_keep(name, processes)} more inputs of {name}", flush=True)
+    return found
+
+
+def _collect(search: Future[TargetFigures], done: SearchFigures) -> str:
+    try:
+        done.targets.append(search.result())
+    except SearchEnded as error:  # the others are still searched
+        done.failed.append(str(error))
+        return str(error)
+    return done.targets[-1].line()
 
 
 def replay(name: str, path: str) -> int:
@@ -110,23 +132,24 @@ def replay(name: str, path: str) -> int:
     return 0
 
 
-def _fuzz_one(name: str, seconds: float, seed: int) -> Figures:
-    figures = Figures(name)
+def _fuzz_one(name: str, options: SearchOptions, processes: FuzzerProcesses) -> TargetFigures:
+    figures = TargetFigures(name)
     folder = _corpus_folder(name)
-    start = time.monotonic()
+    seconds, start = options.seconds, time.monotonic()
     while seconds - figures.seconds >= 1 and len(figures.findings) < _MAX_FINDINGS:
         left = int(seconds - figures.seconds)
-        options = [
+        flags = [
             f"-max_total_time={left}",
-            f"-seed={seed + len(figures.findings) or 1}",
+            f"-seed={options.seed + len(figures.findings) or 1}",
             f"-timeout={_MAX_INPUT_S}",
             f"-rss_limit_mb={_MAX_MEMORY_MB}",
             "-print_final_stats=1",
         ]
         # A folder of this search alone: an input that an earlier one has found is found again.
         with tempfile.TemporaryDirectory(dir=STATE) as found:
-            options.append(f"-artifact_prefix={found}/{name}-")
-            exit_code = _run([*_command(name), *options, str(folder)], name, left, figures)
+            flags.append(f"-artifact_prefix={found}/{name}-")
+            command = [*_command(name), *flags, str(folder)]
+            exit_code = _run(command, left, figures, processes)
             new = [FINDINGS / each.name for each in sorted(Path(found).iterdir())]
             for each in new:
                 shutil.move(Path(found) / each.name, each)
@@ -143,44 +166,31 @@ def _fuzz_one(name: str, seconds: float, seed: int) -> Figures:
     return figures
 
 
-def _run(command: Sequence[str], name: str, seconds: float, figures: Figures) -> int:
+def _run(
+    command: Sequence[str], seconds: float, figures: TargetFigures, processes: FuzzerProcesses
+) -> int:
     """Ends with the time or with a finding; shows progress. Returns the exit code; 0 also for a
     search that was ended here because its time was over."""
-    log = STATE / f"{name}.log"
-    end = time.monotonic() + seconds + _GRACE_S
+    name, done = figures.target, 0
     shown_s = time.monotonic()
-    done, is_overdue = 0, False
+    end = shown_s + seconds + _GRACE_S
     with (
-        log.open("w", encoding="utf-8") as kept,
-        subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=_environment(),
-        ) as process,
+        (STATE / f"{name}.log").open("w", encoding="utf-8") as kept,
+        processes.run(command, environment=_environment(), timeout_s=seconds + _GRACE_S) as process,
     ):
         assert process.stderr is not None
-        try:
-            for line in process.stderr:
-                kept.write(line)
-                if (found := _PROGRESS.match(line)) is not None:
-                    done, figures.branches = int(found[1]), max(figures.branches, int(found[2]))
-                    if time.monotonic() - shown_s >= _SHOW_EVERY_S:
-                        shown_s = time.monotonic()
-                        print(f"  {name}: {done:,} executions", flush=True)
-                elif (stated := _EXECUTIONS.search(line)) is not None:
-                    done = int(stated[1])
-                if time.monotonic() > end:
-                    is_overdue = True
-                    break
-            if not is_overdue:  # its output has ended: so does the process, with an exit code
-                process.wait(_END_WITHIN_S)
-        finally:
-            process.kill()
+        for line in process.stderr:
+            kept.write(line)
+            if (found := _PROGRESS.match(line)) is not None:
+                done, figures.branches = int(found[1]), max(figures.branches, int(found[2]))
+                if time.monotonic() - shown_s >= _SHOW_EVERY_S:
+                    shown_s = time.monotonic()
+                    print(f"  {name}: {done:,} executions", flush=True)
+            elif (stated := _EXECUTIONS.search(line)) is not None:
+                done = int(stated[1])
+        exit_code = process.wait(_END_WITHIN_S)  # its output has ended: so does the process
     figures.executions += done
-    return 0 if is_overdue else process.returncode
+    return 0 if time.monotonic() >= end else exit_code
 
 
 def _environment() -> dict[str, str]:
@@ -226,7 +236,7 @@ def _write_input(folder: Path, data: bytes) -> None:
     (folder / f"{zlib.crc32(data):08x}-{len(data)}").write_bytes(data)
 
 
-def _keep(name: str) -> int:
+def _keep(name: str, processes: FuzzerProcesses) -> int:
     """Adds what reaches more than the kept inputs do, the shortest ones that libFuzzer chooses."""
     old, small = STATE / "kept" / name, STATE / "merged" / name
     for folder in (old, small):
@@ -237,13 +247,9 @@ def _keep(name: str) -> int:
         _write_input(old, data)
         _write_input(small, data)
     before = {each.read_bytes() for each in small.iterdir()}
-    subprocess.run(
-        [*_command(name), "-merge=1", str(small), str(_corpus_folder(name))],
-        stderr=subprocess.DEVNULL,
-        check=False,
-        env=_environment(),
-        timeout=600,
-    )
+    command = [*_command(name), "-merge=1", str(small), str(_corpus_folder(name))]
+    with processes.run(command, environment=_environment(), timeout_s=_MERGE_S) as process:
+        process.communicate()
     found = [data for each in small.iterdir() if (data := each.read_bytes()) not in before]
     return corpus.add(name, _shortest(found))
 

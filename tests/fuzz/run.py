@@ -1,7 +1,7 @@
 """`./dev fuzz TARGET… --minutes N`: generated input against parsers, or `all` of them, in turn.
 
-Exit 0: no finding. 1: findings; each is saved as a file, with the command that repeats it. `--list`
-shows the targets. What the search has learnt stays in `.fuzz/`, so that a later run goes on from
+Exit 0: no finding. 1: findings; each is saved as a file, with the command that repeats it. 130:
+interrupted, with the figures so far. `--list` shows the targets. What the search has learnt stays in `.fuzz/`, so that a later run goes on from
 there; `--keep` adds the inputs that reach code which the kept ones do not to tests/fuzz/corpora.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +21,7 @@ from fuzz import engine
 from fuzz.campaigns import CAMPAIGNS
 
 ALL = "all"
+_MEMORY = "/dev/shm"  # a folder of its own below it
 
 
 def main() -> int:
@@ -29,11 +31,23 @@ def main() -> int:
     )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="of --list, or `all`")
     parser.add_argument("--list", action="store_true", help="the targets, and what each one reads")
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long (default: 1)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=1.0,
+        help="the total of all targets and jobs; 60 with --jobs 2 take half an hour (default: 1)",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="targets that run at the same time (default: 1)"
+    )
     parser.add_argument("--seed", default="1", help="any text (default: 1)")
     parser.add_argument("--replay", metavar="FILE", help="one input instead of generated ones")
     parser.add_argument("--keep", action="store_true", help="add what was learnt to the corpora")
-    parser.add_argument("--json", metavar="FILE", help="write the figures of the run")
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write the figures; `./dev docs` shows those of tests/fuzz/figures.json",
+    )
     return _search(parser, parser.parse_args())
 
 
@@ -58,6 +72,8 @@ def _search(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     if not options.minutes * 60 >= engine.MIN_SECONDS * len(names):  # not a number: refused too
         least = engine.MIN_SECONDS * len(names) / 60
         parser.error(f"--minutes is too short for {len(names)} targets: at least {least:.2f}")
+    if options.jobs < 1 or (options.jobs > 1 and first in CAMPAIGNS):
+        parser.error("--jobs is at least 1; guard, policy, zsh and dash run as one")
     _use_own_home()
     if first in CAMPAIGNS:
         return CAMPAIGNS[first](options.seed, options.minutes * 60)
@@ -66,15 +82,29 @@ def _search(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         seconds=options.minutes * 60,
         seed=options.seed,
         keeps=options.keep,
-        figures=options.json,
+        path=options.json,
+        jobs=min(options.jobs, len(names)),
     )
 
 
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def _use_own_home() -> None:
-    home = tempfile.TemporaryDirectory(prefix="cellwall-fuzz-")
+    # In memory: targets that read files write one for each input.
+    folder = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    home = tempfile.TemporaryDirectory(prefix="cellwall-fuzz-", dir=folder)
     atexit.register(home.cleanup)  # before cellwall's own, and so run behind it
     os.environ["CELLWALL_HOME"] = home.name
+    os.environ["TMPDIR"] = home.name  # also what a killed process leaves is removed
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # The processes of a search are in sessions of their own: no such signal reaches them.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(engine.INTERRUPTED)

@@ -17,7 +17,19 @@ from interfaces.test_cli_process import PROGRAM, cellwall
 
 COMMANDS = [
     *("run", "shell", "code", "fetch", "proxy", "scan", "redact", "changes", "diff", "apply"),
-    *("discard", "quarantine", "create", "exec", "cp", "ps", "top", "logs", "kill", "stop"),
+    *(
+        "discard",
+        "quarantine",
+        "create",
+        "exec",
+        "cp",
+        "snapshot",
+        "ps",
+        "top",
+        "logs",
+        "kill",
+        "stop",
+    ),
     *("incident", "erase"),
     *(
         "supervisor",
@@ -62,6 +74,7 @@ INNER = [
     *(["skills", name] for name in ("sign", "verify", "list", "add", "remove")),
     *(["skills", name] for name in ("propose", "review", "approve")),
     *(["quarantine", name] for name in ("list", "restore", "delete")),
+    *(["snapshot", name] for name in ("create", "list", "show", "delete")),
     *(["approvals", name] for name in ("list", "show", "allow", "deny")),
     *(["policy", name] for name in ("check", "explain", "init", "test", "trust", "untrust")),
     ["policy", "learn"],

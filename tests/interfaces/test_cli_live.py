@@ -123,3 +123,24 @@ def test_a_copy_follows_no_link_that_code_may_have_left(tmp_path):
     assert cellwall("cp", f"{sandbox}:out", str(folder)).returncode == 0
     assert (folder / "out").read_text() == "theirs\n"
     cellwall("kill", sandbox)
+
+
+@pytest.mark.requirement("FS-9")
+def test_snapshots_are_taken_listed_restored_and_deleted():
+    one = made()
+    cellwall("exec", one, "--", "sh", "-c", "echo one > a")
+    taken = json.loads(cellwall("snapshot", "create", one, "--name", "first", "--json").stdout)
+    assert (taken["name"], taken["session"], taken["files"]) == ("first", one, 1)
+    name = taken["id"]
+    assert name in cellwall("snapshot", "list").stdout.decode()
+    assert one in cellwall("snapshot", "show", name).stdout.decode()
+    words = {"COMP_WORDS": "cellwall snapshot delete snp_", "COMP_CWORD": "3"}
+    told = cellwall(**words, _CELLWALL_COMPLETE="bash_complete").stdout.decode()
+    assert name in told
+    two = made("--from-snapshot", name)
+    assert cellwall("snapshot", "delete", name).returncode == 0
+    assert cellwall("exec", two, "--", "cat", "a").stdout == b"one\n"
+    assert error_code(cellwall("snapshot", "show", name)) == "CW-NO-SNAPSHOT"
+    assert error_code(cellwall("snapshot", "delete", "../workspaces")) == "CW-BAD-ID"
+    for each in (one, two):
+        cellwall("kill", each)

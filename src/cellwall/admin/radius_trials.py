@@ -33,7 +33,7 @@ from cellwall.core.types import Action, RunCode, WorkspaceMode, WorkspaceRequest
 
 _MODES: tuple[FlowMode, ...] = ("deny", "ask", "show")
 _WORDS = ("deny", "ask", "allow")
-_TRANSFER_S = 120.0
+_TRANSFER_S = 60.0
 _TRANSFER_SLACK = 0.05
 """A part of the amount may be under way, or is spent on headers."""
 _MAX_TRANSFER_BYTES = 8 * GIB

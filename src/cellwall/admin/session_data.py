@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from cellwall.admin.snapshots import delete_of_session
 from cellwall.audit.records import SEALED_VERSION
 from cellwall.audit.sealed_bodies import CLEAR_KINDS
 from cellwall.audit.search import Query, search
@@ -76,6 +77,7 @@ def _erase(app: App, subject_id: str, principal: Principal) -> ErasedSession:
         _write(app, principal, action_id, {"step": "intent", "session": subject_id})  # (3)
         keys = app.keys.destroy(subject_id, names)  # (4)
         app.store.remove(subject_id)  # (5)
+        delete_of_session(app, subject_id)
         _remove_quarantine(app, subject_id)
         remove_erased(audit_directory(app.store.home), app.keys)
         erased = ErasedSession(subject_id, keys, sealed, clear, had_workspace)

@@ -45,6 +45,7 @@ from cellwall.config.sections import (
     PolicySection,
     RetentionSection,
     RolesSection,
+    SnapshotsSection,
     VaultSection,
 )
 from cellwall.config.server_section import ServerSection
@@ -175,7 +176,7 @@ class SandboxSection(Section):
         *_BACKENDS,
     )
     javascript: Annotated[str, one_of(*_JAVASCRIPT)] = word(
-        "runs JavaScript and TypeScript: any interpreter that is found, or Deno alone, whose "
+        "runs JavaScript and TypeScript: Deno, or Node without it; or Deno alone, whose "
         "permissions are one more layer inside the cell",
         *_JAVASCRIPT,
     )
@@ -317,6 +318,7 @@ class Settings(Section):
     audit: AuditSection = AuditSection()
     alerts: AlertsSection = AlertsSection()
     retention: RetentionSection = RetentionSection()
+    snapshots: SnapshotsSection = SnapshotsSection()
     storage: StorageSection = StorageSection()
     accounts: AccountsSection = AccountsSection()
     server: ServerSection = ServerSection()

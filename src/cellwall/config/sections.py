@@ -257,6 +257,21 @@ class VaultSection(Section):
     argon2_lanes: int = number(4, "Argon2id lanes", least=1, most=64)
 
 
+class SnapshotsSection(Section):
+    """Snapshots of workspaces, of each account and of the user of this machine (FS-9)."""
+
+    keep_days: int = number(
+        30, "a snapshot is removed after this time, or earlier if asked", least=1, most=3650
+    )
+    max_per_user: int = number(50, "snapshots of one user; 0 for none", least=0, most=10_000)
+    max_bytes_per_user: Size = size(
+        10 * GIB,
+        "size of all layers of the snapshots of one user; shared layers count once",
+        least=MIB,
+        most=100_000 * GIB,
+    )
+
+
 class RetentionSection(Section):
     """How long data of sessions is kept, encrypted (FS-5). A hold on the audit log suspends it."""
 

@@ -168,6 +168,12 @@ class LabelsPort(Protocol):
     def resume(self, session_id: str, resumed_id: str) -> None:
         """The new session has the files of a kept one, and what is in them."""
 
+    def keep_in(self, session_id: str, folder: str) -> None:
+        """A snapshot of the session is about to be stored in this folder."""
+
+    def begin_with(self, session_id: str, folder: str) -> None:
+        """The new session has the files of the snapshot in this folder, and what is in them."""
+
     def apply_changes(self, session_id: str, directory: str) -> None:
         """The files of a copy-on-write session are about to come into its directory."""
 
@@ -190,6 +196,12 @@ class _NoLabels:
         return LabelSet()
 
     def label_session(self, action: Action) -> None:
+        pass
+
+    def keep_in(self, session_id: str, folder: str) -> None:
+        pass
+
+    def begin_with(self, session_id: str, folder: str) -> None:
         pass
 
     def resume(self, session_id: str, resumed_id: str) -> None:

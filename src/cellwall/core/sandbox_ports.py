@@ -11,6 +11,7 @@ from cellwall.core.limits import Limits
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.skills import Skill
+from cellwall.core.snapshots import WorkspaceSnapshot
 from cellwall.core.types import Action, Json, OutputSink, WorkspaceMount
 
 
@@ -134,3 +135,10 @@ class WorkspacePort(Protocol):
 
     def end_session(self, session_id: str) -> Sequence[Finding]:
         """Inspect a session's workspace a last time and release it, after its sandbox."""
+
+
+class SnapshotsPort(Protocol):
+    """Takes snapshots of the workspaces of live sessions (FS-9). May block."""
+
+    def take(self, action: Action, keep_labels: Callable[[str], None]) -> WorkspaceSnapshot:
+        """`keep_labels` writes the labels of the session into the folder of the new snapshot."""

@@ -13,12 +13,12 @@ from cellwall.core.ids import new_id
 from cellwall.core.limits import Limits
 from cellwall.core.packages import InstallPackages
 from cellwall.core.port_connections import ConnectPort
+from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 Audience: TypeAlias = Literal["program", "model"]
-"""The reader of the result. A program gets it redacted and treats it as data itself; a model gets
-it cleaned and marked as data (GRD-4)."""
+"""Who reads the result: a program gets it redacted, a model cleaned and marked as data (GRD-4)."""
 Cover: TypeAlias = tuple[Literal["ro", "hide", "pin"], str]
 """How a path of a workspace is protected, and the path below its root."""
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
@@ -333,6 +333,7 @@ class WorkspaceMount:
     layers_fd: int | None = None
     layers_path: str | None = None
     """For copy-on-write: the directory with `upper` and `work`."""
+    more_lowers: tuple[tuple[int, str], ...] = ()  # layers below `dir_fd`: descriptors and paths
     covers: tuple[Cover, ...] = ()
     home: bool = True
     """Whether HOME is the workspace; false for a user's directory."""
@@ -364,6 +365,8 @@ class Action:
         | ReceiveMessage
         | SendReply
         | UseAccount
+        | TakeSnapshot
+        | RestoreSnapshot
     )
     workspace: WorkspaceRequest = WorkspaceRequest()
     session_id: str | None = None
@@ -389,8 +392,7 @@ class Action:
     skills: tuple[str, ...] = ()
     """Names of approved skills, mounted below /skills (SKL-1)."""
     spills_output: bool = False
-    """All output goes to the caller's sink, up to the limit of a file's size; the result holds its
-    beginning and its end, and more than `output_bytes` does not end the run."""
+    """The caller's sink gets all output, as much as a file may hold; the result has both ends."""
     audience: Audience = "program"
     context: str = ""
     """The conversation of an agent that uses several sessions, which share their labels (POL-9);

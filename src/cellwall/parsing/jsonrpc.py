@@ -7,6 +7,7 @@ line that is too long, has too many values or is no message becomes an error res
 from __future__ import annotations
 
 import json
+import math
 import re
 from contextlib import suppress
 
@@ -32,6 +33,8 @@ MAX_VALUES = 10_000
 _ID = rb'"id"\s*:\s*(?:(\d{1,15})|"([^"\\\x00-\x1f]{1,128})")\s*'
 _ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb",")
 _ID_LAST = re.compile(_ID + rb"\}\s*\Z")
+# Every infinite number has one of these: an exponent of three digits, a name, or many digits.
+_UNUSUAL_NUMBER = re.compile(rb"[0-9.][eE]\+?[0-9]{3}|NaN|Infinity|[0-9]{200}")
 
 
 class Lines:
@@ -91,6 +94,10 @@ def parse_message(
         message = _validated(line, text)
     except ValueError:
         return error_of(PARSE_ERROR, "the message is not JSON-RPC", _id_of(line, line))
+    if _UNUSUAL_NUMBER.search(line) and _has_infinite_number(message.model_dump()):
+        # Judged as infinite, and sent on as null: the SDK writes it so.
+        problem = "the message has a number that is too large, or is none"
+        return error_of(INVALID_REQUEST, problem, _id_of(line, line))
     if isinstance(message, JSONRPCRequest) and _is_odd(message.id):
         return error_of(INVALID_REQUEST, "the id is too long", None)
     if isinstance(message, JSONRPCNotification) and _has_id(line, text):
@@ -127,6 +134,21 @@ def _has_too_many_values(line: bytes, max_values: int) -> bool:
 
 def _signs(text: bytes) -> int:
     return sum(map(text.count, (b"[", b"{", b",")))
+
+
+def _has_infinite_number(value: object) -> bool:
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case float() as number if not math.isfinite(number):
+                return True
+            case dict() as fields:
+                waiting += fields.values()
+            case list() as items:
+                waiting += items
+            case _:
+                pass
+    return False
 
 
 def _has_id(line: bytes, text: str) -> bool:

@@ -46,11 +46,17 @@ class WordIndex:
             self._scan(self._once, data, lambda number, *_: found.add(number))
         return found
 
-    def places(self, data: bytes, most: int) -> list[tuple[int, int]]:
-        """Number and end of each occurrence, in order; after `most` of them it looks no further."""
+    def places(self, data: bytes, most: int, *, apart_bytes: int = 0) -> list[tuple[int, int]]:
+        """Number and end of each occurrence, in order; after `most` of them it looks no further.
+        One that ends less than `apart_bytes` behind the last is left out."""
         found: list[tuple[int, int]] = []
+        least = 0
 
         def note(number: int, _start: int, end: int, *_: object) -> bool | None:
+            nonlocal least
+            if end < least:
+                return None
+            least = end + apart_bytes
             found.append((number, end))
             return len(found) >= most or None
 

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cellwall.core.protected_names import fold
+from cellwall.core.git_names import fold
 from cellwall.parsing.shell.words import UNKNOWN, Access, Command, File, Join, Origin, Word
 from cellwall.policy.commands.catalog import canonical, find_model, grammar
 from cellwall.policy.commands.effects import CommandEffects

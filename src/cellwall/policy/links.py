@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from cellwall.core.protected_names import is_git_layout, load
+from cellwall.core.git_names import is_git_layout
+from cellwall.core.protected_names import load
 from cellwall.policy.paths import normalise
 from cellwall.policy.protected_rules import is_findable
 

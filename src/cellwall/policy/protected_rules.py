@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache, lru_cache
 
-from cellwall.core.protected_names import GIT, Protected, build_files, fold, load
+from cellwall.core.git_names import fold
+from cellwall.core.protected_names import GIT, Protected, build_files, load
 from cellwall.core.verdict import Verdict
 from cellwall.policy.paths import PathPattern, path_pattern
 from cellwall.policy.rules import Layer, NameKind, Rule, Source

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from itertools import takewhile
 
-from cellwall.core.protected_names import fold
+from cellwall.core.git_names import fold
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.parsing.shell.words import UNKNOWN, Access, Word
 from cellwall.policy.calls import group_of

@@ -225,6 +225,7 @@ _HEADER: Final = re.compile(
     re.MULTILINE,
 )
 _STRIP: Final = re.compile(r"(?:-[A-Za-z]*p|--strip=)(\d{1,2})\Z")
+_LEVEL: Final = re.compile(r"[0-9]{1,2}")
 _FOLDER: Final = re.compile(r"(?:-d|--directory=)(.+)\Z")
 _FOLDER_OPTIONS: Final = ("-d", "--directory")
 _MAX_FILES: Final = 200
@@ -262,7 +263,8 @@ def _levels(name: str, texts: list[str], *, is_git: bool) -> tuple[int, ...]:
         found = _STRIP.match(text) or (text in ("-p", "--strip") and at + 1 < len(texts))
         if found:
             number = found[1] if isinstance(found, re.Match) else texts[at + 1]
-            return (int(number),) if number.isdigit() else _ALL_LEVELS
+            # More digits than a path has folders, or digits of other alphabets: not a level.
+            return (int(number),) if _LEVEL.fullmatch(number) else _ALL_LEVELS
     return (1,) if is_git else (0,) if name in ("apply_patch", "applypatch") else _ALL_LEVELS
 
 

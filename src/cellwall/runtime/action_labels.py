@@ -26,6 +26,7 @@ from cellwall.core.labels import Label, LabelKey, LabelSet, LabelSource
 from cellwall.core.outcomes import SEVERITIES, Finding
 from cellwall.core.packages import InstallPackages
 from cellwall.core.port_connections import ConnectPort
+from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
@@ -62,7 +63,16 @@ _CELL_NAMES = frozenset(each.__name__ for each in _CELLS)
 _FILE_NAMES = frozenset(
     each.__name__ for each in (InstallPackages, FileOperation, ProcessOperation, ConnectPort)
 )
-_WITHOUT_LABELS = (*_CELLS, CallTool, SetDomains, FileOperation, ProcessOperation, ConnectPort)
+_WITHOUT_LABELS = (
+    *_CELLS,
+    CallTool,
+    SetDomains,
+    FileOperation,
+    ProcessOperation,
+    ConnectPort,
+    TakeSnapshot,
+    RestoreSnapshot,
+)
 """Operations that bring no label beside those of their settings."""
 _CONTENT = "content of "
 _PATTERN = re.compile(r"\*\.[^\s:/]+")
@@ -281,6 +291,7 @@ def _of_operation(  # noqa: C901, PLR0912  # one case for each operation
         case (
             RunCommand() | RunCode() | RunServer() | ServeClient() | SetDomains()
             | CallTool() | FileOperation() | ProcessOperation() | ConnectPort()
+            | TakeSnapshot() | RestoreSnapshot()
         ):  # fmt: skip
             pass  # see `_of_settings`
         case _ as unknown:

@@ -17,6 +17,7 @@ from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Event, EventKind
 from cellwall.core.ports import QuotaPort
 from cellwall.core.protected_names import Protection
+from cellwall.core.snapshots import WorkspaceSnapshot
 from cellwall.core.telemetry import TelemetryPort
 from cellwall.core.types import Json, Principal, WorkspaceRequest
 from cellwall.runtime.egress import ConfiguredEgress
@@ -84,10 +85,18 @@ class App:
         used_bytes, count = self.store.usage(self.store.session(session_id))
         if used_bytes > limits.disk_bytes or count > limits.file_count:
             raise WorkspaceError(
-                "the files of the resumed session exceed the limits of the new one",
+                "the files of the resumed session or snapshot exceed the limits of the new one",
                 hint="Raise its limits disk_bytes and file_count.",
                 code="CW-WORKSPACE-FULL",
             )
+
+    def find_snapshot(self, snapshot_id: str, who: Principal) -> WorkspaceSnapshot:
+        """A snapshot of this principal; that of another one is as absent as an unknown one."""
+        return self.store.snapshots.find(snapshot_id, owner=_owner_of(who)).describe()
+
+    def read_state(self, snapshot: WorkspaceSnapshot) -> bytes:
+        """The variables of the interpreter in a snapshot, as JSON."""
+        return self.store.snapshots.state_of(snapshot.id)
 
     def metered(self, quota: QuotaPort) -> App:
         """The same for a service: actions of accounts are counted and paid for (RBAC-4)."""
@@ -107,11 +116,17 @@ class App:
 
     @contextmanager
     def session(
-        self, request: WorkspaceRequest, who: Principal, *, resumed_id: str | None = None
+        self,
+        request: WorkspaceRequest,
+        who: Principal,
+        *,
+        resumed_id: str | None = None,
+        snapshot_id: str | None = None,
     ) -> Iterator[str]:
         """A workspace for as long as the block lasts; swept if this process is killed.
 
         `resumed_id`: of a kept workspace, whose files the new one has at its beginning.
+        `snapshot_id`: of a snapshot, likewise; `RestoreSnapshot` was allowed before.
         """
         self.runtime.stop.check()
         session_id, owner = new_id("sbx"), OwnerProcess()
@@ -132,10 +147,26 @@ class App:
                     begun["resumed"] = resumed_id
                     resuming.enter_context(self.ledger.hold_ended(resumed_id))
                     resumed = self.store.session(resumed_id)
+                layers: tuple[str, ...] = ()
+                if snapshot_id is not None:
+                    begun["snapshot"] = snapshot_id
+                    resuming.enter_context(self.store.snapshots.building())
+                    found = self.store.snapshots.find(snapshot_id, owner=_owner_of(who))
+                    layers = found.layers
                 self._record_session(who, session_id, begun)
-                session = self.store.make(session_id, request, identity=identity, resumed=resumed)
+                session = self.store.make(
+                    session_id,
+                    request,
+                    identity=identity,
+                    resumed=resumed,
+                    layers=layers,
+                    copies_layers=self.native.backend != "native",
+                )
                 if resumed is not None:
                     self.runtime.labels.resume(session_id, resumed.id)
+                if snapshot_id is not None:
+                    folder = self.store.snapshots.folder_of(snapshot_id)
+                    self.runtime.labels.begin_with(session_id, folder)
             try:
                 yield session_id
             finally:
@@ -164,3 +195,8 @@ class App:
     def _record_session(self, who: Principal, session_id: str, body: dict[str, Json]) -> None:
         event = Event(EventKind.SESSION, "", who.name, who.interface, body, session_id)
         self.audit.write(event)
+
+
+def _owner_of(who: Principal) -> str:
+    """To whom a snapshot belongs; users of this machine share the empty name."""
+    return "" if who.account is None else who.account.user_id

@@ -16,6 +16,12 @@ from cellwall.core.network import PROXY_PORT
 from cellwall.core.packages import REGISTRIES, InstallPackages, parse_install
 from cellwall.core.port_connections import ConnectPort
 from cellwall.core.skills import Skill
+from cellwall.core.snapshots import (
+    RestoreSnapshot,
+    TakeSnapshot,
+    check_snapshot,
+    variables_in,
+)
 from cellwall.core.text import to_bytes
 from cellwall.core.tool_servers import (
     CallServerTool,
@@ -122,6 +128,8 @@ class ActionBounds:
                 from cellwall.runtime.calendars import check_use  # noqa: PLC0415  # few use one
 
                 check_use(use_account)
+            case TakeSnapshot() | RestoreSnapshot() as operation:
+                _check_snapshot(operation, action.session_id)
             case SetDomains() | FileOperation():
                 # The action repeats the domains; paths are bounded where they are resolved, sizes
                 # by the workspace's limits.
@@ -166,8 +174,18 @@ def _check_port(port: object) -> None:
     if type(port) is not int or not 0 < port <= _MAX_PORT:
         raise BadInput("a port is a number from 1 to 65535", code="CW-BAD-PORT")
     if port == PROXY_PORT:
-        # Attack: who may see a page of the sandbox must not use the egress of its code.
+        # Attack: who may see a page of the sandbox uses the egress of its code.
         raise BadInput("this port is the sandbox's egress proxy, not a server", code="CW-BAD-PORT")
+
+
+def _check_snapshot(operation: TakeSnapshot | RestoreSnapshot, session_id: str | None) -> None:
+    if isinstance(operation, RestoreSnapshot):
+        check_id(operation.snapshot, what="snapshot id")
+        return
+    if session_id is None:
+        raise BadInput("only a live sandbox has files to take a snapshot of")
+    check_snapshot(operation.name, operation.ttl_s)
+    variables_in(operation.state)
 
 
 def _check_reach(
@@ -251,9 +269,8 @@ def _check_size(size: tuple[int, int], *, least: int) -> None:
 
 def _check_words(argv: tuple[str, ...]) -> None:
     if not argv or not argv[0]:
-        raise BadInput(
-            "no command was given", hint="Write it after `--`, for example: cellwall run -- ls -la"
-        )
+        hint = "Write it after `--`, for example: cellwall run -- ls -la"
+        raise BadInput("no command was given", hint=hint)
     sizes = [len(to_bytes(word, what="an argument")) for word in argv]
     too_long = max(sizes) > MAX_ARGUMENT_BYTES or sum(sizes) > _MAX_ARGUMENTS_BYTES
     if len(argv) > _MAX_ARGUMENTS or too_long:

@@ -20,6 +20,7 @@ from cellwall.runtime.session_labels import SessionLabels, flow_mode
 from cellwall.sandbox.files.operations import FileRules
 from cellwall.sandbox.governor import Governor
 from cellwall.sandbox.linux.layers import Backend, NativeSettings, Path
+from cellwall.sandbox.snapshots.taking import SnapshotSettings
 from cellwall.sandbox.templates import environments
 from cellwall.sandbox.workspace.leases import WorkspaceSettings
 from cellwall.sandbox.workspace.store import WorkspaceStore
@@ -136,4 +137,13 @@ def labels_of(settings: Settings, store: WorkspaceStore, domains: tuple[str, ...
         find_workspace=store.session,
         mode=flow_mode(settings),
         rules=LabelRules(settings.policy.dangerously_trusted_domains, domains),
+    )
+
+
+def snapshot_settings_of(settings: Settings) -> SnapshotSettings:
+    """Bounds of snapshots."""
+    return SnapshotSettings(
+        max_count=settings.snapshots.max_per_user,
+        max_bytes=settings.snapshots.max_bytes_per_user,
+        keep_s=settings.snapshots.keep_days * 86_400.0,
     )

@@ -13,6 +13,7 @@ from cellwall.core.outcomes import Outcome, RunResult
 from cellwall.core.packages import InstallPackages
 from cellwall.core.port_connections import ConnectPort, PortTraffic
 from cellwall.core.skills import Skill
+from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot, WorkspaceSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
@@ -117,7 +118,7 @@ def _serve_body(serve: ServeClient | RunServer) -> dict[str, Json]:
     }
 
 
-def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901  # one case for each operation
+def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901, PLR0912  # one case for each operation
     body: dict[str, Json] = {}
     match action.operation:
         case RunCommand(argv) as command:
@@ -153,6 +154,8 @@ def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901  # one cas
         case RunCode(language, code):
             body = {"language": language, "code_sha256": hashlib.sha256(code).hexdigest()}
             body["code"] = code.decode("utf-8", "replace")
+        case TakeSnapshot() | RestoreSnapshot() as operation:
+            body = _snapshot_body(operation)
         case FileOperation() as operation:
             body = {"file": operation.name, "path": operation.path, "target": operation.target}
             # The length of an archive is known only at its end: the outcome holds it.
@@ -160,6 +163,18 @@ def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901  # one cas
             size = len(operation.content) + operation.source_bytes
             body["content_bytes"] = None if is_archive else size
     return body
+
+
+def _snapshot_body(operation: TakeSnapshot | RestoreSnapshot) -> dict[str, Json]:
+    if isinstance(operation, RestoreSnapshot):
+        return {"snapshot": "restore", "id": operation.snapshot}
+    return {
+        "snapshot": "take",
+        "name": operation.name,
+        "ttl_s": operation.ttl_s,
+        "end_processes": operation.end_processes,
+        "state_bytes": len(operation.state),
+    }
 
 
 def intent_body(
@@ -211,5 +226,6 @@ def outcome_body(outcome: Outcome) -> dict[str, Json]:
         **({"transfer": transfer} if transfer else {}),
         **({"page": page} if page else {}),
         **({"traffic": payload.to_json()} if isinstance(payload, PortTraffic) else {}),
+        **({"snapshot": payload.id} if isinstance(payload, WorkspaceSnapshot) else {}),
         **({"egress": asdict(payload)} if isinstance(payload, EgressUsage) else {}),
     }

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import anyio
 
 from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation, memory_root
+from cellwall.core.labels import LabelsPort
 from cellwall.core.outcomes import RunResult
 from cellwall.core.port_connections import ConnectPort
 from cellwall.core.ports import ConnectionsPort, EgressPort, GuardPort, ToolServersPort, VaultPort
-from cellwall.core.sandbox_ports import SandboxPort, WorkspacePort
+from cellwall.core.sandbox_ports import SandboxPort, SnapshotsPort, WorkspacePort
+from cellwall.core.snapshots import TakeSnapshot, WorkspaceSnapshot
 from cellwall.core.telemetry import ActionWatch, Step
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
@@ -36,8 +39,10 @@ class HostOperations:
     vault: VaultPort
     guard: GuardPort
     connections: ConnectionsPort | None
+    snapshots: SnapshotsPort | None
+    labels: LabelsPort
 
-    async def run(
+    async def run(  # noqa: PLR0911  # one case for each operation
         self, action: Action, watch: ActionWatch, servers: ToolServersPort | None
     ) -> RunResult | None:
         """The result, which is untrusted; None for an operation that runs in a cell."""
@@ -47,6 +52,10 @@ class HostOperations:
                 # memory of the cell, which is started if there is none.
                 watch.step(Step.RUN)
                 payload = await anyio.to_thread.run_sync(self.workspaces.operate, action)
+                return RunResult(None, payload=payload)
+            case TakeSnapshot():
+                watch.step(Step.RUN)
+                payload = await anyio.to_thread.run_sync(self._take_snapshot, action)
                 return RunResult(None, payload=payload)
             case ProcessOperation() | ConnectPort():  # of processes that hold their leases already
                 watch.step(Step.RUN)
@@ -73,6 +82,14 @@ class HostOperations:
                 return RunResult(None, text=text)
             case _:
                 return None
+
+    def _take_snapshot(self, action: Action) -> WorkspaceSnapshot:
+        """The labels of the session are those of the snapshot, and of what is made of it."""
+        if self.snapshots is None or action.session_id is None:
+            raise BadInput("this runtime takes no snapshots")
+        return self.snapshots.take(
+            action, functools.partial(self.labels.keep_in, action.session_id)
+        )
 
     async def _fetch(self, action: Action, watch: ActionWatch) -> RunResult:
         """(7), (8) The proxy fetches, by the egress rules (NET-4)."""

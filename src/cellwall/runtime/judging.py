@@ -24,6 +24,7 @@ from cellwall.core.outcomes import SEVERITIES, Finding
 from cellwall.core.packages import InstallPackages
 from cellwall.core.port_connections import ConnectPort
 from cellwall.core.ports import RolesPort
+from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
@@ -77,7 +78,7 @@ _OF_TOOL = {
 }
 
 
-def required_permissions(action: Action) -> frozenset[Permission]:  # noqa: C901  # one case for each operation
+def required_permissions(action: Action) -> frozenset[Permission]:  # noqa: C901, PLR0912  # one case for each operation
     """All permissions that an action needs; an effect that is only possible counts as certain."""
     found: set[Permission] = set()
     match action.operation:
@@ -91,6 +92,8 @@ def required_permissions(action: Action) -> frozenset[Permission]:  # noqa: C901
             found.add(Permission.SANDBOX_EXECUTE)
         case FileOperation(name):
             found.add(Permission.FILES_READ if name in FILE_READS else Permission.FILES_WRITE)
+        case TakeSnapshot() | RestoreSnapshot():
+            found |= {Permission.FILES_READ, Permission.FILES_WRITE}
         case CallTool() | CallServerTool():
             found.add(Permission.TOOLS_CALL)
         case FetchUrl() | SetDomains() | ReachHost() | ServeClient():

@@ -58,6 +58,22 @@ class LabelStore:
             path = os.path.join(self._find_workspace(session_id).folder, LABELS_FILE)
             write_labels(path, stored)
 
+    def keep_in(self, session_id: str, folder: str) -> None:
+        """In the folder of a snapshot; see `resume` for what is not kept."""
+        sources = self.of_session(session_id).sources
+        stored: Stored = {
+            each.key: (each, False) for each in sources if each.label is not Label.EGRESS
+        }
+        if stored:
+            write_labels(os.path.join(folder, LABELS_FILE), stored)
+
+    def begin_with(self, session_id: str, folder: str) -> None:
+        """The labels of a snapshot, for a session that is made from it."""
+        stored = read_labels(os.path.join(folder, LABELS_FILE))
+        if stored:
+            path = os.path.join(self._find_workspace(session_id).folder, LABELS_FILE)
+            write_labels(path, stored)
+
     def apply_changes(self, session_id: str, directory: str) -> None:
         untrusted = self.of_session(session_id).of(Label.UNTRUSTED)
         if untrusted:

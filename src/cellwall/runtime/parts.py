@@ -22,7 +22,7 @@ from cellwall.core.ports import (
     TemplatesPort,
     VaultPort,
 )
-from cellwall.core.sandbox_ports import GovernorPort, SandboxPort, WorkspacePort
+from cellwall.core.sandbox_ports import GovernorPort, SandboxPort, SnapshotsPort, WorkspacePort
 from cellwall.core.telemetry import OFF, TelemetryPort
 from cellwall.runtime.bounds import ActionBounds
 from cellwall.runtime.consents import Consents
@@ -60,6 +60,7 @@ class RuntimeParts:
     telemetry: TelemetryPort = OFF
     connections: ConnectionsPort | None = None
     labels: LabelsPort = NO_LABELS
+    snapshots: SnapshotsPort | None = None
     recorder: Recorder = field(init=False)
     meter: UsageMeter = field(init=False)
     _endings: Endings = field(init=False)
@@ -80,5 +81,7 @@ class RuntimeParts:
             vault=self.vault,
             guard=self.guard,
             connections=self.connections,
+            snapshots=self.snapshots,
+            labels=self.labels,
         )
         object.__setattr__(self, "_host", host)

@@ -26,6 +26,7 @@ from cellwall.core.packages import InstallPackages
 from cellwall.core.port_connections import ConnectPort
 from cellwall.core.ports import ApproverPort, Reservation, ToolServersPort, ToolsPort
 from cellwall.core.skills import Skill
+from cellwall.core.snapshots import RestoreSnapshot
 from cellwall.core.telemetry import ActionWatch, Step
 from cellwall.core.tool_servers import RunServer
 from cellwall.core.types import (
@@ -294,8 +295,9 @@ class Runtime(RuntimeParts):
             watch.step(Step.RUN)
             value = await call_tool(tools, action.operation)
             return replace(allowed_outcome(action, decision, (), audit_id), value=value)
-        if isinstance(action.operation, ReachHost):
-            # (8) The proxy waits for this outcome, and then connects.
+        if isinstance(action.operation, ReachHost | RestoreSnapshot):
+            # (8) The proxy waits for this outcome, and then connects; the interface, and then makes
+            # the session.
             watch.step(Step.RUN)
             return allowed_outcome(action, decision, (), audit_id)
         if isinstance(action.operation, SetDomains):

@@ -23,6 +23,7 @@ from cellwall.core.files import FILE_READS, FileOperation
 from cellwall.core.home import cache_path, state_path
 from cellwall.core.packages import InstallPackages, packages_of
 from cellwall.core.port_connections import ConnectPort
+from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     TERMINAL_SHELL,
@@ -279,7 +280,7 @@ def _may_name_files(operation: object) -> bool:
     return not isinstance(operation, RunCode)
 
 
-def _judge_operation(  # noqa: PLR0911  # one case for each operation
+def _judge_operation(  # noqa: C901, PLR0911  # one case for each operation
     policy: Policy, action: Action
 ) -> Decision:
     match action.operation:
@@ -298,6 +299,8 @@ def _judge_operation(  # noqa: PLR0911  # one case for each operation
                 for path in paths
             ]
             return strictest(*found)
+        case TakeSnapshot() | RestoreSnapshot() as operation:
+            return policy.check(call_inside(operation.tool), links=only_itself)
         case CallTool(name, _, arguments):
             return _check_tool(policy, ToolCall(name, arguments, INSIDE, INSIDE), links=only_itself)
         case ProcessOperation() | ConnectPort() | SetDomains() | ServeClient() as operation:

@@ -19,6 +19,7 @@ from cellwall.core.labels import RULE_OF_TWO
 from cellwall.core.packages import InstallPackages
 from cellwall.core.port_connections import ConnectPort
 from cellwall.core.showing import block, is_shown_whole, one_line, warnings
+from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     REMOTE_INTERFACES,
@@ -160,6 +161,8 @@ def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: C901, PLR0911 
             tool = "Read" if file.name in FILE_READS else "Write"
             moved = f" -> {file.target}" if file.target else ""
             return tool, f"{file.name} {file.path}{moved}"
+        case TakeSnapshot() | RestoreSnapshot() as operation:
+            return operation.tool, operation.subject
         case ProcessOperation() as process:
             return "Process", f"{process.name} of process {process.process}, {process.number}"
         case ConnectPort(port):
@@ -266,7 +269,9 @@ def circumstances(action: Action) -> tuple[str, ...]:
         if words:
             found.append(f"{verb} {', '.join(words)}")
     if isinstance(operation, ReachHost):
-        found += [f"by {operation.method}, from code of {operation.parent}", *_extent(action)]
+        # Attack: a program of an earlier run that connects during another one, and is taken for it.
+        source = "from code in the sandbox, during" if action.session_id else "from code of"
+        found += [f"by {operation.method}, {source} {operation.parent}", *_extent(action)]
     if isinstance(operation, FileOperation) and operation.content:
         digest = hashlib.sha256(operation.content).hexdigest()
         found.append(f"{len(operation.content)} bytes, SHA-256 {digest}")

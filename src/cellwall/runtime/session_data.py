@@ -137,9 +137,26 @@ def enforce_retention(
             if retention.workspaces_bytes is not None:
                 beyond = store.oldest_beyond(retention.workspaces_bytes, ledger.live())
                 removed += [each for each in beyond if _remove(audit, store, ledger, each)]
+    removed += _expire_snapshots(audit, store, is_sure=is_forced)
     with suppress(OSError), open(marker, "w", encoding="ascii"):
         os.utime(marker)
     return Expired(destroyed, tuple(removed))
+
+
+def _expire_snapshots(audit: AuditLog, store: WorkspaceStore, *, is_sure: bool) -> list[str]:
+    """Snapshots whose time is over, and layers that nothing uses any more."""
+    expired = store.snapshots.expired()
+    if expired and holds(audit_directory(store.home)):
+        return []
+    with suppress(Denied, Busy, OSError, CellwallError):
+        if expired:
+            with no_hold(store.home, is_sure=is_sure):
+                for each in expired:
+                    _record(audit, {"reason": "retention", "snapshot": each})
+                    store.snapshots.remove(each)
+        store.collect_layers()
+        return expired
+    return []
 
 
 def _remove(audit: AuditLog, store: WorkspaceStore, ledger: RunLedger, session_id: str) -> bool:

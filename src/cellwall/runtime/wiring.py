@@ -23,6 +23,7 @@ from cellwall.runtime.configured_parts import (
     judge_of,
     labels_of,
     native_settings_of,
+    snapshot_settings_of,
     vault_of,
     workspace_settings_of,
 )
@@ -52,6 +53,7 @@ from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.protection import protected_paths
 from cellwall.sandbox.protection.host_directory import open_host_directory, own_path
 from cellwall.sandbox.run_ledger import RunLedger
+from cellwall.sandbox.snapshots.taking import SnapshotTaker
 from cellwall.sandbox.templates.uv_answers import UvAnswers
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces
@@ -206,6 +208,7 @@ def open_app(
         telemetry=OFF if telemetry is None else telemetry,
         connections=OwnedConnections(home),
         labels=labels_of(settings, store, domains),
+        snapshots=SnapshotTaker(store, workspaces, sandbox, snapshot_settings_of(settings)),
     )
     if telemetry is not None:
         gauge_runtime(telemetry, audit, sandbox, pool, approvals)

@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -25,6 +26,16 @@ from cellwall.sandbox.namespace_causes import NamespaceFacts, explain, gather_na
 from cellwall.sandbox.protection.placeholders import LeftoverPlaceholders
 
 OLDEST_KERNEL = (5, 13)
+_CONTAINERS_LACK = "owners of a user's directory, DIR:cow, transparent egress, warm cells, freezing"
+_NOT_GIVEN: Mapping[Backend, str] = {
+    "native": "",
+    "container": _CONTAINERS_LACK,
+    "gvisor": f"{_CONTAINERS_LACK}, directories of a user, egress, skills; code can read the "
+    "environment and the memory map of its init, which holds no secret; a refused process or open "
+    "file is an error that the code sees, and the outcome names no limit",
+    "kvm": f"{_CONTAINERS_LACK}; never tried by the authors on a host with /dev/kvm",
+}
+"""What each backend lacks, as its guide says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +175,15 @@ def _outer_wall(facts: HostFacts) -> list[HostCheck]:
             found=": ".join(filter(None, [engine.version, engine.problem])),
             why="the engine's containers are the outer wall: namespaces, root, cgroup",
             hint=engine.hint,
-        )
+        ),
+        HostCheck(
+            f"not in {facts.backend}",
+            "weak",
+            _NOT_GIVEN[facts.backend],
+            "this backend gives less than a native cell; each use of it is refused or bounded",
+            'See docs/guides/backends.md, or use sandbox.backend = "native".',
+            required=False,
+        ),
     ]
 
 

@@ -14,6 +14,7 @@ from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import SEVERITIES, Status
 from cellwall.core.packages import InstallPackages
 from cellwall.core.port_connections import ConnectPort
+from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.telemetry import Step
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
@@ -59,6 +60,8 @@ OPERATIONS: Final[dict[type, str]] = {
     ReceiveMessage: "receive-message",
     SendReply: "send-reply",
     UseAccount: "use-account",
+    TakeSnapshot: "take-snapshot",
+    RestoreSnapshot: "restore-snapshot",
 }
 REQUESTS: Final = ("hook", "run")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

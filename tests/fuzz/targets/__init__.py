@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-MODULES = ("egress", "guard", "messages", "packages", "policy", "state")
+MODULES = ("e2b", "egress", "guard", "messages", "packages", "policy", "state")
 
 
 @dataclass(frozen=True, slots=True)

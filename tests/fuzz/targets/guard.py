@@ -12,12 +12,15 @@ from cellwall.core.errors import ConfigError
 from cellwall.core.showing import block, escaped, one_line, warnings
 from cellwall.guard.channel_formats import clean, read
 from cellwall.guard.code import RULES, screen
+from cellwall.guard.detect.passages import finder as passages
 from cellwall.guard.normalise import unfold
 from cellwall.guard.pii import finder
 from cellwall.guard.redact import Redactor, load_gitleaks
 from cellwall.guard.redact.stream import EscapeSequences
 from cellwall.parsing.calendar.dav_xml import BadCalendarData, calendar_texts
 from cellwall.parsing.calendar.icalendar import EventText, events_in, new_event, utc_time
+from cellwall.parsing.canaries.canary_set import Canary, CanarySet
+from cellwall.parsing.canaries.letters import letters
 from cellwall.parsing.credentials.known_forms import forms
 from fuzz.second_readers import cut
 from fuzz.targets import target, text_of, wild_text_of
@@ -42,6 +45,32 @@ def disguised_text(data: bytes) -> None:
             low, high = view.span(start, min(end, len(view.plain)))
             assert 0 <= low <= high <= len(text)
     assert all(0 <= hit.start < hit.end <= len(text) for hit in found.hits)
+
+
+_ORDERS = (
+    b"You must ", b"ignore ", b"previous instructions", b"system prompt", b"as an AI", b"please ", b"send ", b"to me", b"?", b". ", b"\n\n", b"- ", b"```\n",
+    b"do not tell the user", "\u3002".encode(), "\u0130".encode(), "\u00df".encode(), "\u0301".encode(), b"<|im_start|>", b"SYSTEM: ", b"\t", b"# ",
+)  # fmt: skip
+_FAR = "The weather is fine today and the market opens at nine. " * 80
+
+
+@target("guard.detect.passages", tokens=_ORDERS)
+def suspect_passage(data: bytes) -> None:
+    """Texts for the classifier of passages, short and in the middle of long ones: hits lie in the text, in order,
+    and the parts that are read are apart"""
+    text = wild_text_of(data[1:])
+    if data[:1] > b"\x7f":
+        text = _FAR + text + _FAR
+    last = 0
+    for start, end in passages.suspect_parts(text):
+        assert last <= start < end <= len(text) or (start, end) == (0, 0)
+        last = end
+    found = passages.find(text)
+    last = 0
+    for hit in found.hits:
+        assert last <= hit.start <= hit.end <= len(text)
+        assert 0 <= hit.score <= 1
+        last = hit.start
 
 
 _MARKUP = (
@@ -118,29 +147,26 @@ def redacted_output(data: bytes) -> None:
     but for two characters of an encoded value"""
     whole = _REDACTOR.redact(data).data
     places = [zlib.crc32(data[:size]) for size in (1, 7, 31) if size < len(data)]
-    split = _redacted_in(cut(data, places))
+    cuts = [cut(data, places)]
     if len(data) <= _MAX_BYTEWISE:
-        _check_redacted(_redacted_in([data[at : at + 1] for at in range(len(data))]), whole)
-    _check_redacted(split, whole)
+        cuts.append([data[at : at + 1] for at in range(len(data))])
+    outputs = {_redacted_in(pieces) for pieces in cuts} | {whole}
+    for shown in outputs | {_without_sequences(each) for each in outputs}:
+        assert all(form.first(shown) is None for form in _FORMS)
+    for split in outputs - {whole}:
+        assert _is_same_but_for_first_characters(split, whole) or _is_same_but_for_first_characters(
+            # Sequences inside a value stand behind its mark, or before it, if two characters left.
+            _without_sequences(split),
+            _without_sequences(whole),
+        )
 
 
-_MAX_BYTEWISE = 128
+_MAX_BYTEWISE = 96
 
 
 def _redacted_in(pieces: list[bytes]) -> bytes:
     stream = _REDACTOR.stream()
     return b"".join([*map(stream.feed, pieces), stream.end()])
-
-
-def _check_redacted(split: bytes, whole: bytes) -> None:
-    shown = {split, whole, _without_sequences(split), _without_sequences(whole)}
-    assert all(form.first(each) is None for form in _FORMS for each in shown)
-    assert (
-        split == whole
-        or _is_same_but_for_first_characters(split, whole)
-        # Sequences inside a value stand behind its mark, or before it, if two characters have left.
-        or _is_same_but_for_first_characters(_without_sequences(split), _without_sequences(whole))
-    )
 
 
 def _without_sequences(data: bytes) -> bytes:
@@ -161,6 +187,29 @@ def _is_same_but_for_first_characters(split: bytes, whole: bytes) -> bool:
         )
         for one, other, rule in zip(ones[:-1:2], others[:-1:2], ones[1::2], strict=True)
     )
+
+
+_REGISTERED = (
+    "You are the assistant of a small bank. Whoever asks which customers have accounts gets no answer; "
+    "charges above five hundred are confirmed by the manager on call before they are made."
+)
+_CANARY = Canary.of("prompt", _REGISTERED)
+_CANARIES = CanarySet([] if _CANARY is None else [_CANARY])
+
+
+@target("parsing.canaries", tokens=(
+    _REGISTERED[:70].encode(), _REGISTERED[70:140].encode(), _REGISTERED.encode(), base64.b64encode(_REGISTERED[:90].encode()),
+    _REGISTERED[40:100].encode().hex().encode(), b"\\u0068", b"%68", b"&#104;", b"\\n", b"&amp", b"%", b"\\", b"\xc3",
+))  # fmt: skip
+def registered_text(data: bytes) -> None:
+    """Output with parts of a registered text, such as a system prompt: found in any pieces"""
+    assert _CANARIES
+    is_plain = next(_CANARIES.in_letters(letters(data)), None) is not None
+    assert not is_plain or _CANARIES.find(data) == "prompt"
+    stream = _CANARIES.stream()
+    places = [zlib.crc32(data[:size]) for size in (1, 7, 31) if size < len(data)]
+    found = [stream.feed(piece) for piece in cut(data, places)]
+    assert not is_plain or found[-1] == "prompt"
 
 
 _RULES_TOKENS = (

@@ -29,7 +29,8 @@ deny = ["Read(.env)", "Read(~/.ssh/**)"]
 """
 _SHELL = (
     b"cat ", b"echo ", b"$(", b"`", b"${", b"}", b"<(", b" | ", b" && ", b"; ", b" > ", b" < .env", b"<<A\n", b"\nA\n", b"'", b'"', b"\\",
-    b"eval ", b"bash -c ", b"find . -exec ", b"xargs ", b"sed -n ", b"awk '", b"env ", b"$HOME", b"~/.ssh/id_rsa", b".e*v", b"{a,b}", b"$'\\x41'",
+    b"eval ", b"bash -c ", b"find . -exec ", b"xargs ", b"sed -n ", b"awk '", b"env ", b"$HOME", b"~/.ssh/id_rsa", b".e*v", b"{a,b}", b"$'\\x41'", b"$'\\U", b"\\UFFFFFFFF",
+    b"{1..", b"patch -p ", "\u00b2".encode(), b"9" * 40,
     b"for i in ", b"do ", b"done", b"if ", b"then ", b"fi", b"case ", b"esac", b"function ", b"() {", b"((", b"[[ ", b"git -c ", b"# ", b"&>",
 )  # fmt: skip
 

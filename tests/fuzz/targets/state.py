@@ -7,6 +7,7 @@ read before anything proves it.
 from __future__ import annotations
 
 import io
+import json
 import os
 import struct
 import tempfile
@@ -32,7 +33,11 @@ from cellwall.audit.segments import (
 )
 from cellwall.audit.text_chunk import BadChunk, read_header
 from cellwall.core.errors import CellwallError, VaultError
+from cellwall.core.labels import Label, LabelSource
 from cellwall.core.notes import BadNote, PublicKey, open_note
+from cellwall.packages import kept_trees, source_builds
+from cellwall.redteam.sealed_report import read_report, seal_of
+from cellwall.runtime import label_files, server_catalog
 from cellwall.sandbox.linux.process_table import _parse as parse_stat
 from cellwall.sandbox.protection import git_files
 from cellwall.sandbox.templates.definitions import pinned_packages
@@ -201,3 +206,56 @@ def host_files(data: bytes) -> None:
         parse_stat(os.getpid(), data)
     with suppress(UnicodeDecodeError):
         pinned_packages(data)
+
+
+@target("runtime.label_files", "runtime.server_catalog", "packages.kept_trees", "mcp_servers", tokens=(
+    b'{"sources":[{"label":"untrusted","source":"', b'","action":"', b'"admitted":true}]}', b'{"directories":{"/a":[', b'"identities":{"/a":[1,2]', b"\n",
+    b'{"format":1,"server":{"name":"server"', b'"identity":', b'"accepted":{', b'"definition":{', b'"digests":{', b'"rejected":{', b'"seen":', b'"seen_at":"',
+    b'"key":"k","sha256":"', b'"answers":[[', *_JSON,
+))  # fmt: skip
+def kept_state(data: bytes) -> None:
+    """Labels of information flow, reviewed MCP servers and kept package trees: the same once written again, the
+    strictest labels, or the declared error"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, label_files.LABELS_FILE)
+        Path(path).write_bytes(data)
+        stored = label_files.read_labels(path)
+        label_files.write_labels(path, stored)
+        assert label_files.read_labels(path) == stored
+        labels = label_files.LabelFolder(folder)
+        with labels.locked():
+            Path(labels._directories).write_bytes(data)
+        known = labels.tainted()
+        labels.taint("/new", [LabelSource(Label.UNTRUSTED, "page")])
+        assert {*known, "/new"} == set(labels.tainted())
+    try:
+        entry = server_catalog._decode("server", data)
+    except CellwallError as error:
+        assert error.hint  # noqa: PT017
+    else:
+        assert server_catalog._decode("server", server_catalog._encode(entry)) == entry
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        kept_trees._parse(data, "k")
+
+
+_KEY_OF_RUN = b"00" * 16
+
+
+@target("redteam.sealed_report", "redteam.attack", "packages.source_builds", tokens=(
+    b'{"report":"', b'","seal":"', b'["through","', b'["stopped","', b'"sentinel":', b'["setuptools>=1"', b"; python_version < '3'", b"a @ https://",
+    b"--index-url", b"a[b]==1", *_JSON,
+))  # fmt: skip
+def cell_answer(data: bytes) -> None:
+    """What programs in a cell report: attacks under their seal, requirements of a build; nothing without the seal,
+    no address and no option"""
+    assert read_report(data, _KEY_OF_RUN) is None, "accepted without a seal"
+    text = data.decode("utf-8", "replace")
+    sealed = {"report": text, "seal": seal_of(text, _KEY_OF_RUN)}
+    for observation in (read_report(json.dumps(sealed).encode(), _KEY_OF_RUN) or {}).values():
+        assert len(observation.words) <= 1000
+    try:
+        requirements = source_builds.hook_requirements(data, "3.11")
+    except source_builds.BuildRefused as error:
+        assert str(error).isprintable()  # noqa: PT017
+        return
+    assert not any(each.startswith("-") or "@" in each or "/" in each for each in requirements)

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import JSONRPCError, jsonrpc_message_adapter
 
 from cellwall.parsing.jsonrpc import Lines, parse_message
 
@@ -57,3 +57,19 @@ def test_a_line_in_tiny_pieces_takes_little_more_memory_than_its_bytes() -> None
             tracemalloc.stop()
         assert lines.feed(b"\n") == [b"ab" * 20_000]
     assert sizes[0] < 3 * sizes[1]
+
+
+@pytest.mark.requirement("SRV-7")
+@pytest.mark.parametrize(
+    "number", ["1e999", "-1E+0400", "NaN", "Infinity", f"1{'0' * 250}e99", f"1{'0' * 400}.0"]
+)
+def test_a_number_that_is_written_otherwise_than_read_is_refused(number: str) -> None:
+    for key in ("params", "result"):
+        kind = '"method": "m", ' if key == "params" else ""
+        line = f'{{"id": 1, "jsonrpc": "2.0", {kind}"{key}": {{"a": ["1e999", {{"b": %s}}]}}}}'
+        found = parse_message((line % number).encode())
+        assert isinstance(found, JSONRPCError)
+        assert (found.id, "too large" in found.error.message) == (1, True)
+        # The control: a text may look like such a number, and large numbers are read.
+        for usual in (f'"{number}"', "1e300", "1" * 300):
+            assert isinstance(parse_message((line % usual).encode()), SessionMessage)

@@ -22,7 +22,7 @@ _REACH_CHARS = 600
 # Words that instructions to a model are made of, in lower case and ASCII; none is part of ordinary
 # words when turned by 13 letters or around. They decide where it is worth to look again, never what
 # is found.
-_STEMS = (
+STEMS = (
     "ignore", "disregard", "instruction", "previous", "system prompt", "override",
     "forget everything", "forget all", "reveal", "password", "passwd", "credential", "secret",
     "api key", "api_key", "jailbreak", "developer mode", "you are now", "pretend", "bypass",
@@ -86,12 +86,12 @@ def rot13(text: str) -> str:
 
 @cache
 def _words() -> dict[str, str]:
-    rot = [rot13(stem) for stem in _STEMS]
+    rot = [rot13(stem) for stem in STEMS]
     both = [stem[::-1] for stem in rot]
-    leet = [stem for stem in _STEMS if len(stem) >= _MIN_LEET and stem.isalpha()]
+    leet = [stem for stem in STEMS if len(stem) >= _MIN_LEET and stem.isalpha()]
     return {
         "rot13": "|".join(map(re.escape, rot)),
-        "reversed": "|".join(re.escape(stem[::-1]) for stem in _STEMS),
+        "reversed": "|".join(re.escape(stem[::-1]) for stem in STEMS),
         "both": "|".join(map(re.escape, both)),
         "leet": "|".join(form for stem in leet for form in _leet_forms(stem)),
     }

@@ -23,6 +23,7 @@ from cellwall.guard.normalise.invisible import (
     kinds_in,
 )
 from cellwall.guard.normalise.offsets import IDENTITY, DecodedPiece, OffsetMap, PieceMap, join
+from cellwall.guard.normalise.split_words import join_split_words
 from cellwall.guard.report import Hit
 from cellwall.parsing.budget import AttemptBudget, checkpoint
 
@@ -178,6 +179,7 @@ class _Unfolder:
             found = survey(image)
             yield from decode_runs(image, found, self._attempts["runs"])
             yield from decode_inline(plain, image, found, self._attempts["inline"])
+        yield from join_split_words(plain, image, self._attempts["inline"])
         yield from undo_disguises(plain, image, _last_disguises(via), self._attempts["disguises"])
 
 

@@ -24,6 +24,7 @@ from cellwall.interfaces.cli.options import (
     sandbox_options,
 )
 from cellwall.interfaces.cli.output import print_json, print_text
+from cellwall.interfaces.cli.snapshots import complete_snapshot
 from cellwall.interfaces.cli.supervisor import complete_id
 from cellwall.interfaces.outcome_text import error_line, finding_lines
 from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded, variables
@@ -57,7 +58,13 @@ Examples:
     metavar="S",
     help="End the sandbox after this many idle seconds.",
 )
-def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the shared options
+@click.option(
+    "--from-snapshot",
+    metavar="ID",
+    shell_complete=complete_snapshot,
+    help="Begin with the files of a snapshot.",
+)
+def create(keep_alive: float, from_snapshot: str | None, **typed: Any) -> int:  # noqa: ANN401  # the shared options
     """Create a live sandbox in the supervisor and print its id.
 
     `exec`, `cp`, `logs`, `ps` and `kill` use that id, from any of your terminals.
@@ -83,7 +90,11 @@ def create(keep_alive: float, **typed: Any) -> int:  # noqa: ANN401  # the share
         )
     from cellwall.interfaces.sdk.blocking import Sandbox
 
-    made = Sandbox.create(keep_alive=keep_alive, **build_packages(options).for_sdk())
+    made = Sandbox.create(
+        keep_alive=keep_alive,
+        from_snapshot=from_snapshot,
+        **build_packages(options).for_sdk(),
+    )
     try:
         if options.as_json:
             print_json({"id": made.id})

@@ -44,6 +44,7 @@ COMMANDS = {
     "create": ("live", "create", "Create a live sandbox and print its id."),
     "exec": ("live", "execute", "Run a command in a live sandbox."),
     "cp": ("live", "cp", "Copy a file into or out of a live sandbox."),
+    "snapshot": ("snapshots", "snapshot", "Keep files of live sandboxes for new ones."),
     "ps": ("supervisor", "ps", "List live sandboxes."),
     "top": ("top", "top", "Watch sandboxes and decisions, and answer questions."),
     "logs": ("supervisor", "logs", "Print the last output of a live sandbox."),

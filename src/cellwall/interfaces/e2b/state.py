@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CodeContext:
-    """Variables of Python code apart from those of other contexts."""
+    """Variables of code apart from those of other contexts."""
 
     id: str
     cwd: str
     name: str
-    """In the interpreter; empty for the first one."""
+    """In the sandbox; empty for the first one."""
+    language: str = "python"
 
 
 @dataclass(slots=True)
@@ -49,6 +50,8 @@ class SandboxFacts:
         for watch in self.watches.values():
             watch.close()
         self.watches.clear()
+        for process in self.processes.values():
+            process.forget()
         self.processes.clear()
 
 

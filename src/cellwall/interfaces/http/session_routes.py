@@ -53,7 +53,10 @@ async def create_session(
         limits=body.limits,
         template=body.template,
         skills=body.skills,
+        from_snapshot=body.from_snapshot,
     )
+    if body.resume and body.from_snapshot:
+        raise BadInput("a sandbox has the files of a session or of a snapshot, not of both")
     resumed = body.resume and (await service.kept.find(caller.identity, body.resume)).id
     made = await service.sandboxes.create(
         caller.identity,
@@ -63,7 +66,7 @@ async def create_session(
         resumed_id=resumed,
     )
     response.headers["Location"] = f"/v1/sessions/{made.id}"
-    return _live(made)
+    return describe_live(made)
 
 
 @routes.get("/sessions")
@@ -79,7 +82,7 @@ async def list_sessions(
     who = caller.identity
     if state == "live":
         live = [each for each in service.sandboxes.of(who) if each.id > after]
-        found = [_live(each) for each in live[: limit + 1]]
+        found = [describe_live(each) for each in live[: limit + 1]]
     elif state == "kept":
         pairs = await service.kept.of(who, after=after, limit=limit + 1)
         found = [_describe(service, who, record, kept) for record, kept in pairs]
@@ -99,7 +102,7 @@ async def get_session(service: CurrentService, caller: CurrentCaller, session_id
     who = caller.identity
     # A live one is known without the database, whose two queries take 3 ms.
     with suppress(NotFound):
-        return _live(service.sandboxes.look(who, session_id))
+        return describe_live(service.sandboxes.look(who, session_id))
     record = await service.store.find_session(session_id, user_id=who.user_id, teams=who.teams)
     if record is None:
         raise NotFound("there is no such session", hint="Check the id, and who owns it.")
@@ -159,7 +162,8 @@ async def _erase(service: Service, caller: Caller, session_id: str) -> None:
     await anyio.to_thread.run_sync(erase, limiter=service.readers)
 
 
-def _live(sandbox: OwnedSandbox) -> Session:
+def describe_live(sandbox: OwnedSandbox) -> Session:
+    """A live sandbox, as its owner sees it."""
     known: Any = about(sandbox)
     return Session(
         id=sandbox.id,
@@ -179,7 +183,7 @@ def _describe(
     service: Service, who: Identity, record: SessionRecord, kept: KeptWorkspace | None
 ) -> Session:
     try:
-        return _live(service.sandboxes.look(who, record.id))
+        return describe_live(service.sandboxes.look(who, record.id))
     except NotFound:
         pass
     known: Any = record.about

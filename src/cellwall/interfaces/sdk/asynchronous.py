@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import os
-import sys
-import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Self, TypedDict, Unpack
+from functools import partial
+from typing import Self
 
 import anyio
 
-from cellwall.core.cancellation import cancelled_by, check_cancelled
+from cellwall.admin import snapshots as admin
 from cellwall.core.errors import BadInput
 from cellwall.core.ids import check_id
 from cellwall.core.labels import LabelSet
 from cellwall.core.languages import canonical
-from cellwall.core.packages import parse_request
+from cellwall.core.snapshots import NotCarried, WorkspaceSnapshot
 from cellwall.core.text import to_bytes
-from cellwall.core.types import Action, ProcessOperation, RunCode, RunCommand, SetDomains
+from cellwall.core.types import ProcessOperation, RunCode, SetDomains
 from cellwall.interfaces.sandbox_options import (
     listed_words,
-    named_policy,
-    parse_workspace,
     skill_names,
-    template_with,
-    with_limits,
 )
-from cellwall.interfaces.sdk.commands import AsyncCommands, Execution, TextSink, argv_of, text_sink
+from cellwall.interfaces.sdk import snapshots
+from cellwall.interfaces.sdk.commands import AsyncCommands, Execution, TextSink, text_sink
 from cellwall.interfaces.sdk.files import AsyncFiles
 from cellwall.interfaces.sdk.hosts import Host, SandboxSpec
 from cellwall.interfaces.sdk.local_host import LocalHost
+from cellwall.interfaces.sdk.one_shot import template_for
 from cellwall.interfaces.sdk.packages import AsyncPackages
 from cellwall.interfaces.sdk.ports import AsyncPorts
 from cellwall.interfaces.sdk.remote_host import RemoteHost
@@ -38,14 +35,15 @@ from cellwall.interfaces.sdk.skills import AsyncSkills
 from cellwall.interfaces.sdk.tools import HostFunction, ToolBroker
 from cellwall.runtime import wiring
 from cellwall.runtime.approvals import AnswerQuestion, CallbackApprover
-from cellwall.runtime.home import local_principal
+from cellwall.runtime.home import local_principal, state_home
 
 
 class AsyncSandbox:
     """A live sandbox: its files, variables and processes stay until it ends."""
 
-    def __init__(self, host: Host, *, language: str) -> None:
+    def __init__(self, host: Host, *, language: str, recreate: _Recreate | None = None) -> None:
         self._host = host
+        self._recreate = recreate
         self._language = language
         self.id = host.id
         self.commands = AsyncCommands(host)
@@ -81,6 +79,7 @@ class AsyncSandbox:
         tools: Mapping[str, HostFunction] | None = None,
         on_question: AnswerQuestion | None = None,
         keep_alive: float | None = None,
+        from_snapshot: str | None = None,
     ) -> _Creation:
         """Create a sandbox; await it or enter it: `async with AsyncSandbox.create() as sbx`.
 
@@ -92,6 +91,7 @@ class AsyncSandbox:
         question (`question.shown` is its text) and returns "once", "session" or "deny".
         With `keep_alive` the sandbox lives in the user's supervisor, not in this process: any
         process of the user can `connect(id)`, until it is idle for that many seconds.
+        `from_snapshot`: the id of a snapshot, whose files and plain variables the sandbox has.
         """
         spec = SandboxSpec(
             workspace=workspace,
@@ -105,16 +105,22 @@ class AsyncSandbox:
             template=template,
             skills=skill_names(skills),
             policy=_absolute(policy),
+            from_snapshot=from_snapshot,
         )
 
-        async def make() -> AsyncSandbox:
+        async def make(snapshot: str | None) -> AsyncSandbox:
             known = canonical(language)
-            built = replace(spec, template=await _template(packages, template, config, profile))
+            built = replace(
+                spec,
+                from_snapshot=snapshot,
+                template=await template_for(packages, template, config, profile),
+            )
             if keep_alive is None:
                 app = await anyio.to_thread.run_sync(wiring.shared_app, config, profile)
                 broker = ToolBroker(tools) if tools else None
                 approver = CallbackApprover(on_question) if on_question else None
-                return cls(await LocalHost.create(app, built, broker, approver), language=known)
+                local = await LocalHost.create(app, built, broker, approver)
+                return cls(local, language=known, recreate=make)
             if tools or on_question:
                 raise BadInput(
                     "a sandbox in the supervisor cannot call functions of this process",
@@ -127,9 +133,9 @@ class AsyncSandbox:
                 profile=profile,
                 keep_alive_s=keep_alive,
             )
-            return cls(host, language=known)
+            return cls(host, language=known, recreate=make)
 
-        return _Creation(make)
+        return _Creation(partial(make, from_snapshot))
 
     @classmethod
     def connect(cls, sandbox_id: str, *, language: str = "python") -> _Creation:
@@ -181,12 +187,90 @@ class AsyncSandbox:
         """Interrupt running code, as Ctrl-C would, also from another thread; False if none runs."""
         return bool((await self._host.perform(ProcessOperation("interrupt"))).payload)
 
+    async def snapshot(
+        self,
+        name: str = "",
+        *,
+        ttl: float | None = None,
+        state: bool = True,
+        end_processes: bool = False,
+    ) -> WorkspaceSnapshot:
+        """Keep the files, installed packages and plain variables as they are now.
+
+        `not_carried` of the result names what is not in it. Programs go on; they are suspended
+        while files are copied. With `end_processes` they end instead, and nothing is copied: the
+        snapshot takes the same time for any size. `ttl` in seconds; the configuration has a most.
+        """
+        return await snapshots.take_snapshot(
+            self._host.perform,
+            name=name,
+            ttl=ttl,
+            state=state and self._host.has_run_code,
+            end_processes=end_processes,
+        )
+
+    async def fork(
+        self, count: int = 1, *, state: bool = True, end_processes: bool = False
+    ) -> list[AsyncSandbox]:
+        """New sandboxes with the options, files and plain variables of this one.
+
+        Options as for `snapshot`. All of them or none: if one cannot be made, the others end.
+        """
+        snapshots.check_fork(count)
+        if self._recreate is None:
+            raise BadInput(
+                "a connected sandbox can be forked only by the process that created it",
+                hint="Take a snapshot, and create sandboxes from it.",
+                code="CW-FORK-CONNECTED",
+            )
+        taken = await snapshots.fork_snapshot(
+            self._host.perform, state=state and self._host.has_run_code, end_processes=end_processes
+        )
+        made: list[AsyncSandbox] = []
+        try:
+            for _ in range(count):
+                made.append(await self._recreate(taken.id))  # noqa: PERF401  # those made so far end below
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                for each in made:
+                    await each.kill()
+            raise
+        finally:
+            await snapshots.remove_fork_snapshot(state_home(os.environ), taken.id)
+        return made
+
+    @property
+    def not_restored(self) -> tuple[NotCarried, ...]:
+        """Variables of the snapshot that this sandbox was made from, and that it could not set."""
+        return self._host.not_restored
+
+    @staticmethod
+    async def list_snapshots(
+        *, config: str | None = None, profile: str | None = None
+    ) -> list[WorkspaceSnapshot]:
+        """The snapshots of this user, the newest first."""
+        app = wiring.shared_app(config, profile)
+        return list(admin.list_snapshots(app, owner=""))
+
+    @staticmethod
+    async def delete_snapshot(
+        snapshot_id: str, *, config: str | None = None, profile: str | None = None
+    ) -> None:
+        """Delete a snapshot, now; sandboxes that were made from it are not affected."""
+        app, who = wiring.shared_app(config, profile), local_principal("sdk")
+        delete = partial(admin.delete_snapshot, app, snapshot_id, principal=who, owner="")
+        await anyio.to_thread.run_sync(delete)
+
     async def kill(self) -> None:
         """End the sandbox and its processes; its private workspace is removed.
 
         Copy-on-write changes are kept.
         """
         await self._host.end()
+
+
+_Recreate = Callable[[str | None], Awaitable[AsyncSandbox]]
+"""Makes a sandbox with the same options from a snapshot."""
 
 
 class _Creation:
@@ -206,147 +290,6 @@ class _Creation:
     async def __aexit__(self, *_: object) -> None:
         if self._sandbox is not None:
             await self._sandbox.__aexit__()
-
-
-async def run_code(
-    code: str | bytes, *, language: str = "python", **options: Unpack[OneShot]
-) -> Execution:
-    """Run code once in a fresh sandbox; nothing is kept."""
-    text = to_bytes(code, what="the code")
-    return await _one_shot(RunCode(canonical(language), text), **options)
-
-
-async def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
-    """Run a command once in a fresh sandbox: a string by the shell, a list directly."""
-    return await _one_shot(RunCommand(argv_of(command)), **options)
-
-
-class SandboxChoices(TypedDict, total=False):
-    """The options of every new sandbox."""
-
-    profile: str | None
-    config: str | None
-    workspace: str | None
-    allow_domains: Sequence[str]
-    registries: Sequence[str]
-    secrets: Sequence[str]
-    envs: Mapping[str, str] | None
-    timeout: float | None
-    memory: str | int | None
-    limits: Mapping[str, float] | None
-    tools: Mapping[str, HostFunction] | None
-    template: str
-    packages: Sequence[str]
-    skills: Sequence[str]
-    policy: str | None
-    on_question: AnswerQuestion | None
-
-
-class CreateOptions(SandboxChoices, total=False):
-    """The options of `Sandbox.create`."""
-
-    language: str
-    keep_alive: float | None
-
-
-class OneShot(SandboxChoices, total=False):
-    """The options of `run_code` and `run_command`."""
-
-    stdin: bytes | str | None
-    on_stdout: TextSink | None
-    on_stderr: TextSink | None
-
-
-async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
-    unknown = options.keys() - OneShot.__annotations__.keys()
-    if unknown:
-        # A misspelt limit must not be dropped silently.
-        raise BadInput(
-            f"unknown option: {', '.join(sorted(unknown))}"[:200],
-            hint=f"Use: {', '.join(OneShot.__annotations__)}.",
-            code="CW-UNKNOWN-OPTION",
-        )
-    config, profile = options.get("config"), options.get("profile")
-    template = await _template(
-        options.get("packages", ()), options.get("template", "python"), config, profile
-    )
-    app = wiring.shared_app(config, profile)
-    stdin = options.get("stdin")
-    offered = options.get("tools")
-    broker = ToolBroker(offered) if offered else None
-    action = Action(
-        principal=local_principal("sdk"),
-        operation=operation,
-        workspace=parse_workspace(options.get("workspace")),
-        limits=with_limits(
-            app.limits,
-            timeout=options.get("timeout"),
-            memory=options.get("memory"),
-            **(options.get("limits") or {}),
-        ),
-        env=dict(options.get("envs") or {}),
-        stdin=None if stdin is None else to_bytes(stdin, what="standard input"),
-        allow_domains=listed_words(options.get("allow_domains", ()), "allow_domains"),
-        registries=listed_words(options.get("registries", ()), "registries"),
-        secrets=listed_words(options.get("secrets", ()), "secrets"),
-        tools=broker.names if broker is not None and isinstance(operation, RunCode) else (),
-        template=template,
-        skills=skill_names(options.get("skills", ())),
-        policy=named_policy(options.get("policy")),
-    )
-    sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
-    answer = options.get("on_question")
-    approver = CallbackApprover(answer) if answer else None
-    return Execution.of(await app.runtime.perform(action, sink=sink, tools=broker, ask=approver))
-
-
-async def _template(
-    packages: Sequence[str], template: str, config: str | None, profile: str | None
-) -> str:
-    if not parse_request(packages):
-        return template
-    is_cancelled, has_begun, has_ended = (threading.Event() for _ in range(3))
-
-    def prepare() -> str:
-        has_begun.set()
-        try:
-            with cancelled_by(is_cancelled.is_set):
-                check_cancelled()  # cancelled before the build began
-                return prepare_template(packages, template, config, profile)
-        finally:
-            has_ended.set()
-
-    try:
-        return await anyio.to_thread.run_sync(prepare, abandon_on_cancel=True)
-    except anyio.get_cancelled_exc_class():
-        # A build takes minutes: end its pip now and wait for the cleanup.
-        is_cancelled.set()
-        if not has_begun.is_set():
-            raise
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(has_ended.wait)
-        raise
-
-
-def prepare_template(
-    packages: Sequence[str], template: str, config: str | None, profile: str | None
-) -> str:
-    """The template with the packages; built in this process, also for the supervisor."""
-    if not parse_request(packages):
-        return template
-    return template_with(
-        packages,
-        template,
-        config=config,
-        profile=profile,
-        interface="sdk",
-        on_progress=_tell_progress,
-    )
-
-
-def _tell_progress(text: str) -> None:
-    """Report the progress of a build on standard error."""
-    print(f"cellwall: {text}", file=sys.stderr, flush=True)
 
 
 def _absolute(path: str | None) -> str | None:

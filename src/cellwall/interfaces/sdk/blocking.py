@@ -6,11 +6,9 @@ import asyncio
 import functools
 import inspect
 import os
-import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import (
     Any,
     BinaryIO,
@@ -24,19 +22,12 @@ from typing import (
     overload,
 )
 
-from anyio.from_thread import start_blocking_portal
-
 from cellwall.core.files import FileChange
 from cellwall.core.forks import call_in_child
 from cellwall.core.labels import LabelSet
-from cellwall.interfaces.sdk import asynchronous
-from cellwall.interfaces.sdk.asynchronous import (
-    AsyncSandbox,
-    CreateOptions,
-    OneShot,
-    SandboxChoices,
-    prepare_template,
-)
+from cellwall.core.snapshots import NotCarried, WorkspaceSnapshot
+from cellwall.interfaces.sdk import one_shot
+from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
 from cellwall.interfaces.sdk.commands import (
     COLUMNS,
     ROWS,
@@ -46,8 +37,14 @@ from cellwall.interfaces.sdk.commands import (
     TextSink,
 )
 from cellwall.interfaces.sdk.files import AsyncFiles, AsyncWatch
+from cellwall.interfaces.sdk.one_shot import (
+    CreateOptions,
+    OneShot,
+    SandboxChoices,
+    prepare_template,
+)
 from cellwall.interfaces.sdk.packages import AsyncPackages
-from cellwall.interfaces.sdk.ports import AsyncPorts, PortForward
+from cellwall.interfaces.sdk.ports import Ports
 from cellwall.interfaces.sdk.skills import AsyncSkills
 
 Core = TypeVar("Core")
@@ -272,30 +269,6 @@ class Packages(_Facade[AsyncPackages]):
     install = _blocking(AsyncPackages.install)
 
 
-class Ports(_Facade[AsyncPorts]):
-    """Ports of servers inside a sandbox. What they answer is untrusted."""
-
-    @contextmanager
-    def connect(self, port: int) -> Iterator[socket.socket]:
-        """A connection to a server inside, as a blocking socket."""
-        with (
-            start_blocking_portal() as portal,
-            portal.wrap_async_context_manager(self._core.connect(port)) as connected,
-        ):
-            connected.setblocking(True)
-            yield connected
-
-    @contextmanager
-    def forward(self, port: int, *, listen_port: int = 0) -> Iterator[PortForward]:
-        """See `AsyncPorts.forward`; a thread serves the clients."""
-        forwarding = self._core.forward(port, listen_port=listen_port)
-        with (
-            start_blocking_portal() as portal,
-            portal.wrap_async_context_manager(forwarding) as forward,
-        ):
-            yield forward
-
-
 _CREATE = inspect.signature(AsyncSandbox.create.__func__)  # type: ignore[attr-defined]  # with `cls`
 
 
@@ -350,6 +323,35 @@ class Sandbox(_Facade[AsyncSandbox]):
     def __exit__(self, *_: object) -> None:
         _loop.call(self._core.__aexit__)
 
+    @property
+    def not_restored(self) -> tuple[NotCarried, ...]:
+        """Variables of the snapshot that this sandbox was made from, and that it could not set."""
+        return self._core.not_restored
+
+    def fork(
+        self, count: int = 1, *, state: bool = True, end_processes: bool = False
+    ) -> list[Sandbox]:
+        """See `AsyncSandbox.fork`."""
+        made = _loop.call(lambda: self._core.fork(count, state=state, end_processes=end_processes))
+        return [Sandbox(each) for each in made]
+
+    @staticmethod
+    def list_snapshots(
+        *, config: str | None = None, profile: str | None = None
+    ) -> list[WorkspaceSnapshot]:
+        """The snapshots of this user, the newest first."""
+        return _loop.call(lambda: AsyncSandbox.list_snapshots(config=config, profile=profile))
+
+    @staticmethod
+    def delete_snapshot(
+        snapshot_id: str, *, config: str | None = None, profile: str | None = None
+    ) -> None:
+        """Delete a snapshot, now; sandboxes that were made from it are not affected."""
+        _loop.call(
+            lambda: AsyncSandbox.delete_snapshot(snapshot_id, config=config, profile=profile)
+        )
+
+    snapshot = _blocking(AsyncSandbox.snapshot)
     run_code = _blocking(AsyncSandbox.run_code)
     allow_domains = _blocking(AsyncSandbox.allow_domains)
     interrupt = _blocking(AsyncSandbox.interrupt)
@@ -361,13 +363,13 @@ def run_code(
 ) -> Execution:
     """Run code once in a fresh sandbox; nothing is kept."""
     _build_packages(options)
-    return _loop.call(lambda: asynchronous.run_code(code, language=language, **options))
+    return _loop.call(lambda: one_shot.run_code(code, language=language, **options))
 
 
 def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
     """Run a command once in a fresh sandbox: a string by the shell, a list directly."""
     _build_packages(options)
-    return _loop.call(lambda: asynchronous.run_command(command, **options))
+    return _loop.call(lambda: one_shot.run_command(command, **options))
 
 
 def _build_packages(options: SandboxChoices) -> None:

@@ -266,6 +266,27 @@ class Execution:
         self.outcome.raise_for_status()
         return self
 
+    @property
+    def refusal(self) -> CellwallError | None:
+        """Why nothing ran: a denial or a failure, with code and hint; None if the program ran."""
+        if self.status not in {Status.DENIED, Status.ERROR}:
+            return None
+        try:
+            self.outcome.raise_for_status()
+        except CellwallError as error:
+            return error
+        return None
+
+    @property
+    def transcript(self) -> str:
+        """The output as a tool shows it to a model: stdout, stderr, and why the program was refused
+        or ended early."""
+        reason = f"the run was ended by its {self.limit} limit" if self.limit else ""
+        if self.refusal is not None:
+            reason = str(self.refusal)
+        parts = (self.stdout, self.stderr, f"cellwall: {reason}" if reason else "")
+        return "\n".join(part.rstrip("\n") for part in parts if part)
+
 
 def file_sink(target: BinaryIO) -> OutputSink:
     """Writes both streams to a file of the caller, as they come."""

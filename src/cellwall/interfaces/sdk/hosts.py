@@ -10,6 +10,7 @@ from typing import Protocol
 from cellwall.core.errors import BadInput
 from cellwall.core.labels import LabelSet
 from cellwall.core.outcomes import Outcome
+from cellwall.core.snapshots import NotCarried
 from cellwall.core.types import OutputSink
 from cellwall.interfaces.supervisor.codec import Operation
 
@@ -29,6 +30,8 @@ class SandboxSpec:
     template: str
     skills: Sequence[str]
     policy: str | None
+    from_snapshot: str | None = None
+    """The id of a snapshot whose files the sandbox has at its beginning."""
 
 
 class Host(Protocol):
@@ -39,6 +42,14 @@ class Host(Protocol):
 
     @property
     def alive(self) -> bool: ...
+
+    @property
+    def has_run_code(self) -> bool:
+        """Whether the interpreter may have variables."""
+
+    @property
+    def not_restored(self) -> tuple[NotCarried, ...]:
+        """Variables of the snapshot of its beginning that could not be set."""
 
     async def perform(
         self,

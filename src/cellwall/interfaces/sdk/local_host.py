@@ -9,12 +9,15 @@ from dataclasses import replace
 import anyio
 import anyio.to_thread
 
+from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation, memory_root
 from cellwall.core.ids import new_id
 from cellwall.core.labels import LabelSet
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
 from cellwall.core.ports import ApproverPort
+from cellwall.core.snapshots import NotCarried, RestoreSnapshot, WorkspaceSnapshot
 from cellwall.core.types import Action, OutputSink, Principal, RunCode, RunCommand, SetDomains
+from cellwall.interfaces.interpreter_state import read_again
 from cellwall.interfaces.sandbox_options import (
     named_policy,
     parse_workspace,
@@ -27,6 +30,8 @@ from cellwall.interfaces.sdk.tools import ToolBroker
 from cellwall.interfaces.supervisor.codec import Operation
 from cellwall.runtime.app import App
 from cellwall.runtime.home import local_principal
+
+DEFAULT_TEMPLATE = "python"
 
 
 class LocalHost:
@@ -48,6 +53,10 @@ class LocalHost:
         self._approver = approver
         self._live = LiveActions()
         self.alive = True
+        self.has_run_code = False
+        """Whether the interpreter may have variables."""
+        self.not_restored: tuple[NotCarried, ...] = ()
+        """Variables of the snapshot that could not be set."""
         self.id = str(pattern.session_id)
 
     @classmethod
@@ -66,6 +75,9 @@ class LocalHost:
         names a kept workspace, whose files the sandbox gets.
         """
         who = principal or local_principal("sdk")
+        snapshot = None
+        if spec.from_snapshot is not None:
+            snapshot, spec = await _allow_snapshot(app, spec, who, approver)
         limits = with_limits(
             app.limits, timeout=spec.timeout, memory=spec.memory, **dict(spec.limits)
         )
@@ -82,8 +94,13 @@ class LocalHost:
             skills=skill_names(spec.skills),
         )
         stack = ExitStack()
-        session = app.session(parse_workspace(spec.workspace), who, resumed_id=resumed_id)
-        if resumed_id is None:
+        session = app.session(
+            parse_workspace(spec.workspace),
+            who,
+            resumed_id=resumed_id,
+            snapshot_id=None if snapshot is None else snapshot.id,
+        )
+        if resumed_id is None and snapshot is None:
             session_id = stack.enter_context(session)
         else:  # decrypts files of any size
             session_id = await anyio.to_thread.run_sync(stack.enter_context, session)
@@ -91,8 +108,11 @@ class LocalHost:
         try:
             await app.runtime.check(replace(pattern, session_id=session_id))
             app.check_template(spec.template)
-            if resumed_id is not None:
+            if resumed_id is not None or snapshot is not None:
                 await anyio.to_thread.run_sync(app.check_room, session_id, limits)
+            if snapshot is not None and snapshot.variables:
+                state = app.read_state(snapshot)
+                host.not_restored = await read_again(host.run_inside, state)
         except BaseException:
             await host.end()
             raise
@@ -132,6 +152,7 @@ class LocalHost:
         # Such files may be the first use of the cell, which must get what any run needs.
         is_file = isinstance(operation, FileOperation) and memory_root(operation.path) is not None
         runs = is_file or isinstance(operation, RunCommand | RunCode)
+        self.has_run_code |= isinstance(operation, RunCode)
         action = replace(
             pattern,
             id=new_id("act"),
@@ -160,6 +181,10 @@ class LocalHost:
         )
         return Outcome(status=Status.ERROR, action_id=action.id, error=ended)
 
+    async def run_inside(self, operation: RunCode, stdin: bytes | None) -> Outcome:
+        """For the state of the interpreter: `RunInside`."""
+        return await self.perform(operation, stdin=stdin)
+
     async def end(self) -> None:
         self.alive = False
         with anyio.CancelScope(shield=True):
@@ -168,3 +193,25 @@ class LocalHost:
 
     async def leave(self) -> None:
         await self.end()
+
+
+async def _allow_snapshot(
+    app: App, spec: SandboxSpec, who: Principal, approver: ApproverPort | None
+) -> tuple[WorkspaceSnapshot, SandboxSpec]:
+    """The snapshot, once its use is allowed and recorded; with its template, unless another one is
+    named."""
+    if spec.workspace is not None:
+        raise BadInput(
+            "a sandbox has a directory of the host or the files of a snapshot, not both",
+            hint="Leave out `workspace` or `from_snapshot`.",
+            code="CW-SNAPSHOT-NOT-PRIVATE",
+        )
+    snapshot_id = spec.from_snapshot or ""
+    snapshot = await anyio.to_thread.run_sync(app.find_snapshot, snapshot_id, who)
+    action = Action(
+        principal=who, operation=RestoreSnapshot(snapshot.id), policy=named_policy(spec.policy)
+    )
+    (await app.runtime.perform(action, ask=approver)).raise_for_status()
+    if spec.template == DEFAULT_TEMPLATE:
+        spec = replace(spec, template=snapshot.template)
+    return snapshot, spec

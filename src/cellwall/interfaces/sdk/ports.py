@@ -10,13 +10,14 @@ from __future__ import annotations
 import hmac
 import secrets
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.abc
+from anyio.from_thread import start_blocking_portal
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.port_connections import ConnectPort, PortTraffic
@@ -155,3 +156,30 @@ class AsyncPorts:
         outcome = await self._host.perform(operation)
         if outcome.error is not None:
             raise outcome.error.to_exception()
+
+
+class Ports:
+    """The same for blocking callers; a thread serves while a block lasts."""
+
+    def __init__(self, ports: AsyncPorts) -> None:
+        self._core = ports
+
+    @contextmanager
+    def connect(self, port: int) -> Iterator[socket.socket]:
+        """A connection to a server inside, as a blocking socket."""
+        with (
+            start_blocking_portal() as portal,
+            portal.wrap_async_context_manager(self._core.connect(port)) as connected,
+        ):
+            connected.setblocking(True)
+            yield connected
+
+    @contextmanager
+    def forward(self, port: int, *, listen_port: int = 0) -> Iterator[PortForward]:
+        """See `AsyncPorts.forward`."""
+        forwarding = self._core.forward(port, listen_port=listen_port)
+        with (
+            start_blocking_portal() as portal,
+            portal.wrap_async_context_manager(forwarding) as forward,
+        ):
+            yield forward

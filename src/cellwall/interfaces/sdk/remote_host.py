@@ -17,6 +17,7 @@ from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.labels import LabelSet
 from cellwall.core.outcomes import Outcome
+from cellwall.core.snapshots import NotCarried
 from cellwall.core.types import Json, OutputSink
 from cellwall.interfaces.sdk.hosts import SandboxSpec, refuse_ended
 from cellwall.interfaces.supervisor.client import raise_for_error
@@ -33,6 +34,8 @@ class RemoteHost:
     def __init__(self, sandbox_id: str, *, ends_with_block: bool) -> None:
         self.id = sandbox_id
         self.alive = True
+        self.has_run_code = True  # perhaps by another process
+        self.not_restored: tuple[NotCarried, ...] = ()
         self._ends_with_block = ends_with_block
 
     @classmethod

@@ -13,6 +13,7 @@ from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, PackageUse, Status, Usage
 from cellwall.core.packages import InstallPackages, parse_install
 from cellwall.core.port_connections import ConnectPort
+from cellwall.core.snapshots import TakeSnapshot, WorkspaceSnapshot
 from cellwall.core.types import Json, ProcessInfo, ProcessOperation, RunCode, RunCommand, SetDomains
 from cellwall.core.verdict import Decision, Verdict
 
@@ -26,6 +27,7 @@ Operation = (
     | ConnectPort
     | SetDomains
     | InstallPackages
+    | TakeSnapshot
 )
 _FILE_NAMES = frozenset(
     ["read", "write", "list", "stat", "exists", "make_dir", "move", "remove", "upload", "download"]
@@ -56,6 +58,9 @@ def encode_operation(operation: Operation) -> tuple[dict[str, Json], bytes]:
             return {"kind": "code", "language": language, "context": context}, code
         case SetDomains(domains):
             return {"kind": "domains", "domains": list(domains)}, b""
+        case TakeSnapshot(name, ttl_s, end_processes, state):
+            asked = {"name": name, "ttl_s": ttl_s, "end_processes": end_processes}
+            return {"kind": "snapshot", **asked}, state
         case InstallPackages(ecosystem, requirements):
             names = list(requirements)
             return {"kind": "install", "ecosystem": ecosystem, "requirements": names}, b""
@@ -98,6 +103,13 @@ def decode_operation(message: Mapping[str, Any], blob: bytes) -> Operation:
             return RunCode(language, blob, str(rest.get("context", "")))
         case {"kind": "domains", "domains": [*words]} if all(isinstance(w, str) for w in words):
             return SetDomains(tuple(words))
+        case {
+            "kind": "snapshot",
+            "name": str(name),
+            "ttl_s": (None | int() | float()) as ttl_s,
+            "end_processes": bool(end_processes),
+        }:
+            return TakeSnapshot(name, ttl_s, end_processes, blob)
         case {"kind": "install", "ecosystem": ecosystem, "requirements": [*words]}:
             return parse_install(ecosystem, words)
         case {
@@ -163,6 +175,8 @@ def encode_outcome(
         case bytes():
             body["payload"] = {"of": "bytes"}
             blob += payload
+        case WorkspaceSnapshot():
+            body["payload"] = {"of": "snapshot", "snapshot": payload.to_json()}
         case FileEntry() | ProcessInfo() | Transfer():
             body["payload"] = _encode_item(payload)
         case tuple():
@@ -232,6 +246,8 @@ def _decode_payload(message: Mapping[str, Any], rest: bytes) -> object:
             return rest
         case {"of": "tuple", "items": items}:
             return tuple(_decode_item(item) for item in items)
+        case {"of": "snapshot", "snapshot": known}:
+            return WorkspaceSnapshot.of(known)
         case {"of": "plain", "value": value}:
             return value
         case _:

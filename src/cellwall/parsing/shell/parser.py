@@ -1,8 +1,8 @@
 """Parses shell text with shfmt, a complete and maintained bash parser.
 
-Each new text is parsed by a process of its own, which keeps no state, reads no file and gets no
-environment. A text that shfmt rejects, or does not parse in time, raises `NotUnderstood`. A single
-command of plain words (`git status -s`) needs no process: every shell reads such a text alike.
+Each new text is parsed by a process of its own (parser_process.py). A text that shfmt rejects, or
+does not parse in time, raises `NotUnderstood`. A single command of plain words (`git status -s`)
+needs no process: every shell reads such a text alike.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from cellwall.core.errors import LayerMissing
 from cellwall.core.host_programs import ProgramRefused, wheel_program
 from cellwall.parsing.bounded_cache import TextCache
+from cellwall.parsing.shell.parser_process import ParserProcesses
 
 MAX_TEXT_BYTES = 64 * 1024
 _MAX_TREE_BYTES = 16 * 1024 * 1024
@@ -110,24 +111,14 @@ def syntax_tree(text: str) -> Node:
 
 
 def _run_parser(text: str) -> Node:
-    # The dialect is named: else a first line `#!/bin/mksh` would choose another one.
-    command = [_program(), "-ln=bash", "--to-json"]
     source = text.encode()
     try:
-        done = subprocess.run(
-            command,
-            input=source,
-            capture_output=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-            cwd="/",
-            env={},
-        )
+        done = _processes().run(source, timeout_s=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise BadSyntax("the shell parser exceeded its time limit") from None
     except OSError:
         raise BadSyntax("the shell parser could not be started") from None
-    if done.returncode != 0:
+    if done.status != 0:
         message = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
         raise BadSyntax(
             f"bash would reject the text: {message[:200]}", _error_offset(message, source)
@@ -211,6 +202,11 @@ def nodes_of(*values: object, enters: Callable[[Node], bool] = lambda _: True) -
 
 
 @cache
+def _processes() -> ParserProcesses:
+    # The dialect is named: else a first line `#!/bin/mksh` would choose another one.
+    return ParserProcesses([_program(), "-ln=bash", "--to-json"])
+
+
 def _program() -> str:
     """The program of this installation, never one that PATH finds."""
     try:

@@ -210,7 +210,8 @@ def _meant(found: re.Match[str]) -> str:
             number = int(digits, base)
             if number in _PRINTABLE or number in (0x09, 0x0A):
                 return chr(number)
-            if chr(number) in _CONTROL and len(found[0]) == _WHOLE:
+            # The length first: `\UFFFFFFFF` is no character.
+            if len(found[0]) == _WHOLE and chr(number) in _CONTROL:
                 return UNKNOWN
     if found[5] is not None:
         return _NAMED[found[5]]

@@ -67,7 +67,10 @@ class Engine:
         if not isinstance(info, dict) or not isinstance(version, dict):
             raise self._no_engine("the answer is no object")
         options = [str(each) for each in _entries(info, "SecurityOptions")]
-        is_rootless = any("name=rootless" in each for each in options)
+        # Docker names it among its options, Podman in a field of its own.
+        is_rootless = info.get("Rootless") is True or any(
+            "name=rootless" in each for each in options
+        )
         name = _name_of(version)
         return EngineFacts(
             is_podman=name == _PODMAN,
@@ -75,9 +78,9 @@ class Engine:
             has_user_namespace=is_rootless or any("name=userns" in each for each in options),
             is_rootless=is_rootless,
             runtimes=frozenset(map(str, _entries(info, "Runtimes"))),
-            has_limits=all(
-                info.get(name) is True for name in ("MemoryLimit", "PidsLimit", "CpuCfsQuota")
-            ),
+            # Podman claims them also as an ordinary user on cgroup v1, and ignores them there.
+            has_limits=not (is_rootless and info.get("CgroupVersion") == "1")
+            and all(info.get(name) is True for name in ("MemoryLimit", "PidsLimit", "CpuCfsQuota")),
             root_ids=_root_ids(str(info.get("DockerRootDir", ""))),
         )
 
@@ -101,12 +104,15 @@ class Engine:
 
     def not_running(self, label: str) -> list[tuple[str, str]]:
         """(name, id) of each container with this label that was not started, or was not removed."""
-        filters = {"label": [label], "status": ["created", "exited", "dead"]}
+        # Not filtered by state: Podman refuses a name of a state that it does not know (`dead`).
+        filters = {"label": [label]}
         query = urlencode({"all": 1, "filters": json.dumps(filters)})
         listed = self._ask("GET", f"/containers/json?{query}")
         found = []
         for each in listed if isinstance(listed, list) else ():
             match each:
+                case {"State": "running" | "paused" | "restarting" | "removing" | "stopping"}:
+                    continue
                 case {"Names": [str(name), *_], "Id": str(container)}:
                     found.append((name.lstrip("/"), container))
         return found

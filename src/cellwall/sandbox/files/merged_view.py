@@ -213,7 +213,9 @@ class MergedFileTree(FileTree):
 
     __slots__ = ("_limits", "_upper")
 
-    def __init__(self, fd: int, *, upper: Root, access_check: AccessCheck, limits: Limits) -> None:
+    def __init__(
+        self, fd: int, *, upper: Root, access_check: AccessCheck | None, limits: Limits
+    ) -> None:
         super().__init__(fd, access_check=access_check)
         self._upper = upper
         self._limits = limits

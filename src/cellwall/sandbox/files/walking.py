@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cellwall.core.errors import WorkspaceError
-from cellwall.core.protected_names import is_git_layout
+from cellwall.core.git_names import is_git_layout
 from cellwall.sandbox.files.descriptors import path_error
 from cellwall.sandbox.files.paths import join
 from cellwall.sandbox.files.survey import Survey

@@ -13,7 +13,7 @@ from cellwall.core.skills import SKILLS_INSIDE, Skill
 from cellwall.core.types import WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.linux import outer_wall
-from cellwall.sandbox.linux.outer_wall import OuterWall
+from cellwall.sandbox.linux.outer_wall import OuterWall, lower_inside
 from cellwall.sandbox.linux.plan import (
     PAGE_ROOM,
     EgressPlan,
@@ -303,8 +303,10 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
     if mount.dir_fd is None:
         plan.step("tmpfs", "/workspace", _workspace_options(job.limits))
     elif _has_layers_inside(walls, job):
-        plan.step("expect", "/.cellwall/lower", *identity_of(mount.dir_fd))
-        plan.step("overlay", "/.cellwall", "/workspace")
+        lowers = [mount.dir_fd, *(descriptor for descriptor, _ in mount.more_lowers)]
+        for number, descriptor in enumerate(lowers):
+            plan.step("expect", lower_inside(number), *identity_of(descriptor))
+        plan.step("overlay", "/.cellwall", "/workspace", len(lowers))
         if not job.is_once:
             plan.step("view", "/workspace")  # before any cover is mounted over it
     elif mount.mode is not WorkspaceMode.COPY_ON_WRITE:
@@ -379,7 +381,11 @@ def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
         resource.RLIMIT_CPU: int(limits.cpu_s * _CPU_FACTOR) + 2,
         resource.RLIMIT_MEMLOCK: _LOCKED_BYTES,
     }
-    if not walls.is_gvisor:
+    if walls.is_gvisor:
+        # The engine's cgroup counts threads of gVisor, of which one process needs one or several,
+        # by version and platform. The kernel inside counts init as well.
+        rlimits[resource.RLIMIT_NPROC] = limits.processes + 1
+    else:
         rlimits[resource.RLIMIT_SIGPENDING] = _PENDING_SIGNALS
         rlimits[resource.RLIMIT_RTPRIO] = rlimits[resource.RLIMIT_NICE] = 0
     if not walls.cgroup:

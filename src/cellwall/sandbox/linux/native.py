@@ -13,23 +13,23 @@ Warm, in a cell that a template has forked:
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 
 import anyio
 
-from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.sandbox_ports import LiveUsage, Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
-from cellwall.core.types import Action, OutputSink, RunCode, WorkspaceMode, WorkspaceMount
+from cellwall.core.types import Action, OutputSink, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox import languages
 from cellwall.sandbox.containers.container_path import ContainerCells, ContainerHost, ContainerPath
 from cellwall.sandbox.linux import cell_plan, jobs
 from cellwall.sandbox.linux.channels import EgressSockets
 from cellwall.sandbox.linux.forked_cell import WarmCell
+from cellwall.sandbox.linux.frozen_cells import frozen
 from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.layers import (
     SHELL,
@@ -131,6 +131,8 @@ class WarmPath:
             cell = self._cell(template, request, program, code, egress)
             on_failure.pop_all()
         try:
+            if program.is_interpreter and not program.is_forked:
+                cell.add_channel()
             async with RunMonitor(request, cell, stdin=action.stdin or b"") as monitor:
                 if egress is not None:
                     await anyio.to_thread.run_sync(egress.hand_over)
@@ -138,12 +140,13 @@ class WarmPath:
                 env = jobs.environment(action, program, request.mount)
                 if action.stdin is None:
                     cell.channels.close_stdin()
-                if not program.is_interpreter:
+                if not program.is_forked:
                     cell.start(program.argv, env, cwd=jobs.working_directory(action))
+                base = env if program.is_forked else None
                 # (5)
                 result = await monitor.until_end(
                     max_result_bytes=self._settings.max_result_bytes,
-                    frame=jobs.interpreter_request(program, code, action, env),
+                    frame=jobs.interpreter_request(program, code, action, base),
                 )
         finally:
             # (6)
@@ -158,7 +161,7 @@ class WarmPath:
         if request.mount.own_path is not None:
             return None  # the root that a template's cells share is sealed: no new mount point
         spec = python_template_spec(request.action.template, self._settings.environment_of)
-        if not program.is_interpreter:
+        if not program.is_forked:
             if spec.site_packages is not None:
                 return None  # cells for commands are forked from a root without packages
             spec = SHELL
@@ -279,16 +282,27 @@ class NativeSandbox:
         """
         if action.session_id is None:
             return False
-        operation = action.operation
-        is_python = isinstance(operation, RunCode) and canonical(operation.language) == "python"
         is_layered = mount.mode is WorkspaceMode.COPY_ON_WRITE
-        return is_python or is_layered or not isinstance(operation, RunCode)
+        return is_layered or jobs.language_of(action) in {"", *languages.STATEFUL}
 
     def live_usage(self, session_id: str, *, with_memory: bool = True) -> LiveUsage:
         return self._sessions.usage(session_id, with_memory=with_memory)
 
     def halt(self, session_id: str) -> None:
         self._sessions.halt(session_id)
+
+    def has_cell(self, session_id: str) -> bool:
+        return self._sessions.cell_of(session_id) is not None
+
+    @contextmanager
+    def frozen(self, session_id: str) -> Iterator[None]:
+        """No process of a live sandbox runs during the block."""
+        cell = self._sessions.cell_of(session_id)
+        with nullcontext() if cell is None else frozen(cell):
+            yield
+
+    def close_cell(self, session_id: str) -> None:
+        self._sessions.close_cell(session_id)
 
     def end_session(self, session_id: str) -> None:
         self._sessions.end(session_id)

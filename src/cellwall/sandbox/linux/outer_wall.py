@@ -247,7 +247,14 @@ def arguments(
 
 
 _STAGE = "/run"  # in the shim's private mount namespace, see stage_all in cell/shim.c
-_LAYERS = {"/.cellwall/lower": "lower", "/.cellwall/cow": "cow"}
+_LAYERS = "/.cellwall/"
+_UPPER_INSIDE = f"{_LAYERS}cow"
+MAX_LOWERS = 16  # as in cell/cell.h
+
+
+def lower_inside(number: int) -> str:
+    """Where a read-only layer is mounted for init; the topmost has the number 0."""
+    return f"{_LAYERS}lower{number or ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +269,7 @@ class OuterWall:
 
 @dataclass(frozen=True, slots=True)
 class HostDirectory:
-    """A directory of the host that the cell sees, and whether its ids are mapped."""
+    """A directory or program of the host that the cell sees, and whether its ids are mapped."""
 
     descriptor: int
     outside: str
@@ -277,10 +284,12 @@ def workspace_directories(mount: WorkspaceMount) -> list[HostDirectory]:
     if mount.dir_fd is not None and mount.path is not None:
         if mount.mode is WorkspaceMode.COPY_ON_WRITE:
             assert mount.layers_fd is not None and mount.layers_path is not None  # noqa: S101, PT018  # by WorkspaceMount's meaning
-            shown.append(HostDirectory(mount.dir_fd, mount.path, "/.cellwall/lower", True, True))
-            layers = HostDirectory(
-                mount.layers_fd, mount.layers_path, "/.cellwall/cow", False, True
-            )
+            lowers = ((mount.dir_fd, mount.path), *mount.more_lowers)
+            shown += [
+                HostDirectory(descriptor, path, lower_inside(number), True, True)
+                for number, (descriptor, path) in enumerate(lowers)
+            ]
+            layers = HostDirectory(mount.layers_fd, mount.layers_path, _UPPER_INSIDE, False, True)
             shown.append(layers)
         else:
             read_only = mount.mode is WorkspaceMode.READ_ONLY
@@ -347,18 +356,24 @@ def _stage(
     belong to the directory's owner: so they are mounted by descriptor, with ids mapped."""
     binds = []
     for number, directory in enumerate(shown):
-        layer = _LAYERS.get(directory.inside)
+        layer = directory.inside.removeprefix(_LAYERS) if _is_layer(directory) else ""
         source = f"{_STAGE}/{layer or number}"
         owner = os.fstat(directory.descriptor)
-        kind = "layer" if layer == "cow" else "map" if directory.mapped else "plain"
+        is_upper = directory.inside == _UPPER_INSIDE
+        kind = "layer" if is_upper else "map" if directory.mapped else "plain"
         descriptor = number_of(directory.descriptor)
         plan.step("stage", descriptor, source, kind, owner.st_uid, owner.st_gid)
-        if layer is None:
+        if not layer:
             binds.append(Bind(source, directory.inside, directory.read_only))
-    if any(directory.inside in _LAYERS for directory in shown):
-        plan.step("overlay", f"{_STAGE}/merged")
+    layers = sum(map(_is_layer, shown))
+    if layers:
+        plan.step("overlay", f"{_STAGE}/merged", layers - 1)
         binds.append(Bind(f"{_STAGE}/merged", "/workspace", read_only=False))
     return binds
+
+
+def _is_layer(directory: HostDirectory) -> bool:
+    return directory.inside == _UPPER_INSIDE or directory.inside.startswith(lower_inside(0))
 
 
 def tree_plan(uid: int, mount: WorkspaceMount, first: int) -> bytes:

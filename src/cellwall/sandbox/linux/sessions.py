@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -26,16 +28,23 @@ from cellwall.sandbox.linux.carried_process import CarriedProcess
 from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
-from cellwall.sandbox.linux.live_cell import CellTask, CodeRun, CommandRun, LiveCell
+from cellwall.sandbox.linux.live_cell import CellTask, LiveCell
 from cellwall.sandbox.linux.live_cell_factory import CellFactory, LiveCellFactory, skill_digests
-from cellwall.sandbox.linux.live_session import LiveSession, exceeds_limits
+from cellwall.sandbox.linux.live_runs import CodeRun, CommandRun
+from cellwall.sandbox.linux.live_session import (
+    LiveSession,
+    acquire,
+    exceeds_limits,
+    wait_for,
+    wait_for_terminal,
+)
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.port_connections import hold_connection
 from cellwall.sandbox.linux.run_monitor import RunMonitor
 from cellwall.sandbox.run_ledger import RunLedger
 
 _MAX_ENDED_PROCESSES = 256
-_TERMINAL_WITHIN_S = 20.0
+_BEHIND_DEADLINE_MS = 100
 
 
 class LiveSessions:
@@ -73,7 +82,7 @@ class LiveSessions:
             case RunCommand(background=True) as operation:
                 argv, script = jobs.live_command(operation.argv)
                 process = self._start_background(session, cell, request, operation, argv)
-                await _wait_for_terminal(process, operation)
+                await wait_for_terminal(process, operation)
                 if script:  # saved at once, before any input of the caller
                     await anyio.to_thread.run_sync(process.write, script)
                 if action.stdin is not None:
@@ -88,10 +97,17 @@ class LiveSessions:
                 work = partial(self._operate, cell, operation, action.limits)
                 payload = await anyio.to_thread.run_sync(work)
                 return RunResult(exit_code=None, path=cell.parts.path, payload=payload)
-            case RunCode() as operation if canonical(operation.language) != "python":
+            case RunCode() as operation if not _keeps_state(action, operation):
                 program, code = jobs.program_of(action, only_deno=self._settings.only_deno)
-                argv = jobs.command_for(program, code)
                 env = _environment(request, program)
+                if program.is_interpreter:
+                    # The standard input of an interpreter that lives on cannot be replaced.
+                    task = cell.start(
+                        program.argv, env, cwd="/workspace", wants_stdin=True, is_interpreter=True
+                    )
+                    frame = jobs.interpreter_request(program, code, action)
+                    return await self._run_task(session, cell, task, request, action.stdin, frame)
+                argv = jobs.command_for(program, code)
                 task = cell.start(argv, env, cwd="/workspace", wants_stdin=True)
                 stdin = code + (action.stdin or b"")
                 return await self._run_task(session, cell, task, request, stdin)
@@ -131,31 +147,37 @@ class LiveSessions:
         task: CellTask,
         request: CellRunRequest,
         stdin: bytes | None,
+        frame: tuple[Mapping[str, Json], bytes] | None = None,
     ) -> RunResult:
         with session.monitored():
             async with RunMonitor(request, CommandRun(cell, task), stdin=stdin) as monitor:
-                result = await monitor.until_end(max_result_bytes=self._settings.max_result_bytes)
+                result = await monitor.until_end(
+                    max_result_bytes=self._settings.max_result_bytes, frame=frame
+                )
         return replace(result, path=cell.parts.path)
 
     async def _run_code(
         self, session: LiveSession, cell: LiveCell, request: CellRunRequest, operation: RunCode
     ) -> RunResult:
         action = request.action
-        await _acquire(cell.turn)
+        await acquire(cell.turn)
         try:
-            env = _environment(replace(request, action=replace(action, brief={})))
-            interpreter = cell.interpreter(env)
+            program, _ = jobs.program_of(action, only_deno=self._settings.only_deno)
+            env = _environment(replace(request, action=replace(action, brief={})), program)
+            interpreter = cell.interpreter(env, program, operation)
             is_first = interpreter.count == 0
             run = session.running = CodeRun(cell, interpreter)
             stdin = action.stdin or b""
             message: dict[str, Json] = {
                 "code": run.number,
-                "base": env if is_first else {},
+                "base": env if is_first and program.is_forked else {},
                 "env": dict(action.brief),
                 "stdin": None if action.stdin is None else len(stdin),
                 "tools": list(action.tools),
                 "context": operation.context,
                 "paths": jobs.package_paths(action) if is_first and cell.parts.interpreter else [],
+                "language": jobs.language_of(action),
+                "wall_ms": _left_ms(request),
             }
             with session.monitored():
                 async with RunMonitor(request, run) as monitor:
@@ -224,12 +246,12 @@ class LiveSessions:
             )
         match operation.name:
             case "wait":
-                await _wait(process.ended, action.limits.wall_s)
+                await wait_for(process.ended, action.limits.wall_s)
                 return process.result()
             case "read":
                 return process.result()
             case "follow":
-                await _wait(process.has_news, action.limits.wall_s)
+                await wait_for(process.has_news, action.limits.wall_s)
                 return process.result()
             case "write":
                 write = partial(process.write, operation.data, action.limits.wall_s)
@@ -303,9 +325,27 @@ class LiveSessions:
             self._pool.stay_awake()
             return cell
 
-    def usage(self, session_id: str, *, with_memory: bool) -> LiveUsage:
+    def _find(self, session_id: str) -> LiveSession | None:
         with self._lock:
-            session = self._sessions.get(session_id)
+            return self._sessions.get(session_id)
+
+    def cell_of(self, session_id: str) -> LiveCell | None:
+        """The cell of a session, if there is one that lives."""
+        session = self._find(session_id)
+        cell = None if session is None else session.cell
+        return cell if cell is not None and cell.is_alive() else None
+
+    def close_cell(self, session_id: str) -> None:
+        """End every process of a live sandbox, and wait; the next run gets a new cell."""
+        session = self._find(session_id)
+        if session is not None:
+            with session.lock:
+                cell = session.take_cell()
+            if cell is not None:
+                cell.close()
+
+    def usage(self, session_id: str, *, with_memory: bool) -> LiveUsage:
+        session = self._find(session_id)
         if session is None:
             return LiveUsage()
         # A copy: a thread may start another process meanwhile.
@@ -316,8 +356,7 @@ class LiveSessions:
 
     def halt(self, session_id: str) -> None:
         """End every process of a live sandbox; its files stay, and the next run gets a new cell."""
-        with self._lock:
-            session = self._sessions.get(session_id)
+        session = self._find(session_id)
         cell = None if session is None else session.cell
         if cell is not None:
             cell.parts.init.send("stop")
@@ -335,28 +374,19 @@ class LiveSessions:
             cell.close()
 
 
+def _keeps_state(action: Action, operation: RunCode) -> bool:
+    """Whether an interpreter that lives on runs this code. Only Python can be given new input."""
+    language = canonical(operation.language)
+    return language == "python" or (language in languages.STATEFUL and action.stdin is None)
+
+
+def _left_ms(request: CellRunRequest) -> int:
+    """The time after which V8 ends the code itself, a moment behind the monitor's deadline."""
+    left_s = request.started + request.action.limits.wall_s - time.monotonic()
+    return max(1, int(left_s * 1000)) + _BEHIND_DEADLINE_MS
+
+
 def _environment(
     request: CellRunRequest, program: languages.Program | None = None
 ) -> dict[str, str]:
     return dict(jobs.environment(request.action, program, request.mount))
-
-
-async def _acquire(lock: threading.Lock) -> None:
-    """Does not block the event loop, and does not leave the lock held when cancelled."""
-    while not lock.acquire(blocking=False):  # noqa: ASYNC110  # each thread has its own event loop
-        await anyio.sleep(0.001)
-
-
-async def _wait_for_terminal(process: BackgroundProcess, operation: RunCommand) -> None:
-    """Init sends the terminal; input before that would be lost."""
-    if operation.terminal is None:
-        return
-    with anyio.move_on_after(_TERMINAL_WITHIN_S):
-        while process.terminal is None and not process.ended.is_set():  # noqa: ASYNC110  # set by a thread
-            await anyio.sleep(0.001)
-
-
-async def _wait(event: threading.Event, timeout_s: float) -> None:
-    with anyio.move_on_after(timeout_s):
-        while not event.is_set():
-            await anyio.to_thread.run_sync(partial(event.wait, 0.5), abandon_on_cancel=True)

@@ -6,13 +6,8 @@ import os
 import stat
 from dataclasses import dataclass, field
 
-from cellwall.core.protected_names import (
-    NameTreatment,
-    Protection,
-    fold,
-    is_in_version_control,
-    is_named_git_dir,
-)
+from cellwall.core.git_names import fold, is_in_version_control, is_named_git_dir
+from cellwall.core.protected_names import NameTreatment, Protection
 from cellwall.sandbox.files.walking import WalkStep
 from cellwall.sandbox.protection.certificates import is_certificates
 

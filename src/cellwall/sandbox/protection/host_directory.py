@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import cellwall
 from cellwall.core.errors import WorkspaceError
-from cellwall.core.protected_names import GIT_LAYOUT, NameTreatment, is_git_layout
+from cellwall.core.git_names import GIT_LAYOUT, is_git_layout
+from cellwall.core.protected_names import NameTreatment
 from cellwall.core.text import to_bytes
 from cellwall.core.types import Cover, WorkspaceMode
 from cellwall.sandbox.files.descriptors import OPEN_DIRECTORY, is_empty_dir

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.core.git_names import fold
 from cellwall.core.instruction_imports import MAX_BYTES, all_imports, may_be_new
-from cellwall.core.protected_names import NameTreatment, fold, load
+from cellwall.core.protected_names import NameTreatment, load
 from cellwall.sandbox.files.descriptors import OPEN_NODE, closing_fd, open_regular, read_at_most
 from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.protection import git_files

@@ -25,7 +25,8 @@ from typing import Literal
 
 from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.forks import OwnerProcess
-from cellwall.core.protected_names import Placeholder, fold, is_in_version_control
+from cellwall.core.git_names import fold, is_in_version_control
+from cellwall.core.protected_names import Placeholder
 from cellwall.sandbox.files.descriptors import closing_fd, is_empty_dir, proc_path
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.linux.outside_processes import placeholder_reaper

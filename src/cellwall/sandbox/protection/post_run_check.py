@@ -15,8 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cellwall.core.errors import WorkspaceError
+from cellwall.core.git_names import fold
 from cellwall.core.outcomes import Finding
-from cellwall.core.protected_names import Protection, fold
+from cellwall.core.protected_names import Protection
 from cellwall.sandbox.files.descriptors import (
     OPEN_NODE,
     closing_fd,

@@ -10,17 +10,14 @@ import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from cellwall.core.protected_names import (
+from cellwall.core.git_names import (
     GIT_LAYOUT,
-    NameTreatment,
-    Protection,
-    build_files,
     completes_git_layout,
     is_git_by_name,
     is_git_layout,
     is_in_version_control,
-    load,
 )
+from cellwall.core.protected_names import NameTreatment, Protection, build_files, load
 from cellwall.sandbox.files.descriptors import (
     identity_of,
     path_error,

@@ -8,14 +8,13 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from cellwall.core.protected_names import (
-    NameTreatment,
-    Protection,
+from cellwall.core.git_names import (
     completes_git_layout,
     fold,
     is_in_version_control,
     is_named_git_dir,
 )
+from cellwall.core.protected_names import NameTreatment, Protection
 from cellwall.sandbox.files.descriptors import (
     MAX_WALK_ENTRIES,
     closing_fd,

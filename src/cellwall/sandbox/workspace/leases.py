@@ -22,6 +22,7 @@ from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.files.survey import DiskUsage
 from cellwall.sandbox.protection import git_files, post_run_check
 from cellwall.sandbox.protection.post_run_check import Baseline
+from cellwall.sandbox.snapshots.layer_files import TreeSize
 
 _RESERVED = 12
 _LOOK_AGAIN_SHARE = 4
@@ -134,6 +135,23 @@ class CopyOnWriteLease(PlainLease):
             has_changes = bool(self.tree.list(".", max_entries=1_000_000))
             self.id = self._own_id if has_changes else None
         return ()
+
+
+class LayeredLease(PlainLease):
+    """A private workspace on the layers of a snapshot, which count against its limits: else it
+    could grow with each snapshot of a snapshot."""
+
+    def __init__(
+        self,
+        mount: WorkspaceMount,
+        *,
+        workspace_id: str,
+        tree: FileTree,
+        settings: WorkspaceSettings,
+        base: TreeSize,
+    ) -> None:
+        super().__init__(mount, workspace_id=workspace_id, tree=tree, settings=settings)
+        self._before_bytes, self._before_files = -base.size_bytes, -base.files
 
 
 class ReadWriteLease(PlainLease):

@@ -87,10 +87,28 @@ class WorkspacePreparer:
             # More disk than memory was requested: a folder on disk, removed at the end.
             session = self._store.make(own_id, request)
             stack.callback(self._store.retire, session)
+        if session.layers:
+            return self._open_layers(session, stack)
         path = session.files_path
         tree = stack.enter_context(FileTree.open(path))
         mount = WorkspaceMount(mode=WorkspaceMode.PRIVATE, dir_fd=tree.fd, path=path)
         return PreparedWorkspace(mount, session, writable_tree=tree)
+
+    def _open_layers(self, session: StoredWorkspace, stack: ExitStack) -> PreparedWorkspace:
+        """A private workspace on the layers of a snapshot, which hold nothing of the host."""
+        paths = [self._store.snapshots.layer_path(each) for each in session.layers]
+        lowers = [(stack.enter_context(FileTree.open(path)).fd, path) for path in paths]
+        layers = stack.enter_context(FileTree.open(session.layers_path))
+        upper = stack.enter_context(FileTree.open(session.upper_path))
+        mount = WorkspaceMount(
+            mode=WorkspaceMode.COPY_ON_WRITE,
+            dir_fd=lowers[0][0],
+            path=lowers[0][1],
+            layers_fd=layers.fd,
+            layers_path=session.layers_path,
+            more_lowers=tuple(lowers[1:]),
+        )
+        return PreparedWorkspace(mount, session, writable_tree=upper)
 
     def _open_given(
         self,

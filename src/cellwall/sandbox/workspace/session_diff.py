@@ -15,6 +15,7 @@ from cellwall.core.scratch import scratch_folder
 from cellwall.core.types import WorkspaceMode
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.workspace.changes import changes, rank, unified_diff
+from cellwall.sandbox.workspace.layered import copy_layers
 from cellwall.sandbox.workspace.store import StoredWorkspace, WorkspaceStore
 
 _MAX_TEXT_BYTES = 1 << 20
@@ -49,6 +50,17 @@ def session_diff(
 @contextmanager
 def _trees(store: WorkspaceStore, session: StoredWorkspace) -> Iterator[tuple[FileTree, FileTree]]:
     match session.request.mode:
+        case WorkspaceMode.PRIVATE if len(session.layers) == 1:
+            with (
+                FileTree.open(store.snapshots.layer_path(session.layers[0])) as before,
+                FileTree.open(session.upper_path) as after,
+            ):
+                yield before, after
+        case WorkspaceMode.PRIVATE if session.layers:
+            with scratch_folder("cellwall-base-") as base:
+                copy_layers(store.snapshots, session.layers, base)
+                with FileTree.open(base) as before, FileTree.open(session.upper_path) as after:
+                    yield before, after
         case WorkspaceMode.PRIVATE:
             with (
                 scratch_folder("cellwall-empty-") as nothing,

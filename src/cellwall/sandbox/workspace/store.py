@@ -6,6 +6,7 @@ $CELLWALL_HOME/workspaces/ID, mode 0700:
   sealed        the layers between runs, or the files of a private workspace that its owner keeps,
                 encrypted under the key of the session (FS-5)
   opened.NAME/  the layers decrypted for one reader, which has it locked
+A private workspace on layers of a snapshot has `layers/upper` and `layers/work` instead of `files`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,14 @@ from cellwall.sandbox.files.descriptors import closing_fd, identity_of, remove_t
 from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.protection.host_directory import open_host_directory
 from cellwall.sandbox.protection.placeholders import Placeholders
+from cellwall.sandbox.snapshots.layer_files import NOTHING, TreeSize
+from cellwall.sandbox.snapshots.store import SnapshotStore
+from cellwall.sandbox.workspace.layered import (
+    copy_layers,
+    make_overlay_folders,
+    merge_into_files,
+    remove_overlay_folders,
+)
 from cellwall.sandbox.workspace.pending_checks import PendingChecks
 from cellwall.sandbox.workspace.placement import spread_directories
 from cellwall.sandbox.workspace.sealed_layers import SealedLayers, is_sealed
@@ -48,6 +57,15 @@ class StoredWorkspace:
     keeper: str = ""
     """The owner who keeps this private workspace after its session; empty if it is not kept."""
     kept_ns: int = 0
+    layers: tuple[str, ...] = ()
+    """Of a private workspace: the layers of the snapshot it was made from, from the top."""
+    base: TreeSize = NOTHING
+    """The size of these layers."""
+
+    @property
+    def top_path(self) -> str:
+        """Where the writes of code go, in a private workspace."""
+        return self.upper_path if self.layers else self.files_path
 
     @property
     def files_path(self) -> str:
@@ -71,6 +89,7 @@ class WorkspaceStore:
 
     def __init__(self, home: str, keys: SessionKeysPort | None = None) -> None:
         self.home = home
+        self.snapshots = SnapshotStore(home)
         self._sealing = SealedLayers(keys)
         self._folder = os.path.join(home, "workspaces")
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
@@ -85,8 +104,11 @@ class WorkspaceStore:
         *,
         identity: tuple[int, int] | None = None,
         resumed: StoredWorkspace | None = None,
+        layers: tuple[str, ...] = (),
+        copies_layers: bool = False,
     ) -> StoredWorkspace:
-        """A new folder; with the files of `resumed`, a kept private workspace, which stays."""
+        """A new folder; with the files of `resumed`, a kept private workspace, which stays; or on
+        the `layers` of a snapshot, within `SnapshotStore.building`, or with a copy of them."""
         folder = os.path.join(self._folder, check_id(session_id))
         made_ns = time.clock_gettime_ns(COARSE_CLOCK)
         try:
@@ -96,12 +118,15 @@ class WorkspaceStore:
         try:
             if resumed is not None:
                 self._sealing.restore(resumed.id, resumed.folder, folder)
-            elif request.mode is WorkspaceMode.PRIVATE:
+            elif request.mode is WorkspaceMode.PRIVATE and (copies_layers or not layers):
                 os.mkdir(f"{folder}/files", 0o755)
-            if request.mode is WorkspaceMode.COPY_ON_WRITE:
-                for name in ("layers", "layers/upper", "layers/work"):
-                    os.mkdir(f"{folder}/{name}", 0o755)
             made = StoredWorkspace(session_id, folder, request, made_ns, identity)
+            if layers and copies_layers:
+                copy_layers(self.snapshots, layers, f"{folder}/files")
+            elif layers:
+                made = replace(made, layers=layers, base=self.snapshots.size_of(layers))
+            if request.mode is WorkspaceMode.COPY_ON_WRITE or made.layers:
+                make_overlay_folders(folder)
             with open(f"{folder}/session.json", "x", encoding="utf-8") as file:
                 json.dump(_description(made), file)
         except (OSError, CellwallError) as error:
@@ -115,7 +140,10 @@ class WorkspaceStore:
     def keep(self, session_id: str, *, keeper: str) -> None:
         """From now on, the end of this session seals its private workspace instead of removing it,
         also if the process is killed."""
-        stored = replace(self.session(session_id), keeper=keeper, kept_ns=time.time_ns())
+        self.describe(replace(self.session(session_id), keeper=keeper, kept_ns=time.time_ns()))
+
+    def describe(self, stored: StoredWorkspace) -> None:
+        """Replace the description of a workspace, durably."""
         draft = f"{stored.folder}/session.json.draft"
         try:
             with open(draft, "w", encoding="utf-8") as file:
@@ -135,7 +163,19 @@ class WorkspaceStore:
             identity = tuple(map(int, record["identity"])) if record.get("identity") else None
             made_ns = int(record["made_ns"])
             keeper, kept_ns = str(record.get("keeper", "")), int(record.get("kept_ns", 0))
-            return StoredWorkspace(session_id, folder, request, made_ns, identity, keeper, kept_ns)  # type: ignore[arg-type]  # another length equals no identity
+            layers = tuple(check_id(each) for each in record.get("layers", ()))
+            base = TreeSize(*map(int, record["base"])) if layers else NOTHING
+            return StoredWorkspace(
+                session_id,
+                folder,
+                request,
+                made_ns,
+                identity,  # type: ignore[arg-type]  # another length equals no identity
+                keeper,
+                kept_ns,
+                layers,
+                base,
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise WorkspaceError(
                 f"there is no workspace {session_id}",
@@ -172,10 +212,31 @@ class WorkspaceStore:
     def remove(self, session_id: str) -> None:
         """Destroy the key of an archive, then remove the folder, read-only directories of code
         included; no symlink is followed."""
+        layers: tuple[str, ...] = ()
+        with suppress(WorkspaceError):
+            layers = self.session(session_id).layers
         self._sealing.destroy_key(os.path.join(self._folder, check_id(session_id)))
         flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
         with closing_fd(os.open(self._folder, flags)) as parent, suppress(FileNotFoundError):
             remove_tree(parent, check_id(session_id), max_entries=_MAX_ENTRIES_TO_REMOVE)
+        if layers:
+            self.collect_layers()
+
+    def collect_layers(self) -> None:
+        """Remove layers that neither a snapshot nor a workspace uses."""
+        self.snapshots.collect(lambda: {name for each in self.sessions() for name in each.layers})
+
+    def _flatten(self, session: StoredWorkspace) -> StoredWorkspace:
+        """The same workspace without layers, once its session has ended; see layered.py."""
+        if not session.layers:
+            return session
+        if not os.path.isdir(session.files_path):
+            merge_into_files(self.snapshots, session.layers, session.folder)
+        flat = replace(session, layers=(), base=NOTHING)
+        self.describe(flat)
+        remove_overlay_folders(session.folder)
+        self.collect_layers()
+        return flat
 
     def retire(self, session: StoredWorkspace) -> None:
         """At the end of a session: remove its folder, unless it holds files of the user: a
@@ -190,13 +251,18 @@ class WorkspaceStore:
                 holds_files = _holds_something(session.quarantine_path)
         if not holds_files:
             self.remove(session.id)
-        elif session.request.mode in {WorkspaceMode.COPY_ON_WRITE, WorkspaceMode.PRIVATE}:
+            return
+        with suppress(WorkspaceError):
+            session = self.session(session.id)  # its layers may have changed since
+        if session.request.mode in {WorkspaceMode.COPY_ON_WRITE, WorkspaceMode.PRIVATE}:
+            self._flatten(session)
             self._sealing.seal(session.id, session.folder)
 
     def usage(self, session: StoredWorkspace) -> tuple[int, int]:
         """Bytes and number of the files of a private workspace in clear."""
-        with Root.open(session.files_path) as files:
-            return files.usage(max_entries=_MAX_ENTRIES_TO_REMOVE)
+        with Root.open(session.top_path) as files:
+            used_bytes, count = files.usage(max_entries=_MAX_ENTRIES_TO_REMOVE)
+        return used_bytes + session.base.size_bytes, count + session.base.files
 
     def kept(self) -> list[tuple[StoredWorkspace, int]]:
         """The kept private workspaces, with the sizes of their archives in bytes."""
@@ -280,6 +346,7 @@ class WorkspaceStore:
                     # A kill, a full disk or a locked folder may have left files in clear. A run
                     # that is being started has a folder before it is in the ledger.
                     with hold_ended(session.id):
+                        self._flatten(session)
                         self._sealing.tidy(session.id, session.folder)
 
 
@@ -293,6 +360,8 @@ def _description(stored: StoredWorkspace) -> dict[str, object]:
     }
     if stored.keeper:
         text |= {"keeper": stored.keeper, "kept_ns": stored.kept_ns}
+    if stored.layers:
+        text |= {"layers": stored.layers, "base": (stored.base.size_bytes, stored.base.files)}
     return text
 
 

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -16,7 +15,6 @@ import anyio
 from cellwall.core.errors import BadInput, WorkspaceError
 from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Finding
-from cellwall.core.protected_names import Protection
 from cellwall.core.types import Action, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.merged_view import MergedFileTree, MergedViews, sandbox_ended
@@ -31,15 +29,10 @@ from cellwall.sandbox.protection.host_directory import (
     lost_covers,
 )
 from cellwall.sandbox.protection.indirect_paths import indirect_paths, instruction_targets
-from cellwall.sandbox.protection.post_run_check import Baseline
-from cellwall.sandbox.workspace.leases import (
-    CopyOnWriteLease,
-    PlainLease,
-    ReadWriteLease,
-    WorkspaceSettings,
-)
+from cellwall.sandbox.workspace.leases import PlainLease, WorkspaceSettings
+from cellwall.sandbox.workspace.leasing import clear_if_checked, lease_of
 from cellwall.sandbox.workspace.prepare import PreparedWorkspace, WorkspacePreparer
-from cellwall.sandbox.workspace.store import COARSE_CLOCK, StoredWorkspace, WorkspaceStore
+from cellwall.sandbox.workspace.store import StoredWorkspace, WorkspaceStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +45,21 @@ class _OpenWorkspace:
 
 
 @dataclass(slots=True)
-class _SessionWorkspace:
+class SessionWorkspace:
     """A session's workspace under a lock of its own: a directory that is slow to scan, or locked by
     another program, must not delay the sandboxes of other directories."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     held: _OpenWorkspace | None = None
+    users: int = 0
+    """Actions and file operations that use it now."""
     is_ended: bool = False
+
+    def release(self) -> None:
+        """Close everything; the next action opens it anew. Nothing uses it, and no cell lives."""
+        held, self.held = self.held, None
+        if held is not None:
+            held.stack.close()
 
 
 class Workspaces:
@@ -68,7 +69,7 @@ class Workspaces:
         self, store: WorkspaceStore, settings: WorkspaceSettings, views: MergedViews
     ) -> None:
         self._views = views
-        self._sessions: dict[str, _SessionWorkspace] = {}
+        self._sessions: dict[str, SessionWorkspace] = {}
         self._lock = threading.Lock()  # guards only that dictionary
         self._store = store
         self._settings = settings
@@ -79,8 +80,11 @@ class Workspaces:
     async def lease(self, action: Action) -> AsyncIterator[PlainLease]:
         if action.session_id is not None:
             lease = await anyio.to_thread.run_sync(self._lease_for_session, action)
-            lease.reserve()
-            yield lease
+            try:
+                lease.reserve()
+                yield lease
+            finally:
+                self._leave(action.session_id)
         elif self._fits_memory(action):
             # A tmpfs: quick, bounded by the kernel, and gone with the cell.
             yield PlainLease(WorkspaceMount(mode=WorkspaceMode.PRIVATE))
@@ -98,8 +102,8 @@ class Workspaces:
 
     def _lease_for_run(self, action: Action, stack: ExitStack) -> PlainLease:
         prepared = self._preparer.prepare(action.workspace, None, action.id, stack)
-        lease = self._lease_of(prepared, action)
-        stack.callback(_clear_if_checked, prepared, lease)
+        lease = lease_of(prepared, action, self._settings)
+        stack.callback(clear_if_checked, prepared, lease)
         return lease
 
     def _lease_for_session(self, action: Action) -> PlainLease:
@@ -110,25 +114,43 @@ class Workspaces:
             held = self._hold(own, action.session_id, action)
             if is_open:
                 self._refuse_uncovered(held.prepared)
+            own.users += 1
         return held.lease
 
+    def _leave(self, session_id: str) -> None:
+        with self._lock:
+            own = self._sessions.get(session_id)
+        if own is not None:  # else the session has ended meanwhile
+            with own.lock:
+                own.users -= 1
+
     @contextmanager
-    def _lock_session(self, session_id: str) -> Iterator[_SessionWorkspace]:
+    def _lock_session(self, session_id: str) -> Iterator[SessionWorkspace]:
         """Exclusive use of the workspace of a session that has not ended."""
         with self._lock:
-            own = self._sessions.setdefault(session_id, _SessionWorkspace())
+            own = self._sessions.setdefault(session_id, SessionWorkspace())
         with own.lock:
             if own.is_ended:
                 raise sandbox_ended()
             yield own
 
-    def _hold(self, own: _SessionWorkspace, session_id: str, action: Action) -> _OpenWorkspace:
+    @contextmanager
+    def excluding_others(self, session_id: str) -> Iterator[SessionWorkspace]:
+        """No action begins to use the workspace of this session during the block."""
+        with self._lock_session(session_id) as own:
+            yield own
+
+    def replacing_view(self, session_id: str) -> AbstractContextManager[object]:
+        """Close the view of a session, so that its layers can change; the next use opens one."""
+        return self._views.replacing(session_id)
+
+    def _hold(self, own: SessionWorkspace, session_id: str, action: Action) -> _OpenWorkspace:
         if own.held is None:
             session = self._store.session(session_id)
             with ExitStack() as stack:
                 prepared = self._preparer.prepare(session.request, session, session.id, stack)
                 # One lease for the whole session: processes write between two calls, too.
-                lease = self._lease_of(prepared, action)
+                lease = lease_of(prepared, action, self._settings)
                 own.held = _OpenWorkspace(prepared, lease, stack.pop_all())
         return own.held
 
@@ -178,7 +200,7 @@ class Workspaces:
                 findings = held.lease.settle_now()
             except WorkspaceError as error:
                 return (Finding("workspace", "high", error.message, rule=error.code),)
-            _clear_if_checked(held.prepared, held.lease)
+            clear_if_checked(held.prepared, held.lease)
             return findings
 
     # --- the file API
@@ -189,11 +211,30 @@ class Workspaces:
         if not isinstance(operation, FileOperation) or action.session_id is None:
             raise BadInput("file operations need a session's workspace")
         session = self._store.session(action.session_id)
+        with ExitStack() as stack:
+            if session.request.mode is WorkspaceMode.PRIVATE:
+                stack.enter_context(self._using(session.id))
+                session = self._store.session(session.id)  # a snapshot gives it layers
+            return self._operate(session, operation, action)
+
+    @contextmanager
+    def _using(self, session_id: str) -> Iterator[None]:
+        """The workspace gets no other layers during the block."""
+        with self._lock_session(session_id) as own:
+            own.users += 1
+        try:
+            yield
+        finally:
+            self._leave(session_id)
+
+    def _operate(
+        self, session: StoredWorkspace, operation: FileOperation, action: Action
+    ) -> object:
         if operation.name == "diff":
             from cellwall.sandbox.workspace.session_diff import session_diff
 
             return session_diff(self._store, session, max_entries=self._settings.max_walk_entries)
-        if session.request.mode is WorkspaceMode.COPY_ON_WRITE:
+        if session.request.mode is WorkspaceMode.COPY_ON_WRITE or session.layers:
             return self._operate_on_layers(session, operation, action)
         with ExitStack() as stack:
             tree = stack.enter_context(self._tree_of(session, writing=operation.name in WRITING))
@@ -214,19 +255,32 @@ class Workspaces:
     def _operate_on_layers(
         self, session: StoredWorkspace, operation: FileOperation, action: Action
     ) -> object:
-        """The same on the merged view, whose lower layer, the host's directory, is only read."""
+        """The same on the merged view, whose lower layers are only read."""
+        if session.layers:  # which count against its limits, as in `LayeredLease`
+            limits, base = action.limits, session.base
+            action = replace(
+                action,
+                limits=replace(
+                    limits,
+                    disk_bytes=max(0, limits.disk_bytes - base.size_bytes),
+                    file_count=max(0, limits.file_count - base.files),
+                ),
+            )
         with ExitStack() as stack:
             view, upper = self._borrow_view(session, action, stack)
             if operation.name == "watch":
                 from cellwall.sandbox.files.watcher import Watcher
 
+                watched_root = Root if session.layers else self._watched_root
                 with ExitStack() as failed:
-                    root = failed.enter_context(self._watched_root(os.dup(view)))
+                    root = failed.enter_context(watched_root(os.dup(view)))
                     watcher = Watcher(root, operation.path, recursive=operation.recursive)
                     failed.pop_all()  # the watcher owns the root now
-                self._views.attach(session.id, watcher, self._watched_root)
+                self._views.attach(session.id, watcher, watched_root)
                 return watcher
-            access_check = self._access_check(view, writing=operation.name in WRITING)
+            access_check = None
+            if not session.layers:  # a private workspace holds nothing of the host
+                access_check = self._access_check(view, writing=operation.name in WRITING)
             merged = MergedFileTree(
                 view, upper=upper, access_check=access_check, limits=action.limits
             )
@@ -270,43 +324,17 @@ class Workspaces:
             assert mount.layers_fd is not None  # noqa: S101  # copy-on-write has layers
             assert upper is not None  # noqa: S101  # and a writable tree
             copies = []
-            for descriptor in (mount.dir_fd, mount.layers_fd, upper.fd):
+            more = [descriptor for descriptor, _ in mount.more_lowers]
+            for descriptor in (mount.dir_fd, mount.layers_fd, upper.fd, *more):
                 copies.append(os.dup(descriptor))
                 stack.callback(os.close, copies[-1])
-            lower_fd, layers_fd, upper_fd = copies
-            mount = replace(mount, dir_fd=lower_fd, layers_fd=layers_fd)
+            lower_fd, layers_fd, upper_fd, *more = copies
+            paths = [path for _, path in mount.more_lowers]
+            mount = replace(
+                mount,
+                dir_fd=lower_fd,
+                layers_fd=layers_fd,
+                more_lowers=tuple(zip(more, paths, strict=True)),
+            )
             view = stack.enter_context(self._views.use(session.id, action, mount))
         return view, Root(upper_fd)
-
-    def _lease_of(self, prepared: PreparedWorkspace, action: Action) -> PlainLease:
-        """The lease that fits the workspace's mode."""
-        mount, session = prepared.mount, prepared.session
-        if prepared.writable_tree is None or session is None:
-            return PlainLease(mount, workspace_id=session.id if session else None)
-        if mount.mode is WorkspaceMode.COPY_ON_WRITE:
-            return CopyOnWriteLease(
-                mount, workspace_id=session.id, tree=prepared.writable_tree, settings=self._settings
-            )
-        # A private folder holds nothing of the user that needs protection.
-        baseline = prepared.baseline
-        nothing = Baseline(before=(), started_ns=time.clock_gettime_ns(COARSE_CLOCK))
-        return ReadWriteLease(
-            mount,
-            workspace_id=session.id,
-            tree=prepared.writable_tree,
-            settings=self._settings,
-            protection=self._protection.with_paths(baseline.paths) if baseline else Protection(()),
-            baseline=baseline or nothing,
-            action=action,
-            quarantine_dir=session.quarantine_path,
-            earlier=prepared.earlier,
-        )
-
-
-def _clear_if_checked(prepared: PreparedWorkspace, lease: PlainLease) -> None:
-    if (
-        prepared.pending_check is not None
-        and isinstance(lease, ReadWriteLease)
-        and lease.is_checked
-    ):
-        prepared.pending_check.clear()

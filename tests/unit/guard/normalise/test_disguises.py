@@ -19,8 +19,8 @@ def test_signs_that_stand_for_letters_do_not_hide_an_order(disregard: str) -> No
 
 def test_no_other_disguise_begins_as_spaced_letters_do() -> None:
     """What is told by its second byte alone must not be anything else."""
-    forms = [disguises.rot13(stem) for stem in disguises._STEMS]
-    forms += [form[::-1] for form in (*disguises._STEMS, *forms)]
+    forms = [disguises.rot13(stem) for stem in disguises.STEMS]
+    forms += [form[::-1] for form in (*disguises.STEMS, *forms)]
     seconds = {form[1] for form in forms} | {"[".join(disguises._LEET.values())}
 
     assert not set(disguises._SPACES.decode()) & set("".join(seconds))

@@ -94,7 +94,7 @@ def test_an_installation_without_its_parser_says_what_to_install(
     info = tmp_path / "shfmt_py-1.dist-info"
     info.mkdir()
     (info / "RECORD").write_text("../bin/shfmt,sha256=AAAA,1\n")  # and the program was removed
-    parser._program.cache_clear()
+    parser._processes.cache_clear()
     try:
         with monkeypatch.context() as broken:
             broken.setattr(host_programs, "_own_places", lambda: [str(tmp_path)])
@@ -105,4 +105,4 @@ def test_an_installation_without_its_parser_says_what_to_install(
         assert "pip install shfmt-py" in refused.value.hint
         assert parser._run_parser(text)  # the control
     finally:
-        parser._program.cache_clear()
+        parser._processes.cache_clear()

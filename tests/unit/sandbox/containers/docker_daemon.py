@@ -31,8 +31,10 @@ _START_WITHIN_S = 60.0
 
 
 @contextmanager
-def docker_daemon(*options: str) -> Iterator[str]:
-    """The socket of a daemon."""
+def docker_daemon(
+    *options: str, runsc: str = "runsc --network=none --host-uds=open"
+) -> Iterator[str]:
+    """The socket of a daemon; `runsc` is the command of the runtime with this name."""
     need(os.geteuid() == 0, "root, to start a Docker daemon")
     need(
         shutil.which("dockerd") and shutil.which("containerd"), "Docker: apt-get install docker.io"
@@ -41,14 +43,14 @@ def docker_daemon(*options: str) -> Iterator[str]:
     folder.chmod(0o711)  # root of a container is another uid there, and reaches its data
     socket = folder / "s"
     (folder / "subids").write_text("nobody:300000:65536\nnogroup:300000:65536\n")
-    runsc = folder / "runsc"
-    runsc.write_text('#!/bin/sh\nexec runsc --network=none --host-uds=open "$@"\n')
-    runsc.chmod(0o755)
+    runtime = folder / "runsc"
+    runtime.write_text(f'#!/bin/sh\nexec {runsc} "$@"\n')
+    runtime.chmod(0o755)
     command = [
         "unshare", "--mount", "sh", "-c", _SCRIPT, "sh", str(folder),
         "dockerd", "--data-root", str(folder / "data"), "--exec-root", str(folder / "exec"),
         "--pidfile", str(folder / "pid"), "--host", f"unix://{socket}", *_OPTIONS, *options,
-        f"--add-runtime=runsc={runsc}",
+        f"--add-runtime=runsc={runtime}",
     ]  # fmt: skip
     with (folder / "log").open("wb") as log:
         daemon = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

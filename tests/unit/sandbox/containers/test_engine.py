@@ -17,6 +17,8 @@ from cellwall.sandbox.containers.container_cell import check_own_kernel
 from cellwall.sandbox.containers.engine import Engine
 from cellwall.sandbox.containers.root_image import CELL_INSIDE
 
+ROOTLESS_PODMAN = b"""{"MemoryLimit": true, "PidsLimit": true, "CpuCfsQuota": true,
+    "Rootless": true, "CgroupVersion": "%s", "SecurityOptions": ["name=seccomp,profile=default"]}"""
 INFO = b'{"MemoryLimit": true, "PidsLimit": true, "CpuCfsQuota": true, "Runtimes": {"runc": {}}}'
 
 
@@ -98,8 +100,22 @@ def test_an_engine_that_states_nothing_has_no_walls(body: bytes, tmp_path: Path)
     assert (facts.has_limits, facts.runtimes) == (True, {"runc"})
 
 
+@pytest.mark.requirement("ISO-4", "ISO-11")
+@pytest.mark.parametrize(("version", "has_limits"), [(b"1", False), (b"2", True)])
+def test_a_rootless_podman_is_known_and_without_limits_on_cgroup_v1(
+    version: bytes, has_limits: bool, tmp_path: Path
+) -> None:
+    """As Podman 4.3 answers: it claims its limits also where it cannot apply them."""
+    with engine_that_says(tmp_path, answer(ROOTLESS_PODMAN % version)) as engine:
+        facts = engine.facts()
+    assert (facts.is_rootless, facts.has_user_namespace) == (True, True)
+    assert facts.has_limits is has_limits
+
+
 def test_a_list_of_containers_with_other_entries_is_read(tmp_path: Path) -> None:
-    listed = b'[7, {"Names": []}, {"Names": 3, "Id": "a"}, {"Names": ["/cellwall-x"], "Id": "b"}]'
+    listed = b"""[7, {"Names": []}, {"Names": 3, "Id": "a"},
+        {"Names": ["/cellwall-x"], "Id": "b", "State": "exited"},
+        {"Names": ["/cellwall-y"], "Id": "c", "State": "running"}]"""
     with engine_that_says(tmp_path, answer(listed)) as engine:
         assert engine.not_running("cellwall=x") == [("cellwall-x", "b")]
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellwall.core.errors import ConfigError, WorkspaceError
-from cellwall.core.protected_names import NameTreatment, Placeholder, Protection, fold, load
+from cellwall.core.git_names import fold
+from cellwall.core.protected_names import NameTreatment, Placeholder, Protection, load
 from cellwall.core.types import WorkspaceMode
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.root import Root

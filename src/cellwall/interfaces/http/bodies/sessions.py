@@ -42,6 +42,12 @@ class NewSession(RequestBody):
         pattern=NO_NUL,
         description="an ended session of the caller whose files were kept",
     )
+    from_snapshot: str | None = Field(
+        None,
+        max_length=60,
+        pattern=NO_NUL,
+        description="a snapshot of the caller whose files the sandbox has at its beginning",
+    )
     model_config = examples({"timeout": 30, "memory": "512m"}, {})
 
 

@@ -112,7 +112,8 @@ static int mount_step(const char *verb, struct plan *plan, int *workspace_fd) {
     mount_devpts(path, plan_need(plan));
   } else if (strcmp(verb, "overlay") == 0) {
     const char *base = plan_need(plan);
-    mount_overlay(base, plan_need(plan));
+    const char *target = plan_need(plan);
+    mount_overlay(base, target, plan_number(plan));
   } else if (strcmp(verb, "view") == 0) {
     hand_view(report_fd, plan_need(plan));
   } else if (strcmp(verb, "expect") == 0) {

@@ -129,7 +129,8 @@ void leave(const char *path);
 void seal(const char *path);
 void mount_tmpfs(const char *path, const char *options);
 void mount_devpts(const char *path, const char *options);
-void mount_overlay(const char *base, const char *target);
+#define MAX_LOWERS 16 /* read-only layers of one workspace */
+void mount_overlay(const char *base, const char *target, uint64_t lowers);
 void expect_same(const char *path, uint64_t device, uint64_t inode);
 void cover(int root_fd, const char *path, const char *treatment, int must_exist);
 int copy_tree(int dir_fd, int userns_fd, int read_only);

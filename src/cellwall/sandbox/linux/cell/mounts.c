@@ -111,11 +111,21 @@ void mount_devpts(const char *path, const char *options) {
   if (mount("devpts", path, "devpts", MS_NOSUID | MS_NOEXEC, options)) die("mount-devpts");
 }
 
-void mount_overlay(const char *base, const char *target) {
+/* `lowers`: how many read-only layers there are, from the top: `lower`, `lower1`, `lower2`, … */
+void mount_overlay(const char *base, const char *target, uint64_t lowers) {
+  if (lowers < 1 || lowers > MAX_LOWERS) {
+    errno = EINVAL;
+    die("overlay-layers");
+  }
   /* Relative paths: mountinfo would show absolute ones to the code inside. */
+  char options[64 + 16 * MAX_LOWERS];
+  size_t length = (size_t)snprintf(options, sizeof options, "lowerdir=lower");
+  for (unsigned i = 1; i < lowers; i++)
+    length += (size_t)snprintf(options + length, sizeof options - length, ":lower%u", i);
+  snprintf(options + length, sizeof options - length,
+           ",upperdir=cow/upper,workdir=cow/work,userxattr");
   if (chdir(base) != 0) die("overlay-chdir");
-  if (mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV,
-            "lowerdir=lower,upperdir=cow/upper,workdir=cow/work,userxattr") != 0)
+  if (mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options) != 0)
     die("mount-overlay");
   /* overlayfs falls back to read-only silently when the upper layer cannot be used. */
   struct statvfs info;
@@ -127,9 +137,11 @@ void mount_overlay(const char *base, const char *target) {
   if (chdir("/") != 0) die("overlay-chdir");
   /* The layers must not be reachable: writing to `lower` or `upper` would bypass the overlay. */
   char path[512];
-  const char *layers[] = {"lower", "cow"};
-  for (int i = 0; i < 2; i++) {
-    snprintf(path, sizeof path, "%s/%s", base, layers[i]);
+  for (unsigned i = 0; i <= lowers; i++) {
+    if (i == lowers)
+      snprintf(path, sizeof path, "%s/cow", base);
+    else
+      snprintf(path, sizeof path, i == 0 ? "%s/lower" : "%s/lower%u", base, i);
     if (umount2(path, MNT_DETACH) != 0) die("overlay-hide-layers");
   }
 }

@@ -1,0 +1,173 @@
+"""Single runs in fresh sandboxes, and the options of every new sandbox."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TypedDict, Unpack
+
+import anyio
+
+from cellwall.core.cancellation import cancelled_by, check_cancelled
+from cellwall.core.errors import BadInput
+from cellwall.core.languages import canonical
+from cellwall.core.packages import parse_request
+from cellwall.core.text import to_bytes
+from cellwall.core.types import Action, RunCode, RunCommand
+from cellwall.interfaces.sandbox_options import (
+    listed_words,
+    named_policy,
+    parse_workspace,
+    skill_names,
+    template_with,
+    with_limits,
+)
+from cellwall.interfaces.sdk.commands import Execution, TextSink, argv_of, text_sink
+from cellwall.interfaces.sdk.tools import HostFunction, ToolBroker
+from cellwall.runtime import wiring
+from cellwall.runtime.approvals import AnswerQuestion, CallbackApprover
+from cellwall.runtime.home import local_principal
+
+
+async def run_code(
+    code: str | bytes, *, language: str = "python", **options: Unpack[OneShot]
+) -> Execution:
+    """Run code once in a fresh sandbox; nothing is kept."""
+    text = to_bytes(code, what="the code")
+    return await _one_shot(RunCode(canonical(language), text), **options)
+
+
+async def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
+    """Run a command once in a fresh sandbox: a string by the shell, a list directly."""
+    return await _one_shot(RunCommand(argv_of(command)), **options)
+
+
+class SandboxChoices(TypedDict, total=False):
+    """The options of every new sandbox."""
+
+    profile: str | None
+    config: str | None
+    workspace: str | None
+    allow_domains: Sequence[str]
+    registries: Sequence[str]
+    secrets: Sequence[str]
+    envs: Mapping[str, str] | None
+    timeout: float | None
+    memory: str | int | None
+    limits: Mapping[str, float] | None
+    tools: Mapping[str, HostFunction] | None
+    template: str
+    packages: Sequence[str]
+    skills: Sequence[str]
+    policy: str | None
+    on_question: AnswerQuestion | None
+
+
+class CreateOptions(SandboxChoices, total=False):
+    """The options of `Sandbox.create`."""
+
+    language: str
+    keep_alive: float | None
+    from_snapshot: str | None
+
+
+class OneShot(SandboxChoices, total=False):
+    """The options of `run_code` and `run_command`."""
+
+    stdin: bytes | str | None
+    on_stdout: TextSink | None
+    on_stderr: TextSink | None
+
+
+async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
+    unknown = options.keys() - OneShot.__annotations__.keys()
+    if unknown:
+        # A misspelt limit must not be dropped silently.
+        raise BadInput(
+            f"unknown option: {', '.join(sorted(unknown))}"[:200],
+            hint=f"Use: {', '.join(OneShot.__annotations__)}.",
+            code="CW-UNKNOWN-OPTION",
+        )
+    config, profile = options.get("config"), options.get("profile")
+    template = await template_for(
+        options.get("packages", ()), options.get("template", "python"), config, profile
+    )
+    app = wiring.shared_app(config, profile)
+    stdin = options.get("stdin")
+    offered = options.get("tools")
+    broker = ToolBroker(offered) if offered else None
+    action = Action(
+        principal=local_principal("sdk"),
+        operation=operation,
+        workspace=parse_workspace(options.get("workspace")),
+        limits=with_limits(
+            app.limits,
+            timeout=options.get("timeout"),
+            memory=options.get("memory"),
+            **(options.get("limits") or {}),
+        ),
+        env=dict(options.get("envs") or {}),
+        stdin=None if stdin is None else to_bytes(stdin, what="standard input"),
+        allow_domains=listed_words(options.get("allow_domains", ()), "allow_domains"),
+        registries=listed_words(options.get("registries", ()), "registries"),
+        secrets=listed_words(options.get("secrets", ()), "secrets"),
+        tools=broker.names if broker is not None and isinstance(operation, RunCode) else (),
+        template=template,
+        skills=skill_names(options.get("skills", ())),
+        policy=named_policy(options.get("policy")),
+    )
+    sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
+    answer = options.get("on_question")
+    approver = CallbackApprover(answer) if answer else None
+    return Execution.of(await app.runtime.perform(action, sink=sink, tools=broker, ask=approver))
+
+
+async def template_for(
+    packages: Sequence[str], template: str, config: str | None, profile: str | None
+) -> str:
+    """The template with the packages, built in a thread that a cancellation ends."""
+    if not parse_request(packages):
+        return template
+    is_cancelled, has_begun, has_ended = (threading.Event() for _ in range(3))
+
+    def prepare() -> str:
+        has_begun.set()
+        try:
+            with cancelled_by(is_cancelled.is_set):
+                check_cancelled()  # cancelled before the build began
+                return prepare_template(packages, template, config, profile)
+        finally:
+            has_ended.set()
+
+    try:
+        return await anyio.to_thread.run_sync(prepare, abandon_on_cancel=True)
+    except anyio.get_cancelled_exc_class():
+        # A build takes minutes: end its pip now and wait for the cleanup.
+        is_cancelled.set()
+        if not has_begun.is_set():
+            raise
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(has_ended.wait)
+        raise
+
+
+def prepare_template(
+    packages: Sequence[str], template: str, config: str | None, profile: str | None
+) -> str:
+    """The template with the packages; built in this process, also for the supervisor."""
+    if not parse_request(packages):
+        return template
+    return template_with(
+        packages,
+        template,
+        config=config,
+        profile=profile,
+        interface="sdk",
+        on_progress=_tell_progress,
+    )
+
+
+def _tell_progress(text: str) -> None:
+    """Report the progress of a build on standard error."""
+    print(f"cellwall: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,74 @@
+"""Inspect AI's own conformance suite for sandboxes, and an evaluation with a scripted model."""
+
+from __future__ import annotations
+
+import pytest
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_ai.util import OutputLimitExceededError, SandboxUserUnsupportedError
+from inspect_ai.util._sandbox.self_check import *  # noqa: F403  # how the suite is used
+
+from cellwall.integrations.inspect import CellwallSandboxConfig, CellwallSandboxEnvironment
+
+pytestmark = pytest.mark.anyio
+
+EXCEPTIONS = {"test_exec_as_user": "needs root's rights inside, which no cell gives"}
+PRIMES = "print(sum(all(n % d for d in range(2, n)) for n in range(2, 100)))"
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture
+def config():
+    return None
+
+
+@pytest.fixture
+async def sandbox_env(request, config):
+    if reason := EXCEPTIONS.get(request.node.originalname):
+        request.applymarker(pytest.mark.xfail(reason=reason, raises=SandboxUserUnsupportedError))
+    made = await CellwallSandboxEnvironment.sample_init("suite", config, {})
+    yield made["default"]
+    await CellwallSandboxEnvironment.sample_cleanup("suite", config, made, interrupted=False)
+
+
+class TestRefusals:
+    @pytest.fixture
+    def config(self, policy):
+        return CellwallSandboxConfig(policy=policy, limits={"output_bytes": 1000})
+
+    async def test_a_denied_command_is_a_permission_error_with_the_reason(self, sandbox_env):
+        assert (await sandbox_env.exec(["echo", "allowed"])).stdout == "allowed\n"
+        with pytest.raises(PermissionError, match="CW-DENIED"):
+            await sandbox_env.exec(["curl", "https://example.com"])
+
+    async def test_too_much_output_is_an_output_limit_error(self, sandbox_env):
+        with pytest.raises(OutputLimitExceededError):
+            await sandbox_env.exec(["head", "-c", "2000", "/dev/zero"])
+
+    async def test_a_missing_program_is_a_failed_command(self, sandbox_env):
+        done = await sandbox_env.exec(["no-such-program"])
+        assert (done.success, done.returncode) == (False, 127)
+
+
+def test_the_example_of_the_guide_evaluates_in_a_sandbox(run_example, monkeypatch, tmp_path):
+    monkeypatch.setenv("INSPECT_LOG_DIR", str(tmp_path))
+    monkeypatch.setenv("INSPECT_DISPLAY", "none")
+    command = f"python3 -c '{PRIMES}'"
+
+    def answer(messages, *_):
+        if messages[-1].role == "tool":
+            output = ModelOutput.from_content("mockllm", f"There are {messages[-1].text}")
+        else:
+            output = ModelOutput.for_tool_call("mockllm", "bash", {"command": command})
+        output.usage = ModelUsage()  # else Inspect downloads a tokenizer to count
+        return output
+
+    made = run_example("Inspect AI", model=get_model("mockllm/model", custom_outputs=answer))
+    log = made["log"]
+    assert log.status == "success"
+    (sample,) = log.samples
+    assert [message.text.strip() for message in sample.messages if message.role == "tool"] == ["25"]
+    assert log.results.scores[0].metrics["accuracy"].value == 1
