@@ -1,8 +1,8 @@
 """Connections from outside to servers in a live cell.
 
 Init connects in the cell's network namespace and sends the socket out; no program inside takes
-part, and the cell gets no way out by it. Only init has made the socket, so no option of it was
-chosen by code (SO_LINGER would block whoever closes it, ISO-13).
+part, and code gets no egress by it. Init has made the socket, so no option of it was chosen by code
+(SO_LINGER would block the process that closes the socket, ISO-13).
 """
 
 from __future__ import annotations
