@@ -10,6 +10,7 @@ import pytest
 import cellwall
 from cellwall.core.outcomes import Status
 from cellwall.sandbox import languages
+from cellwall.sandbox.linux import live_cell
 from shared_sandbox import shared_sandbox
 
 pytestmark = pytest.mark.requirement("LANG-2")
@@ -200,6 +201,15 @@ def test_node_runs_javascript_where_deno_is_missing(monkeypatch: pytest.MonkeyPa
         assert done.value == [42, "a/b", "undefined"]
         error = sandbox.run_code("null.x", language="javascript").error
         assert "node:" not in error["traceback"]
+
+
+@pytest.mark.requirement("LIM-6")
+def test_number_of_interpreters_is_bounded(sbx, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(live_cell, "_MAX_INTERPRETERS", 2)
+    for language in ("javascript", "typescript"):
+        assert sbx.run_code("20 + 1", language=language).value == 21  # the control
+    refused = sbx.run_code("20 + 1")
+    assert refused.error.code == "CW-TOO-MANY-CONTEXTS"
 
 
 @pytest.mark.requirement("LANG-3")

@@ -117,6 +117,8 @@ _DENO_PERMISSIONS = (
     "--allow-write=/workspace,/tmp,/dev/shm",
     "--allow-env",
 )
+# A cache of compiled code in a new /tmp is never used again, and costs a fifth of the start.
+_DENO_OPTIONS = ("--quiet", "--no-prompt", "--no-config", "--no-code-cache")
 # The runner connects to the inspector of its own process and gives the permission up before any
 # code runs (inside/runner.mjs).
 _FOR_RUNNER = "--allow-sys=inspector"
@@ -130,7 +132,7 @@ def _deno_program(*, has_network: bool) -> Program | None:
     network = ("--allow-net",) if has_network else ()
     permissions = (*_DENO_PERMISSIONS, *network, _FOR_RUNNER)
     return Program(
-        (DENO_INSIDE, "run", "--quiet", "--no-prompt", "--no-config", *permissions, _SCRIPT_RUNNER),
+        (DENO_INSIDE, "run", *_DENO_OPTIONS, *permissions, _SCRIPT_RUNNER),
         "",
         is_interpreter=True,
         extra_bind=bind,

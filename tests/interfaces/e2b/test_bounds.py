@@ -98,6 +98,23 @@ def test_reader_with_a_revoked_key_gets_no_output_that_another_client_reads(
     assert [text for text, _, _ in first] == ["last\n"]
 
 
+def test_concurrent_clients_connect_to_one_resumed_sandbox(
+    service: RunningService, client: httpx.Client
+):
+    sandbox = Sandbox.create(**options(service))
+    sandbox.pause()
+    path, sent = (
+        f"/e2b/v2/sandboxes/{sandbox.sandbox_id}/connect",
+        {"X-API-KEY": service.tokens["user"]},
+    )
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: client.post(path, headers=sent), range(4)))
+    assert sorted(each.status_code for each in found) == [200, 200, 200, 201]
+    assert len({each.json()["envdAccessToken"] for each in found}) == 1
+    assert sandbox.commands.run("echo hi").stdout == "hi\n"
+    sandbox.kill()
+
+
 def test_programs_whose_clients_left_are_forgotten_after_their_end(
     service: RunningService, monkeypatch: pytest.MonkeyPatch
 ):

@@ -70,7 +70,7 @@ async def create_sandbox(request: Request) -> Response:
     facts = state_of(request).add(
         made, public_id=made.id, template=body.template, metadata=body.metadata
     )
-    return JSONResponse(_opened(caller, facts), status_code=201)
+    return JSONResponse(_opened(request, caller, facts), status_code=201)
 
 
 def _template(service: Service, name: str) -> str:
@@ -112,15 +112,17 @@ async def connect_sandbox(request: Request) -> Response:
     service, caller = service_of(request), await caller_by_key(request)
     body = parse(Connection, await request.body())
     require(service, caller, Permission.SANDBOX_EXECUTE)
-    try:
-        sandbox, facts = await _find(request, caller)
-    except NotFound:
-        sandbox, facts = await _resume(request, caller)
-        extend_lifetime(sandbox, body.timeout)
-        return JSONResponse(_opened(caller, facts), status_code=201)
+    # Of concurrent clients one resumes the sandbox, and the others find it.
+    async with state_of(request).resuming(caller.id):
+        try:
+            sandbox, facts = await _find(request, caller)
+        except NotFound:
+            sandbox, facts = await _resume(request, caller)
+            extend_lifetime(sandbox, body.timeout)
+            return JSONResponse(_opened(request, caller, facts), status_code=201)
     if sandbox.ends_at is not None and body.timeout > sandbox.ends_in_s:
         extend_lifetime(sandbox, body.timeout)
-    return JSONResponse(_opened(caller, facts))
+    return JSONResponse(_opened(request, caller, facts))
 
 
 async def _resume(request: Request, caller: Caller) -> tuple[OwnedSandbox, SandboxFacts]:
@@ -192,7 +194,7 @@ async def get_sandbox(request: Request) -> Response:
     """`GET /sandboxes/{id}`."""
     caller = await caller_by_key(request)
     sandbox, facts = await _find(request, caller)
-    return JSONResponse(_described(sandbox, facts))
+    return JSONResponse(_described(request, sandbox, facts))
 
 
 async def list_sandboxes(request: Request) -> Response:
@@ -203,7 +205,7 @@ async def list_sandboxes(request: Request) -> Response:
     found: list[dict[str, Any]] = []
     if not states or "running" in states:
         live = service.sandboxes.of(caller.identity)
-        found += [_described(each, state_of(request).facts_of(each)) for each in live]
+        found += [_described(request, each, state_of(request).facts_of(each)) for each in live]
     if not states or "paused" in states:
         found += await _paused(request, caller.identity)
     wanted = dict(parse_qsl(query.get("metadata", "")))
@@ -290,7 +292,7 @@ async def _find(request: Request, caller: Caller) -> tuple[OwnedSandbox, Sandbox
     return sandbox, state.facts_of(sandbox)
 
 
-def _opened(caller: Caller, facts: SandboxFacts) -> dict[str, Any]:
+def _opened(request: Request, caller: Caller, facts: SandboxFacts) -> dict[str, Any]:
     tokens = facts.state.tokens.issue(caller.identity, facts.public_id)
     return {
         "templateID": facts.template,
@@ -299,11 +301,11 @@ def _opened(caller: Caller, facts: SandboxFacts) -> dict[str, Any]:
         "envdVersion": ENVD_VERSION,
         "envdAccessToken": tokens.envd,
         "trafficAccessToken": tokens.traffic,
-        "domain": None,
+        "domain": _domain(request),
     }
 
 
-def _described(sandbox: OwnedSandbox, facts: SandboxFacts) -> dict[str, Any]:
+def _described(request: Request, sandbox: OwnedSandbox, facts: SandboxFacts) -> dict[str, Any]:
     limits = sandbox.limits
     return {
         "templateID": facts.template,
@@ -317,5 +319,11 @@ def _described(sandbox: OwnedSandbox, facts: SandboxFacts) -> dict[str, Any]:
         "state": "running",
         "envdVersion": ENVD_VERSION,
         "metadata": dict(facts.metadata),
-        "domain": None,
+        "domain": _domain(request),
     }
+
+
+def _domain(request: Request) -> str | None:
+    """For `get_host`: the domain of servers inside."""
+    settings = service_of(request).settings
+    return settings.preview_authority if settings.preview_domain else None
