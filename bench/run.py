@@ -22,6 +22,7 @@ import http_service
 import incident
 import packages
 import policy
+import snapshots
 import telemetry
 import workspaces
 from peers import bench as peers
@@ -42,6 +43,7 @@ BENCHES = {
     "packages": packages.measure,
     "peers": peers.measure,
     "policy": policy.measure,
+    "snapshots": snapshots.measure,
     "telemetry": telemetry.measure,
     "workspaces": workspaces.measure,
 }
