@@ -105,7 +105,8 @@ class SnapshotStore:
     @contextmanager
     def building(self) -> Iterator[None]:
         """No layer is removed during the block."""
-        os.makedirs(self._layers, mode=0o700, exist_ok=True)
+        for folder in (self._folder, self._layers):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
         with self._locked(fcntl.LOCK_SH):
             yield
 
