@@ -22,6 +22,7 @@ import http_service
 import incident
 import packages
 import policy
+import providers_over_sdk
 import snapshots
 import telemetry
 import workspaces
@@ -43,6 +44,7 @@ BENCHES = {
     "packages": packages.measure,
     "peers": peers.measure,
     "policy": policy.measure,
+    "providers": providers_over_sdk.measure,
     "snapshots": snapshots.measure,
     "telemetry": telemetry.measure,
     "workspaces": workspaces.measure,

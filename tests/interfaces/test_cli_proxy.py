@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 import cellwall as sdk
+from cellwall.core.errors import BadInput
 from cellwall.core.outcomes import EventKind
-from cellwall.interfaces import REFUSED
+from cellwall.interfaces import REFUSED, agent_sdk
 from conftest import audit_records, need
 from interfaces import prepared_program
 from interfaces.test_cli_process import DEADLINE_S, cellwall, error_code, until
@@ -351,12 +352,27 @@ def test_port_without_a_token_serves_a_program_that_cannot_send_one(world: World
     site = world.sites["passed"]
     words = ("--client", "mute", "--allow-domain", site.rule)
     with proxy(*words, "--dangerously-without-token", "mute=0") as running:
+        # As the options of the Claude Agent SDK, whose sandbox is such a program.
+        report = json.dumps({"clients": [*running.clients.values()]})
+        options = agent_sdk.behind_proxy(report, client="mute")
+        network = options["sandbox"]["network"]
         port = running.clients["mute"]["port_without_token"]
+        assert network == {"httpProxyPort": port, "socksProxyPort": port}
+        assert [name for name in options["env"] if "proxy" in name.lower()] == []
         url, trust = site.url + "/hello.txt", {"CURL_CA_BUNDLE": world.outside.ca_file}
         assert curl({**trust, "https_proxy": f"http://127.0.0.1:{port}"}, url) == (200, "hello\n")
         main = "http://{}:{}".format(*running.address)
         assert curl({**trust, "https_proxy": main}, url)[0] == 407
         assert running.stop()[0] == 0
+
+
+@pytest.mark.parametrize(
+    "report", ["", "[]", "{}", '{"clients": [{"name": "claude"}]}', "[" * 9999]
+)
+def test_report_without_a_port_is_refused(report: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        agent_sdk.behind_proxy(report)
+    assert caught.value.code == "CW-NO-PROXY-PORT"
 
 
 @pytest.mark.requirement("NET-8", "POL-8")

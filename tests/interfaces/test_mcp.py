@@ -122,6 +122,12 @@ def test_a_sandbox_keeps_its_state_and_tells_what_came_of_the_code(agent: Agent)
     assert "HOME" in agent.told("run_command", command="env")["output"]
 
 
+@pytest.mark.requirement("LANG-2")
+def test_a_sandbox_keeps_the_variables_of_scripts(agent: Agent):
+    agent.told("run_code", code="let x: number = 41", language="typescript")
+    assert "42" in agent.told("run_code", code="x + 1", language="typescript")["output"]
+
+
 def test_a_program_that_fails_is_a_result_and_what_is_refused_is_an_error(agent: Agent):
     failed = agent.call("run_command", command="echo no; exit 3")
     assert not failed.is_error

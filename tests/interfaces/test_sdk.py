@@ -43,6 +43,7 @@ def test_an_exception_of_the_code_is_its_own_failure_with_its_own_lines():
         ("python", "print(6 * 7)"),
         ("shell", "echo $((6 * 7))"),
         ("javascript", "console.log(6 * 7)"),
+        ("typescript", "const x: number = 6; console.log(x * 7)"),
     ],
 )
 def test_each_language_runs(language, code):

@@ -86,13 +86,13 @@ fs.writeFileSync('made', '2\\n');
 
 @pytest.mark.requirement("LANG-1", "FS-7")
 @pytest.mark.parametrize(
-    ("language", "code"),
-    [("shell", "cat made; echo 2 > made"), ("javascript", _JAVASCRIPT)],
+    ("language", "code", "state"),
+    [("shell", "cat made; echo 2 > made", None), ("javascript", _JAVASCRIPT, "kept")],
 )
-def test_other_languages_run_once_in_the_same_workspace(sbx, language, code):
+def test_other_languages_run_in_the_same_workspace(sbx, language, code, state):
     sbx.run_code("x = open('made', 'w').write('1\\n')")
     done = sbx.run_code(code, language=language)
-    assert (done.status, done.stdout, done.state) == (Status.OK, "1\n", None)
+    assert (done.status, done.stdout, done.state) == (Status.OK, "1\n", state)
     assert sbx.run_code("[x, open('made').read()]").value == [2, "2\n"]
 
 

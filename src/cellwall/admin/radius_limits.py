@@ -27,8 +27,9 @@ from cellwall.sandbox.governor import HostMemory
 
 _REFUSED = re.compile(r"^(?:[A-Za-z]*Error: \[Errno|MemoryError)", re.MULTILINE)
 """How the kernel's refusal ends a program, unlike a mistake in it."""
-_MIN_SHARE, _MAX_SHARE = 0.85, 1.25
-"""Of the allowed processors: the kernel lends a part of the next period."""
+_MIN_SHARE, _MAX_SHARE = 0.5, 1.3
+"""Of the allowed processors: a busy host gives less, the kernel lends a part of the next period."""
+_CLEARLY = 1.1
 _MAX_ROUNDS = 3
 """On a busy host, the next round may find free processors."""
 
@@ -81,7 +82,8 @@ class LimitProber:
         if probe.in_memory:
             is_count = "file_count" in probe.of and "disk_bytes" not in probe.of
             needed = SPARE_BYTES + (0 if is_count else int(amount))
-            if amount == self._usual.memory_bytes:
+            # /dev/shm is bounded by the memory, which could not be raised without raising it too.
+            if not probe.of and amount == self._usual.memory_bytes:
                 raise Unprobed("it lies in the memory of the run, whose limit is not larger")
             limits = replace(limits, memory_bytes=max(limits.memory_bytes, needed))
         if probe.in_memory or "memory_bytes" in probe.of:
@@ -104,14 +106,14 @@ class LimitProber:
         for _ in range(_MAX_ROUNDS):
             used = _number(await self._perform(code, limits=own))
             most = _number(await self._perform(code, limits=replace(own, cpus=float(cores))))
-            if most >= _MIN_SHARE * (amount + 0.5):
+            if most > _CLEARLY * _MAX_SHARE * amount and used >= _MIN_SHARE * amount:
                 break
-        if most < _MIN_SHARE * (amount + 0.5):
+        if most <= _CLEARLY * _MAX_SHARE * amount:
             raise Unprobed(f"this host was busy: a run without the limit had {most:.2g} processors")
         told = (
             f"{math.ceil(amount) + 1} busy processes used {used:.2g}; without the limit {most:.2g}"
         )
-        is_right = 0.5 * amount <= used <= _MAX_SHARE * amount
+        is_right = _MIN_SHARE * amount <= used <= _MAX_SHARE * amount
         return ProbeResult(ProbeState.CONFIRMED if is_right else ProbeState.CONTRADICTED, told)
 
 

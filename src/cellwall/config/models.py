@@ -176,7 +176,7 @@ class SandboxSection(Section):
         *_BACKENDS,
     )
     javascript: Annotated[str, one_of(*_JAVASCRIPT)] = word(
-        "runs JavaScript and TypeScript: any interpreter that is found, or Deno alone, whose "
+        "runs JavaScript and TypeScript: Deno, or Node without it; or Deno alone, whose "
         "permissions are one more layer inside the cell",
         *_JAVASCRIPT,
     )

@@ -28,6 +28,7 @@ from cellwall.core.types import (
     ToolResult,
     UseTool,
 )
+from cellwall.guard.continued_output import ContinuedOutput
 from cellwall.guard.rendering import ModelRenderer, TextFilter, ToolResultCleaner
 from cellwall.guard.report import GuardSettings
 from cellwall.guard.scanning import Scanner
@@ -67,6 +68,7 @@ class GuardService:
         self._lock = threading.Lock()
         self._streams: dict[tuple[str, int], _ProcessStreams] = {}
         self._pseudonyms: dict[str, Pseudonyms] = {}
+        self._continued = ContinuedOutput(self.scanner)
 
     @cached_property
     def redactor(self) -> Redactor:
@@ -110,7 +112,8 @@ class GuardService:
             return replace(result, value=value, findings=every)
         if isinstance(action.operation, ReceiveMessage | SendReply):
             return replace(result, findings=(*result.findings, *findings))
-        shown = self._renderer(action.session_id or "", redact).show(action, result)
+        read = self._continued.cut(action, result, findings)
+        shown = self._renderer(action.session_id or "", redact).show(action, read)
         is_read_by_model = action.audience == "model"
         text = shown.text if is_read_by_model else ""
         if canaries and self._has_canary(
@@ -188,6 +191,7 @@ class GuardService:
             for key in [key for key in self._streams if key[0] == session_id]:
                 del self._streams[key]
             self._pseudonyms.pop(session_id, None)
+        self._continued.end_session(session_id)
 
     def restore(self, session_id: str, text: str) -> str:
         """Replace the tokens of a session by the personal data, for the user."""

@@ -15,7 +15,7 @@ from deepagents.backends.protocol import (
 )
 from deepagents.backends.sandbox import BaseSandbox
 
-from cellwall import CellwallError, Execution, Sandbox
+from cellwall import CellwallError, Sandbox
 
 # What a model can act on; for any other error it gets the message of Cellwall itself.
 _FILE_ERRORS = {
@@ -25,7 +25,6 @@ _FILE_ERRORS = {
     "CW-BAD-PATH": "invalid_path",
     "CW-PATH-OUTSIDE": "permission_denied",
 }
-_REFUSED = 125  # as the command line of Cellwall
 
 
 class CellwallBackend(BaseSandbox):
@@ -42,7 +41,9 @@ class CellwallBackend(BaseSandbox):
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
         """Run a shell command; a refusal is a result with its reason and exit code 125."""
         # deepagents means "no timeout" by 0, which no sandbox has: the limit of the profile counts.
-        return _response(self._sandbox.commands.run(command, timeout=timeout or None))
+        done = self._sandbox.commands.run(command, timeout=timeout or None)
+        is_cut = done.outcome.truncated
+        return ExecuteResponse(done.transcript, exit_code=done.shell_exit_code, truncated=is_cut)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Write files; each has a result of its own."""
@@ -71,10 +72,3 @@ class CellwallBackend(BaseSandbox):
             return FileDownloadResponse(path=path, content=self._sandbox.files.read_bytes(path))
         except CellwallError as error:
             return FileDownloadResponse(path=path, error=_FILE_ERRORS.get(error.code, str(error)))
-
-
-def _response(done: Execution) -> ExecuteResponse:
-    exit_code = _REFUSED if done.refusal is not None else done.exit_code
-    return ExecuteResponse(
-        output=done.transcript, exit_code=exit_code, truncated=done.outcome.truncated
-    )

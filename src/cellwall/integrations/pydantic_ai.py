@@ -192,8 +192,8 @@ def _result(done: Execution) -> CommandResult:
     refusal = done.refusal
     if refusal is None:
         return CommandResult(exit_code=done.exit_code or 0, stdout=done.stdout, stderr=done.stderr)
-    if refusal.code == "CW-COMMAND-NOT-FOUND":
-        return CommandResult(exit_code=127, stdout="", stderr=refusal.message)
+    if (code := done.shell_exit_code) == 127:
+        return CommandResult(exit_code=code, stdout="", stderr=refusal.message)
     if done.status is Status.DENIED:
         raise PermissionError(errno.EACCES, str(refusal))
     raise refusal

@@ -17,7 +17,7 @@ from typing import Any, TypedDict, Unpack
 
 import anyio
 
-from cellwall.core.errors import CellwallError
+from cellwall.core.errors import BadInput, CellwallError
 from cellwall.interfaces.hooks.agents.claude_code import AFTER, BEFORE, permission, refusal
 from cellwall.interfaces.hooks.answer import HookOptions, reply_to
 from cellwall.interfaces.hooks.protocol import Reply
@@ -88,6 +88,30 @@ def can_use_tool(
         return sdk.PermissionResultAllow(updated_input=answer.get("updatedInput", tool_input))
 
     return decide
+
+
+def behind_proxy(report: str | bytes, *, client: str = "claude") -> dict[str, Any]:
+    """For `ClaudeAgentOptions(**…)`, from the line that `cellwall proxy --json` prints: Claude
+    Code's own sandbox sends the traffic of its commands to the egress proxy.
+
+    The proxy variables are left out: with them, Claude Code would reach its model that way too.
+    """
+    try:
+        clients = {each["name"]: each for each in json.loads(report)["clients"]}
+    except (KeyError, TypeError, ValueError, RecursionError):
+        clients = {}
+    port = clients.get(client, {}).get("port_without_token")
+    if not port:
+        raise BadInput(
+            f"the report names no port without a token for the client {client!r:.60}",
+            hint="cellwall proxy --json --client claude --dangerously-without-token claude=0",
+            code="CW-NO-PROXY-PORT",
+        )
+    env = clients[client]["env"]
+    return {
+        "sandbox": {"enabled": True, "network": {"httpProxyPort": port, "socksProxyPort": port}},
+        "env": {name: env[name] for name in env if "proxy" not in name.lower()},
+    }
 
 
 async def _reply(request: Mapping[str, Any], event: str, options: HookOptions) -> Reply:

@@ -266,7 +266,9 @@ def circumstances(action: Action) -> tuple[str, ...]:
         if words:
             found.append(f"{verb} {', '.join(words)}")
     if isinstance(operation, ReachHost):
-        found += [f"by {operation.method}, from code of {operation.parent}", *_extent(action)]
+        # Attack: a program of an earlier run that connects during another one, and is taken for it.
+        source = "from code in the sandbox, during" if action.session_id else "from code of"
+        found += [f"by {operation.method}, {source} {operation.parent}", *_extent(action)]
     if isinstance(operation, FileOperation) and operation.content:
         digest = hashlib.sha256(operation.content).hexdigest()
         found.append(f"{len(operation.content)} bytes, SHA-256 {digest}")

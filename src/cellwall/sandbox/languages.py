@@ -19,7 +19,10 @@ from cellwall.sandbox.linux.programs import version_of
 from cellwall.sandbox.toolchains import TOOLCHAINS, command_of, compiler_of
 
 DENO_INSIDE = "/opt/deno/deno"
-_DENO_FILES = {"javascript": "/code/main.js", "typescript": "/code/main.ts"}
+_SCRIPTS = frozenset({"javascript", "typescript"})
+STATEFUL = frozenset({"python", *_SCRIPTS})
+"""Languages whose interpreter lives on in a sandbox, with its variables (LANG-2)."""
+_SCRIPT_RUNNER = "/.cellwall/runner.mjs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,10 @@ class Program:
     code_path: str
     is_interpreter: bool = False
     """The code is sent over the channel, which returns the value of its last expression."""
+    is_forked: bool = False
+    """A warm template holds this interpreter, and cells fork it instead of starting the command."""
     extra_bind: tuple[str, str] | None = None
+    """A program of the host, and its path inside."""
     env: tuple[tuple[str, str], ...] = ()
 
 
@@ -42,12 +48,12 @@ def program_for(
     `only_deno`: JavaScript and TypeScript run with Deno's permissions, or not at all.
     """
     language = canonical(operation.language)
-    if only_deno and language in _DENO_FILES:
-        if (deno := _deno_program(_DENO_FILES[language], has_network=has_network)) is not None:
+    if only_deno and language in _SCRIPTS:
+        if (deno := _deno_program(has_network=has_network)) is not None:
             return deno
         raise BadInput(
             f"{operation.language:.40} runs only in Deno here, and Deno is not installed",
-            hint="Install it with Cellwall: pip install cellwall[deno]; or remove "
+            hint="It comes with Cellwall: pip install cellwall; or remove "
             'sandbox.javascript = "deno" from the configuration.',
             code="CW-LANGUAGE-MISSING",
         )
@@ -64,19 +70,17 @@ def program_for(
 def _found_program(language: str, *, has_network: bool) -> Program | None:
     match language:
         case "python":
-            return Program(interpreter(), "", is_interpreter=True)
+            return Program(interpreter(), "", is_interpreter=True, is_forked=True)
         case "shell":
             if (shell := _inside("bash") or _inside("sh")) is not None:
                 return Program((shell, "/code/main.sh"), "/code/main.sh")
-        case "javascript":
-            if (node := _node()) is not None:
-                return Program((node, "/code/main.js"), "/code/main.js")
-            return _deno_program("/code/main.js", has_network=has_network)
-        case "typescript":
-            if (deno := _deno_program("/code/main.ts", has_network=has_network)) is not None:
+        case "javascript" | "typescript":
+            if (deno := _deno_program(has_network=has_network)) is not None:
                 return deno
-            if (node := _node()) is not None and _strips_types(node):
-                return Program((node, "--no-warnings", "/code/main.ts"), "/code/main.ts")
+            # Where there is no wheel of Deno.
+            node = _node()
+            if node is not None and (language == "javascript" or _strips_types(node)):
+                return Program((node, "--no-warnings", _SCRIPT_RUNNER), "", is_interpreter=True)
         case _:
             return _compiled_program(language)
     return None
@@ -85,8 +89,8 @@ def _found_program(language: str, *, has_network: bool) -> Program | None:
 INSTALL_HINTS = {
     "python": "apt-get install python3",
     "shell": "apt-get install bash",
-    "javascript": "apt-get install nodejs, or pip install cellwall[deno]",
-    "typescript": "pip install cellwall[deno], or node 23.6 or newer",
+    "javascript": "pip install cellwall, which brings Deno, or apt-get install nodejs",
+    "typescript": "pip install cellwall, which brings Deno, or node 22.13 or newer",
     **{name: f"apt-get install {each.package}" for name, each in TOOLCHAINS.items()},
 }
 
@@ -113,16 +117,27 @@ _DENO_PERMISSIONS = (
     "--allow-write=/workspace,/tmp,/dev/shm",
     "--allow-env",
 )
+# A cache of compiled code in a new /tmp is never used again, and costs a fifth of the start.
+_DENO_OPTIONS = ("--quiet", "--no-prompt", "--no-config", "--no-code-cache")
+# The runner connects to the inspector of its own process and gives the permission up before any
+# code runs (inside/runner.mjs).
+_FOR_RUNNER = "--allow-sys=inspector"
 
 
-def _deno_program(code_path: str, *, has_network: bool) -> Program | None:
+def _deno_program(*, has_network: bool) -> Program | None:
     bind = deno_bind()
     if bind is None:
         return None
     # The egress proxy decides which hosts.
     network = ("--allow-net",) if has_network else ()
-    words = (DENO_INSIDE, "run", "--quiet", "--no-prompt", *_DENO_PERMISSIONS, *network, code_path)
-    return Program(words, code_path, extra_bind=bind, env=(("DENO_DIR", "/tmp/.deno"),))
+    permissions = (*_DENO_PERMISSIONS, *network, _FOR_RUNNER)
+    return Program(
+        (DENO_INSIDE, "run", *_DENO_OPTIONS, *permissions, _SCRIPT_RUNNER),
+        "",
+        is_interpreter=True,
+        extra_bind=bind,
+        env=(("DENO_DIR", "/tmp/.deno"), ("DENO_NO_UPDATE_CHECK", "1"), ("NO_COLOR", "1")),
+    )
 
 
 def _node() -> str | None:
@@ -131,10 +146,10 @@ def _node() -> str | None:
 
 @functools.cache
 def _strips_types(node: str) -> bool:
-    """Node runs TypeScript by itself from 23.6 on, and 22.18 of the long-term line."""
+    """Node removes types from 23.2 on, and 22.13 of the long-term line."""
     match = re.match(r"v(\d+)\.(\d+)", version_of(node))
     version = (int(match[1]), int(match[2])) if match else (0, 0)
-    return version >= (23, 6) or (22, 18) <= version < (23, 0)
+    return version >= (23, 2) or (22, 13) <= version < (23, 0)
 
 
 def interpreter() -> tuple[str, ...]:
@@ -220,9 +235,18 @@ _HASHED = 1  # PEP 552: by the hash of its source, which is not compared
 
 @functools.cache
 def inside_files() -> dict[str, bytes]:
-    """The modules of Cellwall that a Python interpreter finds inside: path -> content."""
+    """The modules of Cellwall that interpreters find inside: path -> content."""
     names = ("runner", "channel", "show", "tools")
-    return {path: content for name in names for path, content in module_files(name).items()}
+    python = {path: content for name in names for path, content in module_files(name).items()}
+    return python | script_files()
+
+
+@functools.cache
+def script_files() -> dict[str, bytes]:
+    """The modules for JavaScript and TypeScript alone."""
+    names = ("runner", "channel", "show", "source", "tools")
+    folder = resources.files("cellwall.sandbox.inside")
+    return {f"/.cellwall/{name}.mjs": (folder / f"{name}.mjs").read_bytes() for name in names}
 
 
 def module_files(name: str) -> dict[str, bytes]:

@@ -3,6 +3,7 @@ output after a revocation, and sequences for the terminal of a reader."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import struct
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import pytest
 from e2b import AuthenticationException, PtySize
 from e2b_code_interpreter import Sandbox
 
+from cellwall.interfaces.e2b import process_rpc
 from cellwall.interfaces.e2b.bodies import MAX_METADATA_LENGTH
 from cellwall.interfaces.e2b.code_routes import MAX_CONTEXTS
 from cellwall.interfaces.e2b.connect_rpc import MAX_MESSAGES
@@ -21,6 +23,7 @@ from cellwall.interfaces.e2b.watchers import MAX_WATCHES
 from interfaces.e2b.conftest import options
 from interfaces.e2b.test_hostile_requests import STREAM, envelope, headers_of, last_message, start
 from interfaces.http.running_service import ROOT, RunningService
+from interfaces.test_cli_process import until
 
 pytestmark = pytest.mark.requirement("INT-2")
 WATCH = "/e2b/filesystem.Filesystem/CreateWatcher"
@@ -93,6 +96,70 @@ def test_reader_with_a_revoked_key_gets_no_output_that_another_client_reads(
     sandbox.commands.send_stdin(handle.pid, "last\n")
     sandbox.commands.close_stdin(handle.pid)
     assert [text for text, _, _ in first] == ["last\n"]
+
+
+def test_concurrent_clients_connect_to_one_resumed_sandbox(
+    service: RunningService, client: httpx.Client
+):
+    sandbox = Sandbox.create(**options(service))
+    sandbox.pause()
+    path, sent = (
+        f"/e2b/v2/sandboxes/{sandbox.sandbox_id}/connect",
+        {"X-API-KEY": service.tokens["user"]},
+    )
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: client.post(path, headers=sent), range(4)))
+    assert sorted(each.status_code for each in found) == [200, 200, 200, 201]
+    assert len({each.json()["envdAccessToken"] for each in found}) == 1
+    assert sandbox.commands.run("echo hi").stdout == "hi\n"
+    sandbox.kill()
+
+
+def test_programs_whose_clients_left_are_forgotten_after_their_end(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(process_rpc, "MANY_PROCESSES", 2)
+
+    def waiting_tasks() -> int:
+        return service.call(count_tasks("kill_at"))
+
+    with Sandbox.create(**options(service)) as sandbox:
+        pids = [leave(service, sandbox, "cat") for _ in range(2)]
+        for pid in pids:
+            sandbox.commands.close_stdin(pid)
+        until(lambda: not sandbox.commands.list())
+        assert waiting_tasks() == 2
+        leave(service, sandbox, "sleep 600")
+        until(lambda: waiting_tasks() == 1)
+    until(lambda: waiting_tasks() == 0)
+
+
+def leave(service: RunningService, sandbox: Sandbox, command: str) -> int:
+    """Start a program, and return once the service has noticed that its client left."""
+    handle = sandbox.commands.run(command, background=True, stdin=True, timeout=3600)
+    handle.disconnect()
+    counts = service.api.state.service.waiting._counts
+    until(lambda: service.ids["user"] not in counts)
+    return handle.pid
+
+
+async def count_tasks(name: str) -> int:
+    return sum(name in each.get_name() for each in asyncio.all_tasks())
+
+
+def test_files_of_one_form_are_one_spool(
+    service: RunningService, sandbox: Sandbox, client: httpx.Client, monkeypatch
+):
+    spools, made = service.api.state.service.spools, []
+    make = spools.spool
+    monkeypatch.setattr(spools, "spool", lambda: made.append(make()) or made[-1])
+    contents = {f"form/{name}": name.encode() * 700_000 for name in "abc"} | {"form/d": b""}
+    files = [("file", (name, data)) for name, data in contents.items()]
+    sent = client.post("/e2b/files", files=files, headers=headers_of(sandbox))
+    assert sent.status_code == 200
+    assert [each.size_bytes for each in made] == [2_100_000]
+    assert {name: sandbox.files.read(name, format="bytes") for name in contents} == contents
+    sandbox.files.remove("form")
 
 
 def test_terminal_output_draws_and_does_nothing_else(sandbox: Sandbox):

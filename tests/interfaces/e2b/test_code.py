@@ -74,11 +74,32 @@ def test_contexts_have_variables_and_a_directory_of_their_own(sandbox: Sandbox):
     assert sandbox.run_code("x").error.name == "NameError"
 
 
+@pytest.mark.requirement("LANG-2")
+@pytest.mark.parametrize("language", ["javascript", "typescript"])
+def test_scripts_have_state_results_and_contexts(sandbox: Sandbox, language: str):
+    sandbox.files.make_dir("scripts")
+    kind = ": number" if language == "typescript" else ""
+    sandbox.run_code(f"let x{kind} = 41", language=language)
+    done = sandbox.run_code("console.log('out'); x + 1", language=language)
+    assert (done.text, done.logs.stdout, done.error) == ("42", ["out\n"], None)
+    error = sandbox.run_code("null.x", language=language).error
+    assert (error.name, ".cellwall" in error.traceback) == ("TypeError", False)
+    other = sandbox.create_code_context(cwd="/workspace/scripts", language=language)
+    assert other.language == language
+    where = "[typeof x, process.cwd()]"
+    assert sandbox.run_code(where, context=other).text == "[ 'undefined', '/workspace/scripts' ]"
+    sandbox.run_code("let x = 'other'", context=other)
+    assert sandbox.run_code("x", language=language).text == "41"
+    sandbox.restart_code_context(other)
+    assert sandbox.run_code(where, context=other).text == "[ 'undefined', '/workspace/scripts' ]"
+    sandbox.remove_code_context(other)
+
+
 def test_context_that_cannot_be_made_is_refused(sandbox: Sandbox):
     with pytest.raises(SandboxException, match="400"):
         sandbox.create_code_context(cwd="/no/such/directory")
     with pytest.raises(SandboxException, match="501"):
-        sandbox.create_code_context(language="javascript")
+        sandbox.create_code_context(language="bash")
     with pytest.raises(NotFoundException):
         sandbox.run_code("1", context=Context("other", "python", "/"))
     assert len(sandbox.list_code_contexts()) == 1

@@ -22,9 +22,13 @@ from interfaces.http.running_service import (
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.requirement("SRV-1")
+@pytest.mark.requirement("SRV-1", "LANG-2")
 def test_code_keeps_its_state_and_a_command_sees_the_files(user: httpx.Client) -> None:
     session = new_session(user)
+    for code, value in (("let x = 41", None), ("x + 1", 42)):
+        script = {"code": code, "language": "javascript"}
+        ran = user.post(f"/v1/sessions/{session}/code", json=script).json()
+        assert (ran["status"], ran["value"]) == ("ok", value)
     first = user.post(f"/v1/sessions/{session}/code", json={"code": "x = 20\nx + 1"})
     assert first.status_code == 200
     assert (first.json()["status"], first.json()["value"]) == ("ok", 21)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tiny_index import tiny_index, use_config
+
 _GUIDE = Path(__file__).parents[3] / "docs/guides/frameworks.md"
 
 
@@ -24,6 +26,23 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield folder
     stop = [Path(sys.executable).with_name("cellwall"), "supervisor", "stop"]
     subprocess.run(stop, capture_output=True, timeout=60, check=False)
+
+
+PRIMES = "print(sum(all(n % d for d in range(2, n)) for n in range(2, 100)))"
+
+
+@pytest.fixture
+def primes() -> str:
+    """A program that counts the prime numbers below 100: 25."""
+    return PRIMES
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A registry on loopback with one package, `tiny`; it is the only source of packages."""
+    with tiny_index(tmp_path):
+        use_config(monkeypatch, tmp_path)
+        yield
 
 
 @pytest.fixture

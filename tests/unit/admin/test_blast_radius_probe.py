@@ -152,6 +152,15 @@ def test_a_line_that_says_too_much_is_contradicted_on_a_host_of_its_own(tmp_path
     assert other_than(found, CONTRADICTED) == {}
 
 
+def test_a_share_of_processors_is_measured(tmp_path: Path) -> None:
+    """A small one, which also a busy host can exceed."""
+    config = "[limits]\ncpus = 0.1\n"
+    found = probe(tmp_path, config, ("spend.cpus",), lambda line: line)
+    assert other_than(found, CONFIRMED) == {}
+    found = probe(tmp_path, config, ("spend.cpus",), lambda line: replace(line, amount=0.03))
+    assert other_than(found, CONTRADICTED) == {}
+
+
 RULES = """
 [permissions]
 allow = ["Code(python)", "WebFetch(domain:api.example.com)"]

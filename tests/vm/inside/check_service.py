@@ -18,12 +18,10 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from tap import Check, equal, run_checks, say, within
+from tap import PATIENCE, Check, equal, run_checks, say, within
 
-PATIENCE = int(
-    pathlib.Path("/proc/cmdline").read_text(encoding="ascii").rpartition("cellwall.patience=")[2]
-)
-WALL_S = 1200 * PATIENCE
+START_S = 1200
+WALL_S = START_S * PATIENCE
 INSTALLED = "/opt/cellwall"
 UNITS = "/etc/systemd/system"
 USER, UID = "tester", 1000
@@ -173,7 +171,7 @@ def runs_command() -> None:
     outcome = run(_tokens["ann"], "echo", "hi")
     equal((outcome["status"], outcome["exit_code"], outcome["error"]), ("ok", 0, None))
     # The first scan of the guard loads its patterns, longer than its time under emulation.
-    within(WALL_S, lambda: run(_tokens["ann"], "echo", "hi")["stdout"] == "hi\n", "the output")
+    within(START_S, lambda: run(_tokens["ann"], "echo", "hi")["stdout"] == "hi\n", "the output")
 
 
 @check("a memory bomb ends at the limit, which the account's manager enforces")
@@ -205,7 +203,7 @@ def operator() -> None:
 def killed() -> None:
     before = main_pid()
     os.kill(before, signal.SIGKILL)
-    within(WALL_S, lambda: main_pid() not in {0, before} and _answers(), "a new process")
+    within(START_S, lambda: main_pid() not in {0, before} and _answers(), "a new process")
     within(60, lambda: not cells(), f"cells: {cells()}")
     equal(run(_tokens["ann"], "echo", "again")["status"], "ok")
 
@@ -221,7 +219,7 @@ def _answers(port: int = PORT) -> bool:
 def hung() -> None:
     before = main_pid()
     os.kill(before, signal.SIGSTOP)
-    within(WALL_S, lambda: main_pid() not in {0, before} and _answers(), "a new process")
+    within(START_S, lambda: main_pid() not in {0, before} and _answers(), "a new process")
     assert "watchdog" in sh("journalctl -u cellwall -o cat").lower()
 
 

@@ -1,13 +1,15 @@
 """The code interpreter of E2B: `/execute` and `/contexts`.
 
 A sandbox has one live Python interpreter, whose variables live as long as the sandbox. A context
-has variables of its own in this interpreter; modules and the process are shared. Code in other
-languages starts anew each time.
+has variables of its own in this interpreter; modules and the process are shared. A context of
+JavaScript or TypeScript is a process of its own. Code in other languages starts anew each time.
 """
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -30,6 +32,22 @@ MAX_CONTEXTS = 32
 _FIRST = CodeContext("default", WORKSPACE, "")
 
 
+class _ContextCode(NamedTuple):
+    """Code that changes the directory of a context, and that forgets its variables."""
+
+    enter: str
+    clear: str
+
+
+_SCRIPT = _ContextCode("process.chdir({})", "process.reallyExit(0)")
+_CODE = {
+    "python": _ContextCode("import os\nos.chdir({})\ndel os", "globals().clear()"),
+    "javascript": _SCRIPT,
+    "typescript": _SCRIPT,
+}
+"""By the languages that have contexts. Variables of a script end with its interpreter."""
+
+
 async def execute(request: Request) -> Response:
     """`POST /execute`: run code and stream its output and results, one JSON object in a line."""
     access = await open_sandbox(request)
@@ -38,8 +56,9 @@ async def execute(request: Request) -> Response:
         stack.enter_context(access.service.waiting.counted(access.grant.identity.user_id))
         body = parse(ExecuteRequest, await request.body())
         context = _find(access, body.context_id or _FIRST.id)
+        language = context.language if body.context_id else body.language or "python"
         operation = RunCode(
-            canonical(body.language or "python"),
+            canonical(language),
             to_bytes(body.code, what="the code"),
             context.name,
         )
@@ -57,11 +76,12 @@ async def create_context(request: Request) -> Response:
     """`POST /contexts`: the directory is entered by code in the new context."""
     access = await open_sandbox(request, by_traffic_token=True)
     body = parse(NewContext, await request.body())
-    if canonical(body.language or "python") != "python":
+    language = canonical(body.language or "python")
+    if language not in _CODE:
         raise not_offered("contexts of this language", "its code starts anew each time")
     if len(access.facts.contexts) >= MAX_CONTEXTS:
         raise BadInput(f"a sandbox has at most {MAX_CONTEXTS} contexts", hint="Remove one.")
-    context = CodeContext(new_id("ctx"), body.cwd or WORKSPACE, new_id("ctx"))
+    context = CodeContext(new_id("ctx"), body.cwd or WORKSPACE, new_id("ctx"), language)
     # No await since the count: concurrent requests cannot exceed it.
     access.facts.contexts[context.id] = context
     try:
@@ -99,19 +119,23 @@ def _find(access: SandboxAccess, name: str) -> CodeContext:
 
 
 async def _enter(access: SandboxAccess, context: CodeContext) -> None:
-    await _run(access, context, f"import os\nos.chdir({context.cwd!r})\ndel os")
+    await _run(
+        access,
+        context,
+        _CODE[context.language].enter.format(json.dumps(context.cwd, ensure_ascii=False)),
+    )
 
 
 async def _clear(access: SandboxAccess, context: CodeContext) -> None:
-    await _run(access, context, "globals().clear()")
+    await _run(access, context, _CODE[context.language].clear)
 
 
 async def _run(access: SandboxAccess, context: CodeContext, code: str) -> None:
-    operation = RunCode("python", to_bytes(code, what="the code"), context.name)
+    operation = RunCode(context.language, to_bytes(code, what="the code"), context.name)
     outcome = raise_for_refusal(await access.sandbox.perform(await access.principal(), operation))
     if outcome.status is not Status.OK:
         raise BadInput("the directory of the context cannot be entered")
 
 
 def _described(context: CodeContext) -> dict[str, str]:
-    return {"id": context.id, "language": "python", "cwd": context.cwd}
+    return {"id": context.id, "language": context.language, "cwd": context.cwd}

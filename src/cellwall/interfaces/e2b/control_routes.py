@@ -116,12 +116,14 @@ async def connect_sandbox(request: Request) -> Response:
     service, caller = service_of(request), await caller_by_key(request)
     body = parse(Connection, await request.body())
     require(service, caller, Permission.SANDBOX_EXECUTE)
-    try:
-        sandbox, facts = await find_sandbox(request, caller)
-    except NotFound:
-        sandbox, facts = await _resume(request, caller)
-        extend_lifetime(sandbox, body.timeout)
-        return JSONResponse(opened(caller, facts), status_code=201)
+    # Of concurrent clients one resumes the sandbox, and the others find it.
+    async with state_of(request).resuming(caller.id):
+        try:
+            sandbox, facts = await find_sandbox(request, caller)
+        except NotFound:
+            sandbox, facts = await _resume(request, caller)
+            extend_lifetime(sandbox, body.timeout)
+            return JSONResponse(opened(caller, facts), status_code=201)
     if sandbox.ends_at is not None and body.timeout > sandbox.ends_in_s:
         extend_lifetime(sandbox, body.timeout)
     return JSONResponse(opened(caller, facts))

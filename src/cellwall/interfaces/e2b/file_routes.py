@@ -64,9 +64,9 @@ async def upload(request: Request) -> Response:
                 operation = FileOperation(
                     "write",
                     path,
-                    source=each.spool,
-                    source_bytes=each.spool.size_bytes,
-                    source_sha256=each.spool.sha256,
+                    source=each.source,
+                    source_bytes=each.size_bytes,
+                    source_sha256=each.sha256,
                 )
                 await do_file(access, operation)
                 name = path.rstrip("/").rpartition("/")[2]

@@ -28,6 +28,8 @@ from cellwall.interfaces.e2b.processes import StreamedProcess
 from cellwall.interfaces.http.problems import raise_for_refusal
 
 _PREFIX = "/process.Process/"
+MANY_PROCESSES = 256
+"""Of one sandbox, after which those are forgotten that have ended."""
 _LOGIN_SHELL = ("/bin/bash", "-i", "-l")
 """What `pty.create` starts: the terminal of the service, which rules name as `Terminal`."""
 
@@ -69,6 +71,11 @@ async def _start(access: SandboxAccess, body: StartRequest) -> StreamedProcess:
     for name in [name for name, each in known.items() if each.is_ended]:
         del known[name]
     known[process.id] = process
+    if len(known) > MANY_PROCESSES:
+        # Attack: programs whose clients leave at once, so that no client reads their ends.
+        running = {info.id for info in await _running(access)}
+        for name in known.keys() - running:
+            known.pop(name).forget()
     return process
 
 

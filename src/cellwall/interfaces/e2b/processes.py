@@ -135,13 +135,17 @@ class StreamedProcess:
             if not queue.is_overrun:
                 queue.events.append(event)
 
+    def forget(self) -> None:
+        """The program has ended without a client, or its sandbox has ended."""
+        self._ended.set()
+
     async def kill_at(self, sandbox: OwnedSandbox, principal: Principal, deadline: float) -> None:
         """End the program at the deadline of its start, also where its client has left or may not
         use the sandbox any more."""
         while (left := deadline - time.monotonic()) > 0:
             with anyio.move_on_after(min(left, _LOOK_EVERY_S)):
                 await self._ended.wait()
-            if self.is_ended or not sandbox.host.alive:
+            if self._ended.is_set() or not sandbox.host.alive:
                 return
         operation = ProcessOperation("signal", self.id, number=signal.SIGKILL)
         try:

@@ -6,7 +6,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
+import anyio
 import anyio.abc
 from starlette.requests import Request
 
@@ -20,12 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CodeContext:
-    """Variables of Python code apart from those of other contexts."""
+    """Variables of code apart from those of other contexts."""
 
     id: str
     cwd: str
     name: str
-    """In the interpreter; empty for the first one."""
+    """In the sandbox; empty for the first one."""
+    language: str = "python"
 
 
 @dataclass(slots=True)
@@ -49,6 +52,8 @@ class SandboxFacts:
         for watch in self.watches.values():
             watch.close()
         self.watches.clear()
+        for process in self.processes.values():
+            process.forget()
         self.processes.clear()
 
 
@@ -63,10 +68,15 @@ class E2bState:
         """By the id of the session."""
         self._sessions: dict[str, str] = {}
         """The session of a public id, where a pause has changed it."""
+        self._resuming: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     def session_id(self, public_id: str) -> str:
         """No check of ownership: `OwnedSandboxes.find` does that with the result."""
         return self._sessions.get(public_id, public_id)
+
+    def resuming(self, user_id: str) -> anyio.Lock:
+        """Held by one request of a user that may resume a sandbox."""
+        return self._resuming.setdefault(user_id, anyio.Lock())
 
     def facts_of(self, sandbox: OwnedSandbox) -> SandboxFacts:
         """Also for a sandbox that another interface has made."""

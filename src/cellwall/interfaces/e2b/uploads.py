@@ -1,15 +1,17 @@
 """Files of an upload: one raw body, or the parts of `multipart/form-data`.
 
-Each file goes into a spool of the service while it comes, so that the files under way of all
+The files go into one spool of the service while they come, so that the files under way of all
 clients are bounded together, and an upload that breaks off changes nothing.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import anyio.to_thread
 from python_multipart.exceptions import FormParserError
@@ -17,6 +19,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from cellwall.core.errors import BadInput
+from cellwall.core.files import ByteSource
 from cellwall.interfaces.e2b.problems import not_offered
 from cellwall.interfaces.http.spools import CHUNK_BYTES, Spool, Spools
 
@@ -24,25 +27,54 @@ MAX_FILES = 1000
 _MAX_HEADER_BYTES = 16 * 1024
 
 
+@dataclass(frozen=True, slots=True)
 class UploadedFile:
     """One file and the name that its client gave it; empty for a raw body."""
 
+    name: str
+    source: ByteSource
+    size_bytes: int
+    sha256: str
+
+
+class _FilePart:
+    """One file of a form: a part of the spool. Implements `ByteSource`; of the parts of one spool,
+    one is read at a time."""
+
     def __init__(self, name: str, spool: Spool) -> None:
-        self.name, self.spool = name, spool
+        self.name = name
+        self.size_bytes = self._read_bytes = 0
+        self._spool, self._start = spool, spool.size_bytes
+        self._digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        self._spool.write(data)
+        self._digest.update(data)
+        self.size_bytes += len(data)
+
+    def read(self, size: int, /) -> bytes:
+        self._spool.rewind(self._start + self._read_bytes)
+        data = self._spool.read(min(size, self.size_bytes - self._read_bytes))
+        self._read_bytes += len(data)
+        return data
+
+    def uploaded(self) -> UploadedFile:
+        return UploadedFile(self.name, self, self.size_bytes, self._digest.hexdigest())
 
 
 async def receive_files(
     request: Request, spools: Spools, stack: ExitStack, *, max_bytes: int
 ) -> list[UploadedFile]:
-    """All files of the body; `stack` closes their spools."""
+    """All files of the body; `stack` closes their spool."""
     kind, options = parse_options_header(request.headers.get("content-type", ""))
+    # Attack: a form of many files, each small enough for memory. All are one file of the spool.
+    spool = stack.enter_context(spools.spool())
     if kind == b"multipart/form-data":
-        parts = _Parts(options.get(b"boundary", b""), spools, stack)
+        parts = _Parts(options.get(b"boundary", b""), spool)
         await parts.fill(request)
-        return parts.files
+        return [each.uploaded() for each in parts.files]
     if kind != b"application/octet-stream":
         raise BadInput("an upload is multipart/form-data or application/octet-stream")
-    spool = stack.enter_context(spools.spool())
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     match encoding:
         case "identity":
@@ -51,7 +83,7 @@ async def receive_files(
             await spool.fill(_unzipped(request.stream(), max_bytes))
         case _:
             raise not_offered("this content encoding", "an upload is plain or gzip")
-    return [UploadedFile("", spool)]
+    return [UploadedFile("", spool, spool.size_bytes, spool.sha256)]
 
 
 async def _unzipped(chunks: AsyncIterator[bytes], max_bytes: int) -> AsyncIterator[bytes]:
@@ -78,14 +110,14 @@ async def _unzipped(chunks: AsyncIterator[bytes], max_bytes: int) -> AsyncIterat
 class _Parts:
     """The parts of one form. The parser calls the methods with slices of what it was given."""
 
-    def __init__(self, boundary: bytes, spools: Spools, stack: ExitStack) -> None:
-        self.files: list[UploadedFile] = []
-        self._spools, self._stack = spools, stack
+    def __init__(self, boundary: bytes, spool: Spool) -> None:
+        self.files: list[_FilePart] = []
+        self._spool = spool
         self._field = self._value = b""
         self._disposition: dict[bytes, bytes] = {}
         self._header_bytes = 0
         self._is_complete = False
-        self._current: Spool | None = None
+        self._current: _FilePart | None = None
         if not 0 < len(boundary) <= 256:
             raise BadInput("the form names no boundary")
         self._parser = MultipartParser(
@@ -115,8 +147,6 @@ class _Parts:
             raise BadInput("the form is malformed") from None
         if not self._is_complete:
             raise BadInput("the form is cut off")
-        for each in self.files:
-            each.spool.rewind()
 
     def _begin(self) -> None:
         self._disposition, self._header_bytes, self._current = {}, 0, None
@@ -145,8 +175,8 @@ class _Parts:
             return  # a field of the form, which is not used
         if len(self.files) >= MAX_FILES:
             raise BadInput(f"an upload has at most {MAX_FILES} files", code="CW-TOO-LARGE")
-        self._current = self._stack.enter_context(self._spools.spool())
-        self.files.append(UploadedFile(name.decode("utf-8", "replace"), self._current))
+        self._current = _FilePart(name.decode("utf-8", "replace"), self._spool)
+        self.files.append(self._current)
 
     def _write(self, data: bytes, start: int, end: int) -> None:
         if self._current is not None:

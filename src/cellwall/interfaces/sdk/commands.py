@@ -14,6 +14,7 @@ from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.outcomes import Outcome, PackageUse, Status
 from cellwall.core.text import to_bytes
 from cellwall.core.types import OutputSink, ProcessInfo, ProcessOperation, RunCommand
+from cellwall.interfaces import REFUSED
 from cellwall.interfaces.output_files import OutputSpool, run_into_file
 from cellwall.interfaces.sandbox_options import check_user
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from cellwall.interfaces.sdk.hosts import Host
 
 ROWS, COLUMNS = 24, 80
+_NOT_STARTED = {"CW-COMMAND-NOT-FOUND": 127, "CW-COMMAND-NOT-EXECUTABLE": 126}
 
 
 def argv_of(command: object) -> tuple[str, ...]:
@@ -276,6 +278,14 @@ class Execution:
         except CellwallError as error:
             return error
         return None
+
+    @property
+    def shell_exit_code(self) -> int:
+        """As a shell answers: the program's own code, 127 for a missing program, 126 for one that
+        may not be executed, and 125 for everything that Cellwall refused."""
+        if (refusal := self.refusal) is not None:
+            return _NOT_STARTED.get(refusal.code, REFUSED)
+        return self.exit_code or 0
 
     @property
     def transcript(self) -> str:

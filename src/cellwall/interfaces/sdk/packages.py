@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Outcome
 from cellwall.core.packages import RegistryName, parse_install
 from cellwall.interfaces.sdk.commands import TextSink, text_sink
@@ -44,6 +45,17 @@ class Installation:
     def raise_for_status(self) -> Installation:
         self.outcome.raise_for_status()
         return self
+
+    @property
+    def failure(self) -> str:
+        """Why nothing was installed, with the reasons of each refused package; empty: installed."""
+        try:
+            self.outcome.raise_for_status()
+        except CellwallError as error:
+            return "\n".join(
+                (str(error), *(each for each in self.refused if each not in str(error)))
+            )
+        return ""
 
 
 def installed_versions(outcome: Outcome) -> tuple[InstalledVersion, ...]:

@@ -218,7 +218,7 @@ class CellPipes:
         if for_zygote:
             self.control, self.inside[REPORTS_FD_INSIDE] = self._pair()
         elif has_channel:
-            channel = self._channel()
+            channel = self._channel(stack)
         stdin_w: int | None = None
         if wants_stdin:
             self.inside[0], stdin_w = os.pipe2(os.O_CLOEXEC)
@@ -263,12 +263,16 @@ class CellPipes:
         self._open_inside.add(theirs.fileno())
         return ours, theirs.detach()
 
-    def _channel(self) -> InterpreterPipes:
+    def add_channel(self, stack: ExitStack) -> None:
+        """The pipes of an interpreter that is started later; `stack` closes our ends."""
+        self.outside.channel = self._channel(stack)
+
+    def _channel(self, stack: ExitStack) -> InterpreterPipes:
         reports, self.inside[REPORTS_FD_INSIDE] = os.pipe2(os.O_CLOEXEC)
-        self._stack.callback(os.close, reports)
+        stack.callback(os.close, reports)
         self._open_inside.add(self.inside[REPORTS_FD_INSIDE])
         self.inside[REQUESTS_FD_INSIDE], requests = os.pipe2(os.O_CLOEXEC)
-        self._stack.callback(os.close, requests)
+        stack.callback(os.close, requests)
         self._open_inside.add(self.inside[REQUESTS_FD_INSIDE])
         for ours in (reports, requests):
             os.set_blocking(ours, False)

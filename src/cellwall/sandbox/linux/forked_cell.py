@@ -178,11 +178,15 @@ class WarmCell(ForkedCell, MonitoredRun):
         self._ends, self._stack = ends, stack
         self.init = ends.status
 
+    def add_channel(self) -> None:
+        """For a program that is an interpreter; before `start`."""
+        self._ends.add_channel(self._stack)
+
     def start(self, argv: Sequence[str], env: Mapping[str, str], *, cwd: str) -> None:
-        """Ask init to start the only program of a cell without an interpreter."""
+        """Ask init to start the only program of a cell without a waiting interpreter."""
         plan = cell_plan.task_plan(argv, env, cwd=cwd, terminal=None)
         with closing_fd(memory_file("cellwall-task", plan)) as plan_fd:
-            inside = [self._ends.inside[number] for number in range(3)]
+            inside = [self._ends.inside[number] for number in sorted(self._ends.inside)]
             self.init.send("run", 0, descriptors=(plan_fd, *inside))
         self._ends.close_inside()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from cellwall.core.command_scripts import long_script, run_from_file
 from cellwall.core.errors import BadInput
 from cellwall.core.ids import new_id
+from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.packages import PACKAGES_IN_WORKSPACE
 from cellwall.core.sandbox_ports import Slot, ToolCaller, WorkspaceLease
@@ -189,8 +190,14 @@ def interpreter_request(
         "stdin": None,
         "tools": list(action.tools),
         "paths": package_paths(action) if env is None else [],  # else the template has them
+        "language": language_of(action),
     }
     return frame, code
+
+
+def language_of(action: Action) -> str:
+    """The canonical name; one interpreter runs both JavaScript and TypeScript."""
+    return canonical(action.operation.language) if isinstance(action.operation, RunCode) else ""
 
 
 def package_paths(action: Action) -> list[str]:

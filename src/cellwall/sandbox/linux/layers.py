@@ -193,17 +193,11 @@ def tools_for(
     program: languages.Program | None,
     spec: TemplateSpec | None = None,
 ) -> list[outer_wall.HostDirectory]:
-    """Directories beyond /usr that the administrator or the language needs, read-only."""
+    """Directories beyond /usr that the administrator needs and the program that the language needs,
+    read-only."""
     directories = [(path, path) for path in settings.extra_read_only_paths]
     if root.foreign_python is not None:
         directories.append((root.foreign_python, "/opt/python"))
-    bind = None if program is None else program.extra_bind
-    if spec is not None and program is None:
-        with suppress(BadInput):  # only a run that asks for Deno is refused
-            bind = languages.deno_bind()  # a template does not know which programs will run in it
-    if bind is not None:
-        outside, inside = bind
-        directories.append((os.path.dirname(outside), os.path.dirname(inside)))
     if spec is not None and spec.site_packages is not None:
         directories.append((spec.site_packages, PACKAGES_INSIDE))
     shown = []
@@ -215,6 +209,16 @@ def tools_for(
                 f"{outside} is not a directory that can be shown",
                 hint="Correct sandbox.extra_read_only_paths in the configuration.",
             ) from error
+        stack.callback(os.close, descriptor)
+        shown.append(outer_wall.HostDirectory(descriptor, outside, inside, True, mapped=False))
+    bind = None if program is None else program.extra_bind
+    if spec is not None and program is None:
+        with suppress(BadInput):  # only a run that asks for Deno is refused
+            bind = languages.deno_bind()  # a template does not know which programs will run in it
+    if bind is not None:
+        # The file alone: other files of its directory name paths of the host.
+        outside, inside = bind
+        descriptor = os.open(outside, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)
         shown.append(outer_wall.HostDirectory(descriptor, outside, inside, True, mapped=False))
     return shown

@@ -6,38 +6,29 @@ Init starts tasks on request, each with a status socket of its own; the interpre
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal
 
-import anyio
-
-from cellwall.core.errors import CellwallError, SandboxFailed
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.files import MEMORY_ROOTS, Watching
-from cellwall.core.frames import BadFrame, FrameReader
-from cellwall.core.limits import LimitName, Limits
+from cellwall.core.frames import FrameReader
+from cellwall.core.limits import Limits
+from cellwall.core.types import RunCode
 from cellwall.sandbox.files.descriptors import closing_fd
+from cellwall.sandbox.languages import Program
 from cellwall.sandbox.linux import cell_plan, run_cgroup
 from cellwall.sandbox.linux.channels import CellPipes, InitSocket, SupervisorEnds, ready_to_read
 from cellwall.sandbox.linux.outside_processes import memory_file
 from cellwall.sandbox.linux.proc_usage import UsageSampler
-from cellwall.sandbox.linux.run_io import RunIO
-from cellwall.sandbox.linux.run_monitor import MonitoredRun
 
 _MAX_PENDING_MESSAGES = 4
-_GRACE_S = 1.0
-"""An interpreter that does not answer an interrupt within this time loses its state."""
-_POLL_EVERY_S = 0.01
+_MAX_INTERPRETERS = 16
+"""Each holds five descriptors of the supervisor."""
 _DESCRIPTOR_WITHIN_S = 20.0
-_READ_BYTES = 65_536
-_MAX_READS = 64
-# Code that exceeded one of these limits is not trusted to stop when interrupted.
-_ENDS_ALL = frozenset({LimitName.MEMORY, LimitName.PROCESSES, LimitName.CPU, LimitName.DISK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +42,7 @@ class LiveCellParts:
     owner: int | None
     """The host uid of the cell's processes, if Cellwall was started as root."""
     interpreter: tuple[str, ...]
-    """The command of a new interpreter; empty if init can fork one."""
+    """The command of a new Python; empty if init can fork one."""
     limits: Limits
     failure: Callable[[str], CellwallError]
     close: Callable[[], None]
@@ -109,11 +100,11 @@ class LiveCell:
         self.parts = parts
         self._max_result_bytes = max_result_bytes
         self._tags = itertools.count(1)
-        self._interpreter: LiveInterpreter | None = None
+        self._interpreters: dict[str, LiveInterpreter] = {}
         self.watchers: weakref.WeakSet[Watching] = weakref.WeakSet()
         """Watches of its memory directories, which end with the cell."""
         self.turn = threading.Lock()
-        """Held while the interpreter runs code: it runs one piece at a time."""
+        """Held while an interpreter runs code: one piece at a time."""
 
     def is_alive(self) -> bool:
         """Init sends nothing on the cell's own socket before the end of the cell."""
@@ -154,9 +145,16 @@ class LiveCell:
             open_ends = stack.pop_all()
         return CellTask(tag, ends.outside, open_ends.close, started=time.monotonic())
 
-    def interpreter(self, env: Mapping[str, str]) -> LiveInterpreter:
-        """The current interpreter, or a new one. The caller holds `turn`."""
-        interpreter = self._interpreter
+    def interpreter(
+        self, env: Mapping[str, str], program: Program, operation: RunCode
+    ) -> LiveInterpreter:
+        """The current interpreter, or a new one. The caller holds `turn`.
+
+        One Python serves all contexts. A context of another language is a process of its own: its
+        interpreter has one set of variables.
+        """
+        key = "" if program.is_forked else f"{operation.language} {operation.context}"
+        interpreter = self._interpreters.get(key)
         if interpreter is not None:
             for _ in range(_MAX_PENDING_MESSAGES):
                 interpreter.task.handle_message()
@@ -164,16 +162,24 @@ class LiveCell:
         if interpreter is None or interpreter.is_lost:
             if interpreter is not None:
                 interpreter.task.close()
-            if self.parts.interpreter:
-                argv = self.parts.interpreter
-                task = self.start(
-                    argv, env, cwd="/workspace", wants_stdin=False, is_interpreter=True
+                del self._interpreters[key]
+            if len(self._interpreters) >= _MAX_INTERPRETERS:
+                raise BadInput(
+                    f"a sandbox has at most {_MAX_INTERPRETERS} interpreters at once",
+                    hint="Use fewer contexts of JavaScript and TypeScript, or another sandbox.",
+                    code="CW-TOO-MANY-CONTEXTS",
                 )
-            else:
-                task = self._start_task("fork", [], wants_stdin=False, is_interpreter=True)
-            reader = FrameReader(max_frame_bytes=self._max_result_bytes, has_blobs=False)
-            interpreter = self._interpreter = LiveInterpreter(task, reader)
+            interpreter = self._interpreters[key] = self._start_interpreter(env, program)
         return interpreter
+
+    def _start_interpreter(self, env: Mapping[str, str], program: Program) -> LiveInterpreter:
+        if program.is_forked and not self.parts.interpreter:
+            task = self._start_task("fork", [], wants_stdin=False, is_interpreter=True)
+        else:
+            argv = self.parts.interpreter if program.is_forked else program.argv
+            task = self.start(argv, env, cwd="/workspace", wants_stdin=False, is_interpreter=True)
+        reader = FrameReader(max_frame_bytes=self._max_result_bytes, has_blobs=False)
+        return LiveInterpreter(task, reader, stops_when_interrupted=program.is_forked)
 
     def open_root(self, path: str) -> int:
         """A descriptor of a memory directory of the cell; the caller closes it. May block."""
@@ -218,179 +224,20 @@ class LiveCell:
         """End the cell and every process in it."""
         for watcher in list(self.watchers):
             watcher.stop()
-        if self._interpreter is not None:
-            self._interpreter.task.close()
+        for interpreter in self._interpreters.values():
+            interpreter.task.close()
         self.parts.close()
 
 
 class LiveInterpreter:
-    """A Python interpreter that keeps its variables between runs."""
+    """An interpreter that keeps its variables between runs."""
 
-    def __init__(self, task: CellTask, reader: FrameReader) -> None:
+    def __init__(
+        self, task: CellTask, reader: FrameReader, *, stops_when_interrupted: bool
+    ) -> None:
         self.task = task
         self.reader = reader
+        self.stops_when_interrupted = stops_when_interrupted
+        """Python's code does, whatever it is doing; V8 handles no signal while it computes."""
         self.count = 0
         self.is_lost = False
-
-
-class _LiveRun(MonitoredRun):
-    """The common part of both kinds of runs."""
-
-    def __init__(self, cell: LiveCell, task: CellTask) -> None:
-        self._cell = cell
-        self._task = task
-        self._before = cell.counters()
-
-    @property
-    def channels(self) -> SupervisorEnds:
-        return self._task.channels
-
-    def status_fd(self) -> int:
-        return self._task.channels.status.fileno()
-
-    def early_end_fd(self) -> int:
-        channel = self._task.channels.channel
-        return self.status_fd() if channel is None else channel.fileno()
-
-    def handle_message(self) -> bool:
-        return self._task.handle_message()
-
-    def begin_watching(self) -> None:
-        self._cell.parts.init.send("go")
-
-    def counters(self) -> run_cgroup.Counters:
-        """Usage of the cell since the run began."""
-        return self._cell.counters().since(self._before)
-
-    def pids(self) -> list[int]:
-        return self._cell.pids()
-
-    def failure(self, step: str) -> CellwallError:
-        return SandboxFailed(
-            "the sandbox ended while this ran",
-            hint="Run it again; files that were written are still there.",
-            code="CW-SANDBOX-GONE",
-            detail=step,
-        )
-
-    async def _handle_until(self, is_enough: Callable[[], bool]) -> None:
-        while not is_enough() and self._task.handle_message():
-            if not is_enough():
-                await anyio.wait_readable(self.status_fd())
-
-
-class CommandRun(_LiveRun):
-    """A program in a live cell whose end the caller waits for."""
-
-    def is_ended(self, run_io: RunIO) -> bool:  # noqa: ARG002  # only init is believed
-        return self._task.is_ended
-
-    def kill(self, limit: LimitName | None = None) -> None:
-        init = self._cell.parts.init
-        init.send("stop") if limit in _ENDS_ALL else init.send("end", self._task.tag)
-
-    async def wait_gone(self) -> None:
-        self._task.close()
-
-    async def abandon(self) -> None:
-        self.kill()
-        await self._handle_until(lambda: self._task.is_ended)
-        self._task.close()
-
-    def exit_words(self) -> list[str]:
-        return [] if self._task.words == ["gone"] else self._task.words
-
-
-class CodeRun(_LiveRun):
-    """A piece of code in the interpreter of a live cell."""
-
-    def __init__(self, cell: LiveCell, interpreter: LiveInterpreter) -> None:
-        super().__init__(cell, interpreter.task)
-        self._interpreter = interpreter
-        self._interrupted_at: float | None = None
-        self._report_exit: int | None = None
-        interpreter.count += 1
-        self.number = interpreter.count
-        interpreter.task.rested = None
-
-    def is_ended(self, run_io: RunIO) -> bool:
-        if run_io.report is not None and run_io.report.get("done") == self.number:
-            code = run_io.report.get("exit")
-            self._report_exit = code if type(code) is int and 0 <= code <= 255 else 1
-            return True
-        if run_io.is_malformed or run_io.is_channel_closed:
-            # Code that writes malformed frames, or closes the pipe, can get no more results.
-            self._interpreter.is_lost = True
-            self._cell.parts.init.send("end", self._task.tag)
-        return self._task.is_ended
-
-    def kill(self, limit: LimitName | None = None) -> None:
-        init, tag, now = self._cell.parts.init, self._task.tag, time.monotonic()
-        if limit in _ENDS_ALL:
-            init.send("stop")
-        elif self._interrupted_at is None:
-            self._interrupted_at = now
-            init.send("signal", tag, 2)
-        elif now - self._interrupted_at > _GRACE_S:
-            init.send("end", tag)
-
-    def interrupt(self) -> None:
-        self._cell.parts.init.send("signal", self._task.tag, 2)
-
-    async def wait_gone(self) -> None:
-        """The interpreter stays; init checks once more whether a file system is full."""
-        if not self._task.is_ended and not self._interpreter.is_lost:
-            self._cell.parts.init.send("rest", self._task.tag)
-            await self._handle_until(lambda: self._task.rested is not None)
-        self._interpreter.is_lost = self._interpreter.is_lost or self._task.is_ended
-
-    async def abandon(self) -> None:
-        """Cancelled: send SIGINT; end the interpreter only if it does not return."""
-        self.interrupt()
-        with anyio.move_on_after(_GRACE_S), suppress(BadFrame, OSError):
-            if await self._is_answered():
-                return
-        self._interpreter.is_lost = True
-        self._cell.parts.init.send("end", self._task.tag)
-        await self._handle_until(lambda: self._task.is_ended)
-
-    async def _is_answered(self) -> bool:
-        channel = self._task.channels.channel
-        while channel is not None and not self._task.is_ended:
-            # Code that blocks on a full output pipe would not handle the signal.
-            self._discard_output()
-            with anyio.move_on_after(_POLL_EVERY_S):
-                await anyio.wait_readable(channel)
-            try:
-                chunk = channel.read(_READ_BYTES)
-            except BlockingIOError:
-                continue
-            if not chunk:
-                return False
-            for frame in self._interpreter.reader.feed(chunk):
-                if frame.message.get("done") == self.number:
-                    # Its output, the traceback of the interrupt included, is in the pipes by now,
-                    # and the next run would read it.
-                    self._discard_output()
-                    return True
-        return False
-
-    def _discard_output(self) -> None:
-        channels = self._task.channels
-        for pipe in (channels.stdout, channels.stderr):
-            for _ in range(_MAX_READS):  # a thread of the code may print without end
-                try:
-                    if pipe is None or not os.read(pipe, _READ_BYTES):
-                        break
-                except BlockingIOError:
-                    break
-
-    def exit_words(self) -> list[str]:
-        if self._task.is_ended:
-            return [] if self._task.words == ["gone"] else self._task.words
-        code = 0 if self._report_exit is None else self._report_exit
-        return ["exit", str(self._task.tag), "code", str(code), self._task.rested or "-", "0", "0"]
-
-    @property
-    def state(self) -> Literal["kept", "lost"]:
-        return "lost" if self._interpreter.is_lost else "kept"

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from cellwall.core.sandbox_ports import WorkspaceLease
 from cellwall.sandbox.linux.background import BackgroundProcess
 from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
-from cellwall.sandbox.linux.live_cell import CodeRun, LiveCell
+from cellwall.sandbox.linux.live_cell import LiveCell
+from cellwall.sandbox.linux.live_runs import CodeRun
 from cellwall.sandbox.linux.proc_usage import UsageSampler, find_unlinked_files
 
 

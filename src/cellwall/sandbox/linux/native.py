@@ -19,12 +19,11 @@ from dataclasses import replace
 
 import anyio
 
-from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.sandbox_ports import LiveUsage, Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
-from cellwall.core.types import Action, OutputSink, RunCode, WorkspaceMode, WorkspaceMount
+from cellwall.core.types import Action, OutputSink, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox import languages
 from cellwall.sandbox.containers.container_path import ContainerCells, ContainerHost, ContainerPath
 from cellwall.sandbox.linux import cell_plan, jobs
@@ -132,6 +131,8 @@ class WarmPath:
             cell = self._cell(template, request, program, code, egress)
             on_failure.pop_all()
         try:
+            if program.is_interpreter and not program.is_forked:
+                cell.add_channel()
             async with RunMonitor(request, cell, stdin=action.stdin or b"") as monitor:
                 if egress is not None:
                     await anyio.to_thread.run_sync(egress.hand_over)
@@ -139,12 +140,13 @@ class WarmPath:
                 env = jobs.environment(action, program, request.mount)
                 if action.stdin is None:
                     cell.channels.close_stdin()
-                if not program.is_interpreter:
+                if not program.is_forked:
                     cell.start(program.argv, env, cwd=jobs.working_directory(action))
+                base = env if program.is_forked else None
                 # (5)
                 result = await monitor.until_end(
                     max_result_bytes=self._settings.max_result_bytes,
-                    frame=jobs.interpreter_request(program, code, action, env),
+                    frame=jobs.interpreter_request(program, code, action, base),
                 )
         finally:
             # (6)
@@ -159,7 +161,7 @@ class WarmPath:
         if request.mount.own_path is not None:
             return None  # the root that a template's cells share is sealed: no new mount point
         spec = python_template_spec(request.action.template, self._settings.environment_of)
-        if not program.is_interpreter:
+        if not program.is_forked:
             if spec.site_packages is not None:
                 return None  # cells for commands are forked from a root without packages
             spec = SHELL
@@ -280,10 +282,8 @@ class NativeSandbox:
         """
         if action.session_id is None:
             return False
-        operation = action.operation
-        is_python = isinstance(operation, RunCode) and canonical(operation.language) == "python"
         is_layered = mount.mode is WorkspaceMode.COPY_ON_WRITE
-        return is_python or is_layered or not isinstance(operation, RunCode)
+        return is_layered or jobs.language_of(action) in {"", *languages.STATEFUL}
 
     def live_usage(self, session_id: str, *, with_memory: bool = True) -> LiveUsage:
         return self._sessions.usage(session_id, with_memory=with_memory)

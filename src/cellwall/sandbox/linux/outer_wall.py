@@ -269,7 +269,7 @@ class OuterWall:
 
 @dataclass(frozen=True, slots=True)
 class HostDirectory:
-    """A directory of the host that the cell sees, and whether its ids are mapped."""
+    """A directory or program of the host that the cell sees, and whether its ids are mapped."""
 
     descriptor: int
     outside: str

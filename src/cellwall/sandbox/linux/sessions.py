@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -25,8 +27,9 @@ from cellwall.sandbox.linux.carried_process import CarriedProcess
 from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
-from cellwall.sandbox.linux.live_cell import CellTask, CodeRun, CommandRun, LiveCell
+from cellwall.sandbox.linux.live_cell import CellTask, LiveCell
 from cellwall.sandbox.linux.live_cell_factory import CellFactory, LiveCellFactory, skill_digests
+from cellwall.sandbox.linux.live_runs import CodeRun, CommandRun
 from cellwall.sandbox.linux.live_session import LiveSession, exceeds_limits
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.run_monitor import RunMonitor
@@ -34,6 +37,7 @@ from cellwall.sandbox.run_ledger import RunLedger
 
 _MAX_ENDED_PROCESSES = 256
 _TERMINAL_WITHIN_S = 20.0
+_BEHIND_DEADLINE_MS = 100
 
 
 class LiveSessions:
@@ -86,10 +90,17 @@ class LiveSessions:
                 work = partial(self._operate, cell, operation, action.limits)
                 payload = await anyio.to_thread.run_sync(work)
                 return RunResult(exit_code=None, path=cell.parts.path, payload=payload)
-            case RunCode() as operation if canonical(operation.language) != "python":
+            case RunCode() as operation if not _keeps_state(action, operation):
                 program, code = jobs.program_of(action, only_deno=self._settings.only_deno)
-                argv = jobs.command_for(program, code)
                 env = _environment(request, program)
+                if program.is_interpreter:
+                    # The standard input of an interpreter that lives on cannot be replaced.
+                    task = cell.start(
+                        program.argv, env, cwd="/workspace", wants_stdin=True, is_interpreter=True
+                    )
+                    frame = jobs.interpreter_request(program, code, action)
+                    return await self._run_task(session, cell, task, request, action.stdin, frame)
+                argv = jobs.command_for(program, code)
                 task = cell.start(argv, env, cwd="/workspace", wants_stdin=True)
                 stdin = code + (action.stdin or b"")
                 return await self._run_task(session, cell, task, request, stdin)
@@ -129,10 +140,13 @@ class LiveSessions:
         task: CellTask,
         request: CellRunRequest,
         stdin: bytes | None,
+        frame: tuple[Mapping[str, Json], bytes] | None = None,
     ) -> RunResult:
         with session.monitored():
             async with RunMonitor(request, CommandRun(cell, task), stdin=stdin) as monitor:
-                result = await monitor.until_end(max_result_bytes=self._settings.max_result_bytes)
+                result = await monitor.until_end(
+                    max_result_bytes=self._settings.max_result_bytes, frame=frame
+                )
         return replace(result, path=cell.parts.path)
 
     async def _run_code(
@@ -141,19 +155,22 @@ class LiveSessions:
         action = request.action
         await _acquire(cell.turn)
         try:
-            env = _environment(replace(request, action=replace(action, brief={})))
-            interpreter = cell.interpreter(env)
+            program, _ = jobs.program_of(action, only_deno=self._settings.only_deno)
+            env = _environment(replace(request, action=replace(action, brief={})), program)
+            interpreter = cell.interpreter(env, program, operation)
             is_first = interpreter.count == 0
             run = session.running = CodeRun(cell, interpreter)
             stdin = action.stdin or b""
             message: dict[str, Json] = {
                 "code": run.number,
-                "base": env if is_first else {},
+                "base": env if is_first and program.is_forked else {},
                 "env": dict(action.brief),
                 "stdin": None if action.stdin is None else len(stdin),
                 "tools": list(action.tools),
                 "context": operation.context,
                 "paths": jobs.package_paths(action) if is_first and cell.parts.interpreter else [],
+                "language": jobs.language_of(action),
+                "wall_ms": _left_ms(request),
             }
             with session.monitored():
                 async with RunMonitor(request, run) as monitor:
@@ -341,6 +358,18 @@ class LiveSessions:
             cell = session.take_cell()
         if cell is not None:
             cell.close()
+
+
+def _keeps_state(action: Action, operation: RunCode) -> bool:
+    """Whether an interpreter that lives on runs this code. Only Python can be given new input."""
+    language = canonical(operation.language)
+    return language == "python" or (language in languages.STATEFUL and action.stdin is None)
+
+
+def _left_ms(request: CellRunRequest) -> int:
+    """The time after which V8 ends the code itself, a moment behind the monitor's deadline."""
+    left_s = request.started + request.action.limits.wall_s - time.monotonic()
+    return max(1, int(left_s * 1000)) + _BEHIND_DEADLINE_MS
 
 
 def _environment(

@@ -122,6 +122,7 @@ class Template:
     def _plan(self, walls: cell_plan.Walls, numbers: Mapping[int, int]) -> bytes:
         files = dict(jobs.base_files(home="/workspace"))
         files[cell_plan.PASSWD_WITHOUT_HOME] = jobs.base_files(home="/tmp")["/etc/passwd"]
+        files |= languages.script_files()
         argv: tuple[str, ...] = ()
         env: dict[str, str] = {}
         if self.spec.is_interpreter:

@@ -16,6 +16,7 @@ import pytest
 from cellwall.admin.redteam import audit_attacks, egress_servers, program_attacks
 from cellwall.admin.redteam.service_attacks import _Answer, _observe
 from cellwall.admin.redteam.trial_host import TrialHost, remove_abandoned, trial_host
+from cellwall.audit.segments import find_notes
 from cellwall.redteam.attack import Attack, AttackResult, AttackVerdict
 from cellwall.redteam.catalog import attacks, program_text
 
@@ -45,6 +46,19 @@ def test_without_a_neighbour_nothing_about_neighbours_is_proved(
         lambda name: "print('ready')" if name == "holder" else program_text(name),
     )
     assert set(verdicts(program_attacks.run, chosen).values()) == {NOT_PROVED}
+
+
+@pytest.mark.requirement("RED-1")
+@pytest.mark.parametrize("first", ["A", "B", "Z", "z", "9", "+", "/"])
+def test_a_changed_checkpoint_is_still_read_as_one(first: str, tmp_path: Path) -> None:
+    signature = f"\u2014 cellwall-audit {'A' * 100}\n"
+    note = f"cellwall.audit/x\n8\n{first}{'C' * 42}=\n\n{signature}".encode()
+    copy = audit_attacks._LogCopy(str(tmp_path), str(tmp_path))
+    Path(copy.notes).write_bytes(note + b"\n")
+    assert len(find_notes(note + b"\n")) == 1
+    audit_attacks._change_checkpoint(copy)
+    (changed,) = find_notes(Path(copy.notes).read_bytes())
+    assert changed.split(b"\n")[2] != note.split(b"\n")[2]
 
 
 @pytest.mark.requirement("RED-1")

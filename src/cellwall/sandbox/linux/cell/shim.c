@@ -162,7 +162,8 @@ static int mapping_userns(uint64_t owner_uid, uint64_t owner_gid, const struct j
 /* Root only: mounts chosen directories, by descriptor and with ids mapped, below a private /run. */
 static void stage_all(const struct job *job) {
   const char *targets[MAX_GROUPS];
-  int trees[MAX_GROUPS];
+  int trees[MAX_GROUPS], is_file[MAX_GROUPS];
+  struct stat info;
   struct plan plan = job->stages;
   /* Cloned before leaving the mount namespace in which the descriptors were opened. */
   for (int i = 0; i < job->stage_count; i++) {
@@ -174,6 +175,8 @@ static void stage_all(const struct job *job) {
     uint64_t owner_uid = plan_number(&plan);
     uint64_t owner_gid = plan_number(&plan);
     int userns = map ? mapping_userns(owner_uid, owner_gid, job, layer) : -1;
+    if (fstat(fd, &info) != 0) die("stage-stat");
+    is_file[i] = S_ISREG(info.st_mode); /* a program of the host */
     trees[i] = copy_tree(fd, userns, !map);
     if (userns >= 0) close(userns);
   }
@@ -182,7 +185,8 @@ static void stage_all(const struct job *job) {
   if (mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k") != 0)
     die("stage-run");
   for (int i = 0; i < job->stage_count; i++) {
-    if (mkdir(targets[i], 0755) != 0) die("stage-mkdir");
+    if (is_file[i] ? mknod(targets[i], S_IFREG | 0644, 0) != 0 : mkdir(targets[i], 0755) != 0)
+      die("stage-mkdir");
     attach_tree(trees[i], targets[i]);
   }
   /* The kernel takes id-mapped layers only in the namespace they were mapped in: merge them here. */
