@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,12 @@ def test_bad_arguments_are_refused(
         run.main()
     assert ended.value.code == 2
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.requirement("RED-2")
+def test_the_fuzzer_can_be_installed_on_every_processor() -> None:
+    """A new lock took a version with wheels for x86_64 alone, and `./dev fuzz` failed elsewhere."""
+    lock = tomllib.loads((engine.ROOT / "uv.lock").read_text("utf-8"))
+    found = [each for each in lock["package"] if each["name"] == "atheris"]
+    assert found
+    assert all("sdist" in each for each in found)

@@ -55,6 +55,10 @@ def _check_host(text: str) -> str:
     return f"[{bare}]" if ":" in bare else bare
 
 
+def _check_preview(text: str) -> str:
+    return _check_host(text) if text else text
+
+
 def _is_origin(text: str) -> bool:
     try:
         parts = urlsplit(text)
@@ -125,6 +129,13 @@ class ServerSection(Section):
         default=None,
         description="the private key of the certificate (PEM), not readable by other users",
         max_length=4096,
+    )
+    preview_domain: Annotated[str, AfterValidator(_check_preview)] = Field(
+        default="",
+        description="servers inside sandboxes are reached as PORT-SANDBOX below this domain, which "
+        "needs a wildcard name and certificate and must hold nothing else. Left out: localhost, "
+        "for a service on loopback",
+        max_length=200,
     )
     max_sessions_per_user: int = number(
         20, "live sandboxes of one user; further ones are refused", least=1, most=10_000

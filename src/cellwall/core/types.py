@@ -12,13 +12,13 @@ from cellwall.core.files import FileOperation
 from cellwall.core.ids import new_id
 from cellwall.core.limits import Limits
 from cellwall.core.packages import InstallPackages
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 Audience: TypeAlias = Literal["program", "model"]
-"""The reader of the result. A program gets it redacted and treats it as data itself; a model gets
-it cleaned and marked as data (GRD-4)."""
+"""Who reads the result: a program gets it redacted, a model cleaned and marked as data (GRD-4)."""
 Cover: TypeAlias = tuple[Literal["ro", "hide", "pin"], str]
 """How a path of a workspace is protected, and the path below its root."""
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
@@ -351,6 +351,7 @@ class Action:
         | RunCode
         | FileOperation
         | ProcessOperation
+        | ConnectPort
         | CallTool
         | SetDomains
         | ReachHost
@@ -391,8 +392,7 @@ class Action:
     skills: tuple[str, ...] = ()
     """Names of approved skills, mounted below /skills (SKL-1)."""
     spills_output: bool = False
-    """All output goes to the caller's sink, up to the limit of a file's size; the result holds its
-    beginning and its end, and more than `output_bytes` does not end the run."""
+    """The caller's sink gets all output, as much as a file may hold; the result has both ends."""
     audience: Audience = "program"
     context: str = ""
     """The conversation of an agent that uses several sessions, which share their labels (POL-9);

@@ -25,6 +25,7 @@ from cellwall.core.files import FileOperation
 from cellwall.core.labels import Label, LabelKey, LabelSet, LabelSource
 from cellwall.core.outcomes import SEVERITIES, Finding
 from cellwall.core.packages import InstallPackages
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
@@ -60,7 +61,7 @@ _MAX_DOMAINS = 24
 _CELLS = (RunCommand, RunCode, RunServer, ServeClient)
 _CELL_NAMES = frozenset(each.__name__ for each in _CELLS)
 _FILE_NAMES = frozenset(
-    each.__name__ for each in (InstallPackages, FileOperation, ProcessOperation)
+    each.__name__ for each in (InstallPackages, FileOperation, ProcessOperation, ConnectPort)
 )
 _WITHOUT_LABELS = (
     *_CELLS,
@@ -68,6 +69,7 @@ _WITHOUT_LABELS = (
     SetDomains,
     FileOperation,
     ProcessOperation,
+    ConnectPort,
     TakeSnapshot,
     RestoreSnapshot,
 )
@@ -288,7 +290,8 @@ def _of_operation(  # noqa: C901, PLR0912  # one case for each operation
             yield from _of_agent_tool(tool, {}, "")
         case (
             RunCommand() | RunCode() | RunServer() | ServeClient() | SetDomains()
-            | CallTool() | FileOperation() | ProcessOperation() | TakeSnapshot() | RestoreSnapshot()
+            | CallTool() | FileOperation() | ProcessOperation() | ConnectPort()
+            | TakeSnapshot() | RestoreSnapshot()
         ):  # fmt: skip
             pass  # see `_of_settings`
         case _ as unknown:

@@ -12,7 +12,9 @@ from cellwall.core.files import FileOperation
 from cellwall.core.ids import check_id
 from cellwall.core.languages import NAMES, canonical
 from cellwall.core.limits import Limits
+from cellwall.core.network import PROXY_PORT
 from cellwall.core.packages import REGISTRIES, InstallPackages, parse_install
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.skills import Skill
 from cellwall.core.snapshots import (
     RestoreSnapshot,
@@ -62,6 +64,7 @@ MAX_MESSAGE_BYTES = 1024 * 1024
 """One message of a channel, in its raw form."""
 _MAX_SKILLS = 32
 _PAGE_BYTES = 4096
+_MAX_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,8 @@ class ActionBounds:
                 _check_size(size, least=0)
                 if len(data) > self.max_stdin_bytes:
                     raise BadInput("too much input in one call", code="CW-STDIN-TOO-LARGE")
+            case ConnectPort(port):
+                _check_port(port)
             case CallTool():
                 pass  # arrived in a frame, whose size is bounded
             case UseTool() | ToolResult() as use:
@@ -163,6 +168,14 @@ class ActionBounds:
                 "(sandbox.allowed_languages in the configuration).",
                 code="CW-LANGUAGE-NOT-ALLOWED",
             )
+
+
+def _check_port(port: object) -> None:
+    if type(port) is not int or not 0 < port <= _MAX_PORT:
+        raise BadInput("a port is a number from 1 to 65535", code="CW-BAD-PORT")
+    if port == PROXY_PORT:
+        # Attack: who may see a page of the sandbox uses the egress of its code.
+        raise BadInput("this port is the sandbox's egress proxy, not a server", code="CW-BAD-PORT")
 
 
 def _check_snapshot(operation: TakeSnapshot | RestoreSnapshot, session_id: str | None) -> None:
@@ -256,9 +269,8 @@ def _check_size(size: tuple[int, int], *, least: int) -> None:
 
 def _check_words(argv: tuple[str, ...]) -> None:
     if not argv or not argv[0]:
-        raise BadInput(
-            "no command was given", hint="Write it after `--`, for example: cellwall run -- ls -la"
-        )
+        hint = "Write it after `--`, for example: cellwall run -- ls -la"
+        raise BadInput("no command was given", hint=hint)
     sizes = [len(to_bytes(word, what="an argument")) for word in argv]
     too_long = max(sizes) > MAX_ARGUMENT_BYTES or sum(sizes) > _MAX_ARGUMENTS_BYTES
     if len(argv) > _MAX_ARGUMENTS or too_long:

@@ -11,6 +11,7 @@ from cellwall.core.files import FileOperation, StreamedFile, Transfer
 from cellwall.core.network import EgressUsage, Page
 from cellwall.core.outcomes import Outcome, RunResult
 from cellwall.core.packages import InstallPackages
+from cellwall.core.port_connections import ConnectPort, PortTraffic
 from cellwall.core.skills import Skill
 from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot, WorkspaceSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
@@ -117,7 +118,7 @@ def _serve_body(serve: ServeClient | RunServer) -> dict[str, Json]:
     }
 
 
-def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901  # one case for each operation
+def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901, PLR0912  # one case for each operation
     body: dict[str, Json] = {}
     match action.operation:
         case RunCommand(argv) as command:
@@ -145,6 +146,8 @@ def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901  # one cas
             body |= {} if target is None else {"account_id": target.id, "url": target.url}
         case UseTool() as use:
             body = _tool_use_body(use)
+        case ConnectPort(port):
+            body = {"port": port}
         case ProcessOperation() as operation:
             body = {"process": operation.name, "id": operation.process}
             body |= {"signal": operation.number, "data_bytes": len(operation.data)}
@@ -222,6 +225,7 @@ def outcome_body(outcome: Outcome) -> dict[str, Json]:
         **({"packages": [each.to_json() for each in outcome.packages]} if outcome.packages else {}),
         **({"transfer": transfer} if transfer else {}),
         **({"page": page} if page else {}),
+        **({"traffic": payload.to_json()} if isinstance(payload, PortTraffic) else {}),
         **({"snapshot": payload.id} if isinstance(payload, WorkspaceSnapshot) else {}),
         **({"egress": asdict(payload)} if isinstance(payload, EgressUsage) else {}),
     }

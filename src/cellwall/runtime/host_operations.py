@@ -11,6 +11,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation, memory_root
 from cellwall.core.labels import LabelsPort
 from cellwall.core.outcomes import RunResult
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.ports import ConnectionsPort, EgressPort, GuardPort, ToolServersPort, VaultPort
 from cellwall.core.sandbox_ports import SandboxPort, SnapshotsPort, WorkspacePort
 from cellwall.core.snapshots import TakeSnapshot, WorkspaceSnapshot
@@ -56,7 +57,7 @@ class HostOperations:
                 watch.step(Step.RUN)
                 payload = await anyio.to_thread.run_sync(self._take_snapshot, action)
                 return RunResult(None, payload=payload)
-            case ProcessOperation():  # of a process that holds its leases already
+            case ProcessOperation() | ConnectPort():  # of processes that hold their leases already
                 watch.step(Step.RUN)
                 return await self.sandbox.steer(action)
             case CallServerTool() as call:  # of a server that holds its leases already

@@ -22,6 +22,7 @@ from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.files import FILE_READS, FileOperation
 from cellwall.core.outcomes import SEVERITIES, Finding
 from cellwall.core.packages import InstallPackages
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.ports import RolesPort
 from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
@@ -87,7 +88,7 @@ def required_permissions(action: Action) -> frozenset[Permission]:  # noqa: C901
         case InstallPackages():
             found |= {Permission.SANDBOX_EXECUTE, Permission.PACKAGES_INSTALL}
             found.add(Permission.FILES_WRITE)
-        case ProcessOperation():
+        case ProcessOperation() | ConnectPort():
             found.add(Permission.SANDBOX_EXECUTE)
         case FileOperation(name):
             found.add(Permission.FILES_READ if name in FILE_READS else Permission.FILES_WRITE)

@@ -23,6 +23,7 @@ from cellwall.core.errors import AuditFailed, BadInput, CellwallError
 from cellwall.core.labels import ActionLabelsPort
 from cellwall.core.outcomes import ErrorInfo, EventKind, Finding, Outcome, RunResult, Status
 from cellwall.core.packages import InstallPackages
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.ports import ApproverPort, Reservation, ToolServersPort, ToolsPort
 from cellwall.core.skills import Skill
 from cellwall.core.snapshots import RestoreSnapshot
@@ -80,8 +81,8 @@ class Runtime(RuntimeParts):
         `servers` are the other MCP servers of the client.
         `ask` is the interface's own channel to a person.
         """
-        # A server that runs for hours does not share its flushes with others.
-        weight = 0 if isinstance(action.operation, RunServer) else 1
+        # A server or a connection that lasts for hours does not share its flushes with others.
+        weight = 0 if isinstance(action.operation, RunServer | ConnectPort) else 1
         self.recorder.traffic.count += weight
         watch = self.telemetry.watch(action)
         outcome: Outcome | None = None

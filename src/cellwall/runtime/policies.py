@@ -22,6 +22,7 @@ from functools import lru_cache
 from cellwall.core.files import FILE_READS, FileOperation
 from cellwall.core.home import cache_path, state_path
 from cellwall.core.packages import InstallPackages, packages_of
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
@@ -302,7 +303,7 @@ def _judge_operation(  # noqa: C901, PLR0911  # one case for each operation
             return policy.check(call_inside(operation.tool), links=only_itself)
         case CallTool(name, _, arguments):
             return _check_tool(policy, ToolCall(name, arguments, INSIDE, INSIDE), links=only_itself)
-        case ProcessOperation() | SetDomains() | ServeClient() as operation:
+        case ProcessOperation() | ConnectPort() | SetDomains() | ServeClient() as operation:
             # Where it may go is judged beside this, for each domain.
             is_client = isinstance(operation, ServeClient)
             reason = "its domains are allowed" if is_client else "the process was allowed to run"

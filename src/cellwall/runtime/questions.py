@@ -17,6 +17,7 @@ from cellwall.core.files import FILE_READS, FileOperation
 from cellwall.core.ids import new_id
 from cellwall.core.labels import RULE_OF_TWO
 from cellwall.core.packages import InstallPackages
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.showing import block, is_shown_whole, one_line, warnings
 from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
@@ -164,6 +165,8 @@ def tool_and_subject(action: Action) -> tuple[str, str]:  # noqa: C901, PLR0911 
             return operation.tool, operation.subject
         case ProcessOperation() as process:
             return "Process", f"{process.name} of process {process.process}, {process.number}"
+        case ConnectPort(port):
+            return "Port", f"connect to port {port} of the sandbox"
         case CallTool() | CallServerTool() | RunServer() as call:
             return _call_subject(call)
         case InstallPackages(ecosystem, requirements):

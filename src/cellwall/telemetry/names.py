@@ -13,6 +13,7 @@ from cellwall.core.files import FileOperation
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import SEVERITIES, Status
 from cellwall.core.packages import InstallPackages
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.telemetry import Step
 from cellwall.core.tool_servers import CallServerTool, RunServer
@@ -45,6 +46,7 @@ OPERATIONS: Final[dict[type, str]] = {
     RunCode: "run-code",
     FileOperation: "file",
     ProcessOperation: "process",
+    ConnectPort: "connect-port",
     CallTool: "call-tool",
     SetDomains: "set-domains",
     ReachHost: "reach-host",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import struct
 import tempfile
 import zlib
@@ -19,6 +20,7 @@ from cellwall.interfaces.http.spools import Spools
 from fuzz.second_readers import cut
 from fuzz.targets import target, wild_text_of
 
+logging.getLogger("python_multipart").disabled = True  # a line for each malformed form
 _MODELS = tuple(
     each
     for each in vars(bodies).values()

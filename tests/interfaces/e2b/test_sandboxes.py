@@ -247,3 +247,20 @@ def test_path_outside_the_workspace_is_refused(sandbox: Sandbox):
         with pytest.raises(SandboxException):
             sandbox.files.write(path, "x")
     sandbox.files.remove("outside")
+
+
+def test_port_is_reached_by_the_host_name_of_the_sdk(service: RunningService, sandbox: Sandbox):
+    sandbox.commands.run("python3 -m http.server 8008 --directory /usr/share", background=True)
+    host = sandbox.get_host(8008)
+    assert host == f"8008-{sandbox.sandbox_id}.localhost:{service.port}"
+    token = {"e2b-traffic-access-token": sandbox.traffic_access_token}
+    deadline = time.monotonic() + 20
+    while True:
+        with service.client(headers={"Host": host, **token}) as client:
+            answer = client.get("/")
+        if answer.status_code == 200:
+            break
+        assert time.monotonic() < deadline, answer.text
+    assert "Directory listing" in answer.text
+    with service.client(headers={"Host": host}) as client:
+        assert client.get("/").status_code == 401

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from typing import get_args, get_type_hints
 
@@ -11,6 +12,7 @@ from cellwall.accounts.roles import shipped_roles
 from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Finding
 from cellwall.core.packages import InstallPackages
+from cellwall.core.port_connections import ConnectPort, PortTraffic
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
@@ -217,6 +219,10 @@ def given(mode: WorkspaceMode) -> WorkspaceRequest:
     return WorkspaceRequest(mode, "/somewhere")
 
 
+async def _no_hold(_connected: socket.socket) -> PortTraffic:
+    return PortTraffic()
+
+
 CASES = [
     ({}, {P.SANDBOX_EXECUTE}),
     ({"operation": RunCode("python", b"1")}, {P.SANDBOX_EXECUTE}),
@@ -235,6 +241,7 @@ CASES = [
     ({"tools": ("add",)}, {P.SANDBOX_EXECUTE, P.TOOLS_CALL}),
     ({"skills": ("one",)}, {P.SANDBOX_EXECUTE, P.SKILLS_USE}),
     ({"operation": ProcessOperation("list")}, {P.SANDBOX_EXECUTE}),
+    ({"operation": ConnectPort(8000, _no_hold)}, {P.SANDBOX_EXECUTE}),
     ({"operation": CallTool("add")}, {P.TOOLS_CALL}),
     *(
         ({"operation": FileOperation(name, "a")}, {P.FILES_READ})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from starlette.datastructures import State
 from starlette.requests import Request
 
 from cellwall.admin.accounts import Identity
@@ -86,6 +87,21 @@ async def open_sandbox(request: Request, *, by_traffic_token: bool = False) -> S
     except NotFound:
         raise sandbox_gone() from None
     return SandboxAccess(service, grant, sandbox, state.facts_of(sandbox))
+
+
+async def identity_of_traffic(state: State, token: str, sandbox_id: str) -> tuple[Identity, str]:
+    """The account behind the traffic token of a sandbox, and its session; for ports inside."""
+    service: Service = state.service
+    e2b: E2bState = state.e2b
+    grant = e2b.tokens.find(token)
+    if grant is None or grant.sandbox_id != sandbox_id:
+        raise SignInRefused(
+            "this request bears no token of the sandbox",
+            hint="Send sandbox.traffic_access_token in e2b-traffic-access-token.",
+            code="CW-SIGN-IN-TOKEN",
+        )
+    await _renew(service, grant)
+    return grant.identity, e2b.session_id(sandbox_id)
 
 
 async def _renew(service: Service, grant: SandboxGrant) -> None:

@@ -74,7 +74,7 @@ async def create_sandbox(request: Request) -> Response:
     facts = state_of(request).add(
         made, public_id=made.id, template=body.template, metadata=body.metadata
     )
-    return JSONResponse(opened(caller, facts), status_code=201)
+    return JSONResponse(opened(request, caller, facts), status_code=201)
 
 
 def _template(service: Service, name: str) -> str:
@@ -123,10 +123,10 @@ async def connect_sandbox(request: Request) -> Response:
         except NotFound:
             sandbox, facts = await _resume(request, caller)
             extend_lifetime(sandbox, body.timeout)
-            return JSONResponse(opened(caller, facts), status_code=201)
+            return JSONResponse(opened(request, caller, facts), status_code=201)
     if sandbox.ends_at is not None and body.timeout > sandbox.ends_in_s:
         extend_lifetime(sandbox, body.timeout)
-    return JSONResponse(opened(caller, facts))
+    return JSONResponse(opened(request, caller, facts))
 
 
 async def _resume(request: Request, caller: Caller) -> tuple[OwnedSandbox, SandboxFacts]:
@@ -198,7 +198,7 @@ async def get_sandbox(request: Request) -> Response:
     """`GET /sandboxes/{id}`."""
     caller = await caller_by_key(request)
     sandbox, facts = await find_sandbox(request, caller)
-    return JSONResponse(_described(sandbox, facts))
+    return JSONResponse(_described(request, sandbox, facts))
 
 
 async def list_sandboxes(request: Request) -> Response:
@@ -209,7 +209,7 @@ async def list_sandboxes(request: Request) -> Response:
     found: list[dict[str, Any]] = []
     if not states or "running" in states:
         live = service.sandboxes.of(caller.identity)
-        found += [_described(each, state_of(request).facts_of(each)) for each in live]
+        found += [_described(request, each, state_of(request).facts_of(each)) for each in live]
     if not states or "paused" in states:
         found += await _paused(request, caller.identity)
     wanted = dict(parse_qsl(query.get("metadata", "")))
@@ -298,7 +298,7 @@ async def find_sandbox(request: Request, caller: Caller) -> tuple[OwnedSandbox, 
     return sandbox, state.facts_of(sandbox)
 
 
-def opened(caller: Caller, facts: SandboxFacts) -> dict[str, Any]:
+def opened(request: Request, caller: Caller, facts: SandboxFacts) -> dict[str, Any]:
     """A sandbox with new tokens, as `create` answers."""
     tokens = facts.state.tokens.issue(caller.identity, facts.public_id)
     return {
@@ -308,11 +308,11 @@ def opened(caller: Caller, facts: SandboxFacts) -> dict[str, Any]:
         "envdVersion": ENVD_VERSION,
         "envdAccessToken": tokens.envd,
         "trafficAccessToken": tokens.traffic,
-        "domain": None,
+        "domain": _domain(request),
     }
 
 
-def _described(sandbox: OwnedSandbox, facts: SandboxFacts) -> dict[str, Any]:
+def _described(request: Request, sandbox: OwnedSandbox, facts: SandboxFacts) -> dict[str, Any]:
     limits = sandbox.limits
     return {
         "templateID": facts.template,
@@ -326,5 +326,11 @@ def _described(sandbox: OwnedSandbox, facts: SandboxFacts) -> dict[str, Any]:
         "state": "running",
         "envdVersion": ENVD_VERSION,
         "metadata": dict(facts.metadata),
-        "domain": None,
+        "domain": _domain(request),
     }
+
+
+def _domain(request: Request) -> str | None:
+    """For `get_host`: the domain of servers inside."""
+    settings = service_of(request).settings
+    return settings.preview_authority if settings.preview_domain else None

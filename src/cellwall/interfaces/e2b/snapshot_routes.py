@@ -90,7 +90,7 @@ async def fork_live(request: Request) -> Response:
         added = state.add(
             each, public_id=each.id, template=facts.template, metadata=dict(facts.metadata)
         )
-        results.append({"sandbox": opened(caller, added)})
+        results.append({"sandbox": opened(request, caller, added)})
     return JSONResponse(results, status_code=201)
 
 

@@ -18,6 +18,7 @@ from cellwall.admin.live_view import LiveView
 from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
 from cellwall.core.messages import SessionStore
+from cellwall.interfaces.e2b.access import identity_of_traffic
 from cellwall.interfaces.e2b.routes import e2b_routes
 from cellwall.interfaces.e2b.state import E2bState
 from cellwall.interfaces.http import (
@@ -40,6 +41,7 @@ from cellwall.interfaces.http import (
     oidc_routes,
     passkey_routes,
     policy_routes,
+    port_routes,
     run_routes,
     secret_routes,
     session_routes,
@@ -63,6 +65,7 @@ from cellwall.interfaces.http.sandbox_usages import SandboxUsages
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes, default_policy
 from cellwall.interfaces.http.service import Service, ServiceSettings
 from cellwall.interfaces.http.spools import Spools
+from cellwall.interfaces.previews.hosts import PreviewHosts
 from cellwall.runtime.app import App
 
 __all__ = ["API", "Service", "ServiceSettings", "make_application"]
@@ -90,6 +93,7 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, file_routes.routes),
         (API, snapshot_routes.routes),
         (API, terminal.routes),
+        (API, port_routes.routes),
         (API, approval_routes.routes),
         (API, secret_routes.routes),
         (API, message_routes.routes),
@@ -204,6 +208,15 @@ def make_application(
         is_https=settings.is_https,
         count_request=accounts.count_request,
     )
+    if settings.preview_domain:
+        # Before the gate: under these names no route of the service exists.
+        api.add_middleware(
+            PreviewHosts,
+            domain=settings.preview_domain,
+            is_https=settings.is_https,
+            count_request=accounts.count_request,
+            identity_of=identity_of_traffic,
+        )
     api.add_middleware(ForwardedClients, proxies=settings.trusted_proxies)
     # Added last: the outermost.
     api.add_middleware(metrics_routes.ObservedRequests, telemetry=app.telemetry)

@@ -16,6 +16,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -24,6 +25,7 @@ from fastapi import FastAPI
 
 from cellwall.admin.accounts import open_accounts
 from cellwall.config.models import Settings
+from cellwall.config.server_section import is_loopback
 from cellwall.core.errors import CellwallError
 from cellwall.core.home import shaping
 from cellwall.interfaces.http.application import ServiceSettings, make_application
@@ -161,6 +163,7 @@ class ServiceProcess:
             max_kept_bytes_per_user=server.max_kept_bytes_per_user,
             max_body_bytes=server.max_body_bytes,
             max_file_bytes=server.max_file_bytes,
+            preview_domain=server.preview_domain or _local_previews(self._listening.public_url),
         )
 
     def _uvicorn_config(self, api: FastAPI) -> uvicorn.Config:
@@ -267,3 +270,8 @@ def _not_started() -> CellwallError:
         hint="See the lines before this one, and `cellwall doctor --service`.",
         code="CW-SERVE-START",
     )
+
+
+def _local_previews(public_url: str) -> str:
+    """Browsers resolve every name below localhost to loopback (RFC 6761)."""
+    return "localhost" if is_loopback(urlsplit(public_url).hostname or "") else ""

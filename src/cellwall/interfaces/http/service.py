@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import anyio
 from fastapi import Depends
@@ -25,6 +26,7 @@ from cellwall.interfaces.http.sandbox_usages import SandboxUsages
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.spools import Spools
 from cellwall.interfaces.http.waiting import WaitingRequests
+from cellwall.interfaces.previews.grants import PreviewGrants
 from cellwall.runtime.app import App
 from cellwall.runtime.approval_board import ApprovalBoard
 from cellwall.runtime.approvals import ApprovalBroker
@@ -50,6 +52,15 @@ class ServiceSettings:
     max_body_bytes: int = 16 * _MIB
     max_file_bytes: int = 64 * _MIB
     """The body of a written file."""
+
+    preview_domain: str = "localhost"
+    """Servers inside sandboxes have names below it, as other origins; empty: there are none."""
+
+    @property
+    def preview_authority(self) -> str:
+        """The domain with the port of the service, if that is not the usual one."""
+        port = urlsplit(self.public_url).port
+        return self.preview_domain if port is None else f"{self.preview_domain}:{port}"
 
     @property
     def audience(self) -> str:
@@ -89,6 +100,7 @@ class Service:
     readers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
     """Threads for reading the record and for scans; more would starve the runs."""
 
+    previews: PreviewGrants = field(default_factory=PreviewGrants)
     waiting: WaitingRequests = field(default_factory=WaitingRequests)
     verification: AuditVerification = field(default_factory=AuditVerification)
 

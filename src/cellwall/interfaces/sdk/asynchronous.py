@@ -29,6 +29,7 @@ from cellwall.interfaces.sdk.hosts import Host, SandboxSpec
 from cellwall.interfaces.sdk.local_host import LocalHost
 from cellwall.interfaces.sdk.one_shot import template_for
 from cellwall.interfaces.sdk.packages import AsyncPackages
+from cellwall.interfaces.sdk.ports import AsyncPorts
 from cellwall.interfaces.sdk.remote_host import RemoteHost
 from cellwall.interfaces.sdk.skills import AsyncSkills
 from cellwall.interfaces.sdk.tools import HostFunction, ToolBroker
@@ -49,6 +50,7 @@ class AsyncSandbox:
         self.files = AsyncFiles(host)
         self.skills = AsyncSkills(host)
         self.packages = AsyncPackages(host)
+        self.ports = AsyncPorts(host)
 
     @property
     def labels(self) -> LabelSet:

@@ -44,6 +44,7 @@ from cellwall.interfaces.sdk.one_shot import (
     prepare_template,
 )
 from cellwall.interfaces.sdk.packages import AsyncPackages
+from cellwall.interfaces.sdk.ports import Ports
 from cellwall.interfaces.sdk.skills import AsyncSkills
 
 Core = TypeVar("Core")
@@ -281,6 +282,7 @@ class Sandbox(_Facade[AsyncSandbox]):
         self.files = Files(sandbox.files)
         self.skills = Skills(sandbox.skills)
         self.packages = Packages(sandbox.packages)
+        self.ports = Ports(sandbox.ports)
 
     @property
     def labels(self) -> LabelSet:

@@ -12,6 +12,7 @@ from cellwall.core.files import FileEntry, FileOperation, Transfer
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, PackageUse, Status, Usage
 from cellwall.core.packages import InstallPackages, parse_install
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.snapshots import TakeSnapshot, WorkspaceSnapshot
 from cellwall.core.types import Json, ProcessInfo, ProcessOperation, RunCode, RunCommand, SetDomains
 from cellwall.core.verdict import Decision, Verdict
@@ -23,6 +24,7 @@ Operation = (
     | RunCode
     | FileOperation
     | ProcessOperation
+    | ConnectPort
     | SetDomains
     | InstallPackages
     | TakeSnapshot
@@ -65,6 +67,12 @@ def encode_operation(operation: Operation) -> tuple[dict[str, Json], bytes]:
         case ProcessOperation(name, process, data, number, size):
             fields = {"kind": "process", "name": name, "process": process, "number": number}
             return {**fields, "size": list(size)}, data
+        case ConnectPort():
+            raise BadInput(
+                "a port of a sandbox in the supervisor cannot be reached from another process",
+                hint="Create the sandbox without keep_alive, or in the service.",
+                code="CW-NO-REMOTE-PORT",
+            )
         case FileOperation() as file:
             if file.name == "watch":
                 raise BadInput(

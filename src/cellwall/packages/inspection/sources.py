@@ -13,7 +13,7 @@ from email.policy import compat32
 from typing import Any
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cellwall.core.verdict import Verdict
 from cellwall.packages.inspection.archives import Member, strip_root
@@ -75,7 +75,7 @@ def _check_metadata(data: bytes | None, name: str, version: str) -> Iterator[Art
     try:
         found = canonicalize_name(str(fields["Name"])), Version(str(fields["Version"]))
         is_same = found == (canonicalize_name(name), Version(version))
-    except InvalidVersion:
+    except ValueError:  # no version, or more digits than are converted
         is_same = False
     if not is_same:
         text = f"PKG-INFO names another package or version than {name} {version}"

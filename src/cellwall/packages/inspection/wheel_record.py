@@ -10,7 +10,7 @@ from email import message_from_bytes
 from email.policy import compat32
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from cellwall.core.verdict import Verdict
 from cellwall.packages.inspection.findings import ArtifactFinding
@@ -56,7 +56,7 @@ def _is_same(found_name: str, found_version: str, *, name: str, version: str) ->
     try:
         found = canonicalize_name(found_name), Version(found_version)
         return found == (canonicalize_name(name), Version(version))
-    except InvalidVersion:
+    except ValueError:  # no version, or more digits than are converted
         return False
 
 

@@ -16,14 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    canonicalize_name,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
-from packaging.version import InvalidVersion
+from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
 from cellwall.packages.facts import Project, ProjectStatus, Release
 from cellwall.packages.licenses import pypi_license
@@ -210,7 +203,7 @@ def split_filename(filename: str) -> tuple[str, str] | None:
             found, version, *_ = parse_wheel_filename(filename)
         else:
             found, version = parse_sdist_filename(filename)
-    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+    except ValueError:  # no such name, or more digits than are converted
         return None
     return canonicalize_name(found), str(version)
 

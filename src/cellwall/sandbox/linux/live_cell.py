@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Literal
 
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.files import MEMORY_ROOTS, Watching
@@ -184,6 +185,10 @@ class LiveCell:
     def open_root(self, path: str) -> int:
         """A descriptor of a memory directory of the cell; the caller closes it. May block."""
         return self._take_descriptor("root", MEMORY_ROOTS.index(path))
+
+    def dial(self, port: int, *, family: Literal[4, 6]) -> int:
+        """A connection to a port of the cell's loopback that is made or under way. May block."""
+        return self._take_descriptor("dial", port, family)
 
     def _take_descriptor(self, *words: str | int) -> int:
         """A descriptor that init opens; it comes on a socket that only init gets."""

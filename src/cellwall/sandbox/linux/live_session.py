@@ -7,13 +7,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+
+import anyio
 
 from cellwall.core.sandbox_ports import WorkspaceLease
+from cellwall.core.types import RunCommand
 from cellwall.sandbox.linux.background import BackgroundProcess
 from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.live_cell import LiveCell
 from cellwall.sandbox.linux.live_runs import CodeRun
 from cellwall.sandbox.linux.proc_usage import UsageSampler, find_unlinked_files
+
+_TERMINAL_WITHIN_S = 20.0
 
 
 @dataclass(slots=True)
@@ -27,6 +33,8 @@ class LiveSession:
     workspace: WorkspaceLease | None = None
     next_disk_check: float = 0.0
     uncharged: UnchargedMemory | None = None
+    connections: int = 0
+    """Open ones, of callers to ports inside."""
     monitors: int = 0
     """Monitored runs: each checks the limits itself, and can name the one it exceeded."""
     counting: threading.Lock = field(default_factory=threading.Lock)
@@ -92,3 +100,25 @@ def exceeds_limits(session: LiveSession, cell: LiveCell) -> bool:
     # At most a hundredth of one core for each session.
     session.next_disk_check = now + 100 * (time.monotonic() - now)
     return not has_room
+
+
+async def acquire(lock: threading.Lock) -> None:
+    """Does not block the event loop, and does not leave the lock held when cancelled."""
+    while not lock.acquire(blocking=False):  # noqa: ASYNC110  # each thread has its own event loop
+        await anyio.sleep(0.001)
+
+
+async def wait_for_terminal(process: BackgroundProcess, operation: RunCommand) -> None:
+    """Init sends the terminal; input before that would be lost."""
+    if operation.terminal is None:
+        return
+    with anyio.move_on_after(_TERMINAL_WITHIN_S):
+        while process.terminal is None and not process.ended.is_set():  # noqa: ASYNC110  # set by a thread
+            await anyio.sleep(0.001)
+
+
+async def wait_for(event: threading.Event, timeout_s: float) -> None:
+    """Wait until a thread sets the event, or the time is over."""
+    with anyio.move_on_after(timeout_s):
+        while not event.is_set():
+            await anyio.to_thread.run_sync(partial(event.wait, 0.5), abandon_on_cancel=True)

@@ -16,6 +16,7 @@ from cellwall.core.files import FileOperation, Watching, memory_root
 from cellwall.core.languages import canonical
 from cellwall.core.limits import Limits
 from cellwall.core.outcomes import RunResult
+from cellwall.core.port_connections import ConnectPort
 from cellwall.core.sandbox_ports import LiveUsage
 from cellwall.core.tool_servers import RunServer
 from cellwall.core.types import Action, Json, ProcessOperation, RunCode, RunCommand
@@ -30,13 +31,19 @@ from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
 from cellwall.sandbox.linux.live_cell import CellTask, LiveCell
 from cellwall.sandbox.linux.live_cell_factory import CellFactory, LiveCellFactory, skill_digests
 from cellwall.sandbox.linux.live_runs import CodeRun, CommandRun
-from cellwall.sandbox.linux.live_session import LiveSession, exceeds_limits
+from cellwall.sandbox.linux.live_session import (
+    LiveSession,
+    acquire,
+    exceeds_limits,
+    wait_for,
+    wait_for_terminal,
+)
 from cellwall.sandbox.linux.pool import Pool
+from cellwall.sandbox.linux.port_connections import hold_connection
 from cellwall.sandbox.linux.run_monitor import RunMonitor
 from cellwall.sandbox.run_ledger import RunLedger
 
 _MAX_ENDED_PROCESSES = 256
-_TERMINAL_WITHIN_S = 20.0
 _BEHIND_DEADLINE_MS = 100
 
 
@@ -75,7 +82,7 @@ class LiveSessions:
             case RunCommand(background=True) as operation:
                 argv, script = jobs.live_command(operation.argv)
                 process = self._start_background(session, cell, request, operation, argv)
-                await _wait_for_terminal(process, operation)
+                await wait_for_terminal(process, operation)
                 if script:  # saved at once, before any input of the caller
                     await anyio.to_thread.run_sync(process.write, script)
                 if action.stdin is not None:
@@ -153,7 +160,7 @@ class LiveSessions:
         self, session: LiveSession, cell: LiveCell, request: CellRunRequest, operation: RunCode
     ) -> RunResult:
         action = request.action
-        await _acquire(cell.turn)
+        await acquire(cell.turn)
         try:
             program, _ = jobs.program_of(action, only_deno=self._settings.only_deno)
             env = _environment(replace(request, action=replace(action, brief={})), program)
@@ -213,8 +220,15 @@ class LiveSessions:
 
     async def steer(self, action: Action) -> RunResult:
         operation = action.operation
+        if isinstance(operation, ConnectPort):
+            return await hold_connection(self._session(action), operation)
         assert isinstance(operation, ProcessOperation)  # noqa: S101  # by the contract of the port
-        session = self._session(action)
+        return await self._steer_process(self._session(action), action, operation)
+
+    @staticmethod
+    async def _steer_process(
+        session: LiveSession, action: Action, operation: ProcessOperation
+    ) -> RunResult:
         if operation.name == "list":
             processes = tuple(process.info() for process in session.processes.values())
             return RunResult(exit_code=None, payload=processes)
@@ -232,12 +246,12 @@ class LiveSessions:
             )
         match operation.name:
             case "wait":
-                await _wait(process.ended, action.limits.wall_s)
+                await wait_for(process.ended, action.limits.wall_s)
                 return process.result()
             case "read":
                 return process.result()
             case "follow":
-                await _wait(process.has_news, action.limits.wall_s)
+                await wait_for(process.has_news, action.limits.wall_s)
                 return process.result()
             case "write":
                 write = partial(process.write, operation.data, action.limits.wall_s)
@@ -376,24 +390,3 @@ def _environment(
     request: CellRunRequest, program: languages.Program | None = None
 ) -> dict[str, str]:
     return dict(jobs.environment(request.action, program, request.mount))
-
-
-async def _acquire(lock: threading.Lock) -> None:
-    """Does not block the event loop, and does not leave the lock held when cancelled."""
-    while not lock.acquire(blocking=False):  # noqa: ASYNC110  # each thread has its own event loop
-        await anyio.sleep(0.001)
-
-
-async def _wait_for_terminal(process: BackgroundProcess, operation: RunCommand) -> None:
-    """Init sends the terminal; input before that would be lost."""
-    if operation.terminal is None:
-        return
-    with anyio.move_on_after(_TERMINAL_WITHIN_S):
-        while process.terminal is None and not process.ended.is_set():  # noqa: ASYNC110  # set by a thread
-            await anyio.sleep(0.001)
-
-
-async def _wait(event: threading.Event, timeout_s: float) -> None:
-    with anyio.move_on_after(timeout_s):
-        while not event.is_set():
-            await anyio.to_thread.run_sync(partial(event.wait, 0.5), abandon_on_cancel=True)

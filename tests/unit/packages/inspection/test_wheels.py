@@ -80,7 +80,8 @@ def test_a_file_that_runs_by_itself_is_found(files, finding):
 @pytest.mark.requirement("PKG-1")
 @pytest.mark.parametrize(
     "metadata",
-    [b"Name: other\nVersion: 1.0\n", b"Name: the-thing\nVersion: 2.0\n", b"", b"Name: the-thing\nVersion: x\n"],
+    [b"Name: other\nVersion: 1.0\n", b"Name: the-thing\nVersion: 2.0\n", b"", b"Name: the-thing\nVersion: x\n",
+     b"Name: the-thing\nVersion: " + b"9" * 5000 + b"\n"],
 )  # fmt: skip
 def test_metadata_of_another_package_is_found(metadata):
     assert inspect({}, metadata=metadata) == [("metadata", Verdict.DENY)]

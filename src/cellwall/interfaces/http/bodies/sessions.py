@@ -111,6 +111,22 @@ class CommandRequest(RunRequest):
     model_config = examples({"command": "ls -la"}, {"command": ["ls", "-la"]})
 
 
+class PortRequest(RequestBody):
+    """A link to a server inside."""
+
+    lifetime: float = Field(3600, gt=0, le=86_400, description="seconds until the link ends")
+    model_config = examples({}, {"lifetime": 600})
+
+
+class PortLink(BaseModel):
+    """How to reach a server inside. What it answers is untrusted."""
+
+    url: str = Field(description="for a browser; with the token, which becomes a cookie")
+    address: str = Field(description="for a program, with the token in `X-Cellwall-Token`")
+    token: str = Field(description="opens this port alone")
+    expires: Seconds
+
+
 class UsageBody(BaseModel):
     """What a run took."""
 

@@ -33,6 +33,7 @@ from cellwall.interfaces.http.dashboard.session_facts import (
 )
 from cellwall.interfaces.http.dashboard.templating import with_query
 from cellwall.interfaces.http.file_routes import read_diff
+from cellwall.interfaces.http.port_routes import new_link
 from cellwall.interfaces.http.problems import RefusedOutcome, raise_for_refusal
 from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.session_routes import end_session, get_session, list_sessions
@@ -41,6 +42,7 @@ routes = APIRouter(route_class=PageRoute)
 _LIST = "/ui/sessions"
 _ONE = _LIST + "/{session_id}"
 _PAGE = 100
+_PREVIEW_S = 3600.0
 _MAX_ENTRIES = 300
 _MAX_SEEN = 2000
 _MAX_OUTPUTS = 20
@@ -78,6 +80,7 @@ async def session_page(
     folder: Annotated[str, Query(max_length=4096)] = "",
     before: Annotated[int | None, Query(ge=1)] = None,
     changes: Annotated[str, Query(max_length=4)] = "",
+    preview: Annotated[int | None, Query(ge=1, le=65_535)] = None,
 ) -> Response:
     """One session. Its files are listed only where a folder is named, and compared only on request:
     each is an action of its own, which is recorded and keeps the sandbox alive."""
@@ -95,6 +98,11 @@ async def session_page(
     compared, diff_error = None, ""
     if sandbox is not None and changes:
         compared, diff_error = await _changes(browser, session_id)
+    link = ""
+    if sandbox is not None and preview is not None:
+        caller = browser.caller
+        made = await new_link(browser.service, caller, session_id, preview, lifetime_s=_PREVIEW_S)
+        link = made.url
     page = records[:_PAGE]
     following = ""
     if len(records) > _PAGE:
@@ -126,6 +134,9 @@ async def session_page(
         labels=_labels(browser, session_id, bodies),
         label_kinds=tuple(Label),
         rule_of_two=browser.service.app.runtime.labels.mode,
+        preview=preview or "",
+        preview_link=link,
+        has_previews=bool(browser.service.settings.preview_domain),
         may_end=browser.may(Permission.SANDBOX_EXECUTE),
     )
 
