@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -181,26 +182,69 @@ def render(point: OperatingPoint) -> str:
     return "\n".join(lines)
 
 
+def draw(texts: Sequence[Text], scores: Sequence[float], path: str) -> None:
+    """The curve of mean recall over mean false alarms."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  # slow to load, for --plot alone
+
+    rates = [step / 1000 for step in range(1, 101)]
+    points = [operating_point(texts, scores, rate) for rate in rates]
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([100 * p.false_alarms for p in points], [100 * p.recall for p in points])
+    axes.set(
+        xlabel="mean false alarms over kinds of ordinary texts (%)",
+        ylabel="mean recall over unseen families (%)",
+        ylim=(0, 100),
+    )
+    axes.grid(visible=True, alpha=0.3)
+    figure.savefig(path)
+
+
+_FACT = re.compile(
+    r"https?://[^\s)>\"']+|`[^`\n]+`|--?[a-z][\w-]+|\b\w*\d[\w.,:-]*"
+    r"|\b[A-Z]\w+(?: [A-Z]\w+)*|[\w.+-]+@[\w.-]+"
+)
+
+
+def kept_facts(text: str, shown: str) -> float:
+    """The share of the facts of a text (names, numbers, addresses, options, code) that is left."""
+    facts = {found.rstrip(".,:") for found in _FACT.findall(text)}
+    return sum(fact in shown for fact in facts) / len(facts) if facts else 1.0
+
+
 def measure(_rounds: int, *, quiet: bool) -> dict[str, object]:
-    """The guard as shipped: what it neutralises, asks about or blocks."""
+    """The guard as shipped. What it neutralises, asks about or blocks is an alarm; what it only
+    marks is counted apart. Of ordinary texts with an alarm, the facts that are left."""
     folder = injected.data_folder()
     if folder is None:
         raise BadInput("the development data is not here", hint="Give --data FOLDER.")
     texts, scanner = load(folder), Scanner()
-    scores = [
-        float(scanner.scan(text.text).verdict.rank >= TextTreatment.NEUTRALISE.rank)
-        for text in texts
+    reports = [scanner.scan(text.text) for text in texts]
+    alarms = [float(each.verdict.rank >= TextTreatment.NEUTRALISE.rank) for each in reports]
+    marks = [
+        float(bool(each.findings)) - alarm for each, alarm in zip(reports, alarms, strict=True)
     ]
-    shares = [
-        {name: _share(own, 0.5) for name, own in _grouped(texts, scores, is_attack=label).items()}
-        for label in (True, False)
+    figures: dict[str, object] = {}
+    for title, counted in (("alarm", alarms), ("only marked", marks)):
+        for name, is_attack in (("attacks", True), ("ordinary texts", False)):
+            shares = {
+                family: _share(own, 0.5)
+                for family, own in sorted(_grouped(texts, counted, is_attack=is_attack).items())
+            }
+            figures[f"{name}: mean {title}"] = round(
+                _mean(each.rate for each in shares.values()), 4
+            )
+            for family, share in shares.items() if title == "alarm" else ():
+                low, high = share.interval
+                figures[family] = f"{share.rate:.1%} ({low:.1%} to {high:.1%} of {share.total})"
+    kept = [
+        kept_facts(text.text, report.text)
+        for text, report, alarm in zip(texts, reports, alarms, strict=True)
+        if alarm and not text.is_attack
     ]
-    recall, alarms = (_mean(share.rate for share in each.values()) for each in shares)
-    figures: dict[str, object] = {"mean_recall": round(recall, 4), "mean_alarms": round(alarms, 4)}
+    figures["ordinary texts with an alarm"] = len(kept)
+    figures["facts that they keep"] = round(_mean(kept), 4)
+    figures["of these texts, with all facts"] = sum(each == 1.0 for each in kept)
     if not quiet:
-        print("families that the shipped classifier has seen: no estimate for unseen ones")
-    for each in shares:
-        for name, share in each.items():
-            low, high = share.interval
-            figures[name] = f"{share.rate:.1%} ({low:.1%} to {high:.1%} of {share.total})"
+        print("trained on: see bench/guard_data/MANIFEST.toml; the other families are unseen")
     return figures

@@ -60,11 +60,11 @@ class TextWriter:
         return self._spoil(self.expand(" ".join(part for part in parts if part)))
 
     def near_miss(self, kind: str) -> str:
-        """A few sentences of one kind: guide, letter, role, about, prompt."""
+        """A few sentences of one kind: guide, letter, role, about, prompt, story."""
         if kind == "plain":
             phrases = self.languages[self.chance.choice(sorted(self.languages))]["plain"]
             return " ".join(self.expand(self.chance.choice(phrases)) for _ in range(2))
-        count = 1 if kind == "prompt" else self.chance.choice((1, 1, 2, 3))
+        count = 1 if kind in ("prompt", "story") else self.chance.choice((1, 1, 2, 3))
         return self.chance.choice((" ", "\n")).join(
             self._finish(self.expand(self.chance.choice(self.lists[kind]))) for _ in range(count)
         )

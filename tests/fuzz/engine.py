@@ -205,7 +205,10 @@ def _environment() -> dict[str, str]:
 
 def _command(name: str) -> list[str]:
     if name in native.TARGETS:
-        return [native.build(name, STATE)]
+        try:
+            return [native.build(name, STATE)]
+        except subprocess.CalledProcessError as error:
+            raise SearchEnded(f"{name} could not be compiled ({error.returncode})") from None
     target = all_targets()[name]
     words = STATE / f"{name}.dict"
     lines = (_quoted(each) for each in target.tokens)

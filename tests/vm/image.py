@@ -262,6 +262,10 @@ def key(parts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
+_SITE = "lib/python3/site-packages"
+"""As deep as in an installation: a wheel names its programs by the way from there to bin."""
+
+
 def job_disk(target: Path) -> None:
     """Cellwall as it is in this checkout, what it imports, and the tests."""
     if not (ROOT / "src/cellwall/sandbox/linux/cellwall-cell").exists():
@@ -269,7 +273,7 @@ def job_disk(target: Path) -> None:
     folder = target.with_suffix(".d")
     shutil.rmtree(folder, ignore_errors=True)
     ignore = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "src/cellwall", folder / "python/cellwall", ignore=ignore)
+    shutil.copytree(ROOT / "src/cellwall", folder / _SITE / "cellwall", ignore=ignore)
     shutil.copytree(HERE / "inside", folder, ignore=ignore, dirs_exist_ok=True)
     shutil.copy(ROOT / "docs/guides/serve.md", folder)
     (site,) = (ROOT / ".venv/lib").glob("python3.*/site-packages")
@@ -279,14 +283,14 @@ def job_disk(target: Path) -> None:
             source = Path(str(file.locate()))
             # Programs lie in the folder of the interpreter: ../../../bin/NAME.
             is_program = ".." in file.parts
-            place = folder / "bin" / file.name if is_program else folder / "python" / file
+            place = folder / "bin" / file.name if is_program else folder / _SITE / file
             if "__pycache__" not in file.parts and source.exists():
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(source, place)
     # Compiling pydantic takes half a minute under emulation. The machine's clock is not ours, so
     # the compiled files are not to be checked against the time of their source.
     mode = ("--invalidation-mode", "unchecked-hash")
-    run_program(ROOT / ".venv/bin/python", "-m", "compileall", "-q", *mode, folder / "python")
+    run_program(ROOT / ".venv/bin/python", "-m", "compileall", "-q", *mode, folder / _SITE)
     make_disk(folder, target, JOB_BYTES)
     shutil.rmtree(folder)
 

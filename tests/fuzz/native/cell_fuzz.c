@@ -30,7 +30,7 @@ void leave(const char *path) { use(path); }
 void seal(const char *path) { use(path); }
 void mount_tmpfs(const char *path, const char *options) { use(path), use(options); }
 void mount_devpts(const char *path, const char *options) { use(path), use(options); }
-void mount_overlay(const char *base, const char *target) { use(base), use(target); }
+void mount_overlay(const char *base, const char *target, uint64_t lowers) { use(base), use(target), (void)lowers; }
 void expect_same(const char *path, uint64_t device, uint64_t inode) { use(path), (void)device, (void)inode; }
 void cover(int root_fd, const char *path, const char *treatment, int must_exist) {
   (void)root_fd, (void)must_exist, use(path), use(treatment);
@@ -42,6 +42,8 @@ void make_path(const char *path) { use(path); }
 void mirror(const char *from, const char *to) { use(from), use(to); }
 int clone_mount(const char *path) { return use(path), -1; }
 void hand_view(int line_fd, const char *path) { (void)line_fd, use(path); }
+void hand_root(int line_fd, unsigned long number) { (void)line_fd, (void)number; }
+void hand_connection(int line_fd, unsigned long port, int family) { (void)line_fd, (void)port, (void)family; }
 void map_ids(uint64_t uid, uint64_t gid) { (void)uid, (void)gid; }
 void join_group(int fd) { (void)fd; }
 void own_namespaces(void) {}

@@ -182,6 +182,23 @@ def test_a_form_without_the_token_of_this_sign_in_changes_nothing(
     assert ann.http.get(f"/v1/sessions/{session}").json()["state"] == "ended"
 
 
+@pytest.mark.requirement("SRV-3", "SRV-5")
+def test_link_to_a_port_leads_to_another_origin_and_its_path_takes_no_cookie(
+    service: RunningService, ann: PageClient
+) -> None:
+    with service.client("ann") as client:
+        session = new_session(client)
+    page = ann.open(f"/ui/sessions/{session}?preview=8000").text
+    link = f"http://8000-{session}.localhost:{service.port}/?cellwall_token=cwp_"
+    found = re.search(rf'<a class="button" href="{re.escape(link)}[^"]+"[^>]*>', page)
+    assert found is not None
+    assert 'rel="noopener noreferrer"' in found[0]
+    refused = ann.http.get(f"/v1/sessions/{session}/ports/8000/")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "CW-CSRF")
+    with page_client(service, "bob") as bob:
+        assert "cwp_" not in bob.open(f"/ui/sessions/{session}?preview=8000").text
+
+
 @pytest.mark.requirement("RBAC-3")
 def test_pages_of_foreign_things_answer_like_pages_of_unknown_ones(
     service: RunningService,

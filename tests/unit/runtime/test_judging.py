@@ -13,6 +13,7 @@ from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Finding
 from cellwall.core.packages import InstallPackages
 from cellwall.core.port_connections import ConnectPort, PortTraffic
+from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
@@ -242,6 +243,8 @@ CASES = [
     ({"skills": ("one",)}, {P.SANDBOX_EXECUTE, P.SKILLS_USE}),
     ({"operation": ProcessOperation("list")}, {P.SANDBOX_EXECUTE}),
     ({"operation": ConnectPort(8000, _no_hold)}, {P.SANDBOX_EXECUTE}),
+    ({"operation": TakeSnapshot()}, {P.FILES_READ, P.FILES_WRITE}),
+    ({"operation": RestoreSnapshot("snp_x")}, {P.FILES_READ, P.FILES_WRITE}),
     ({"operation": CallTool("add")}, {P.TOOLS_CALL}),
     *(
         ({"operation": FileOperation(name, "a")}, {P.FILES_READ})

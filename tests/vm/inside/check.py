@@ -91,7 +91,21 @@ def members(group: str) -> dict[int, int]:
 def nothing_left() -> None:
     spare_cells.close()  # it waits for the next run, and ends with this process
     pool.close_all()  # templates wait for more of them
-    within(20, lambda: not groups() and not processes(), f"left: {groups()} {processes()}")
+    within(
+        20,
+        lambda: not groups() and not processes(),
+        lambda: f"left: {groups()} {[_describe(each) for each in processes()]}",
+    )
+
+
+def _describe(pid: int) -> str:
+    """Its state, parent and arguments."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
+        words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return f"{pid} is gone"
+    return f"{pid} {stat.split()[:2]} {b' '.join(words[1:]).decode()}"
 
 
 def _sleep_in_sandbox(told: Connection, environment: dict[str, str]) -> None:

@@ -72,7 +72,7 @@ def block_after(heading: str) -> list[str]:
 def install() -> None:
     """An installation like one of `pip install`: an interpreter, packages, programs beside it."""
     sh(f"python3 -m venv --without-pip {INSTALLED}; cp /job/bin/shfmt {INSTALLED}/bin/")
-    sh(f"mount --bind /job/python {INSTALLED}/lib/python3*/site-packages")
+    sh(f"mount --bind /job/lib/python3/site-packages {INSTALLED}/lib/python3*/site-packages")
     program = pathlib.Path(INSTALLED, "bin/cellwall")
     program.write_text(
         f"#!{INSTALLED}/bin/python\nimport sys\nfrom cellwall.interfaces.entry import main\n"

@@ -20,13 +20,14 @@ def equal(found: object, wanted: object) -> None:
         raise AssertionError(f"{found!r} is not {wanted!r}")
 
 
-def within(seconds: float, condition: Callable[[], object], what: str) -> None:
+def within(seconds: float, condition: Callable[[], object], what: str | Callable[[], str]) -> None:
     """Poll until it holds; the machine has no other way to be told."""
     seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s: {what}")
+            told = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {seconds} s: {told}")
         time.sleep(0.05)
 
 

@@ -2,19 +2,19 @@
 
 A passage is a sentence or a line. Its features are classes of words (`lexicon.toml`), shared by all
 languages; what it points at (addresses, code, quotes); its form; and pairs of these. The text adds
-how many passages it has, how many of them are orders, and whether it is about attacks.
+its size and shape, how many passages it has, how many of them are orders, and whether it is about
+attacks: a whole text that asks is a prompt, one line that asks among data is not.
 """
 
 # ruff: noqa: RUF001  # stops, quotes and words of other scripts are what is looked for
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from itertools import combinations
+
+from cellwall.guard.detect.passages.lexicon import lexicon
 
 MAX_PASSAGE_CHARACTERS = 600
 _BREAK = re.compile(
@@ -23,17 +23,34 @@ _BREAK = re.compile(
 )
 _OPENING = re.compile(r"(?:\A|[:>\])'\"#*.!-])\s{0,3}([^\W\d_]{2,20})")
 _WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*|[a-z]+(?:_[a-z]+)+")
+# What a passage points at: the letters without which there is none, and the form.
 _TARGETS = {
-    "to mail": re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}\.\w|@example|redacted@", re.IGNORECASE),
-    "to address": re.compile(r"https?:|www\.|\b\w[\w-]{1,40}\.(?:com|net|org|io|dev|ru|xyz)\b"),
-    "to account": re.compile(
-        r"\b[A-Z]{2}\d{2}[A-Z0-9]{8,}|\b\d{9,}\b|\b0x[0-9a-f]{6,}|\bbc1\w{5,}"
+    "to mail": ("@", re.compile(r"[\w.+-]@[\w-]{1,64}\.\w|@example|redacted@", re.IGNORECASE)),
+    "to address": (
+        ":.",
+        re.compile(r"https?:|www\.|\w\.(?:com|net|org|io|dev|ru|xyz)\b"),
     ),
-    "to path": re.compile(r"(?:^|[\s'\"`(])(?:~|\.{1,2})?/[\w.-]+|\.env\b|\.ssh\b"),
-    "to code": re.compile(r"`[^`]{2,}|\$\(|\b(?:curl|wget|rm -|sudo|bash|pip|npm|git) \S"),
-    "to tool": re.compile(r"\b[a-z]{2,20}(?:_[a-z]{2,20}){1,4}\b"),
-    "to quote": re.compile(r"[\"“'‘«「][^\"”'’»」]{2,}[\"”'’»」]"),
-    "amount": re.compile(r"[$€£]\s?\d|\b\d[\d.,]*\s?(?:USD|EUR|BTC|dollars|euros)\b"),
+    "to path": ("/.", re.compile(r"(?:^|[\s'\"`(])(?:~|\.{1,2})?/[\w.-]+|\.env\b|\.ssh\b")),
+    "to code": (
+        "`$ ",
+        re.compile(r"`[^`]{2,}|\$\(|\b(?:curl|wget|rm -|sudo|bash|pip|npm|git) \S"),
+    ),
+    "to tool": ("_", re.compile(r"[a-z]{2}_[a-z]{2}")),
+    "to quote": ("\"“'‘«「", re.compile(r"[\"“'‘«「][^\"”'’»」]{2,}[\"”'’»」]")),
+    "amount": (
+        "$€£0123456789",
+        re.compile(r"[$€£]\s?\d|\d\s?(?:USD|EUR|BTC|dollars|euros)\b"),
+    ),
+    "to account": (
+        "0123456789",
+        re.compile(r"\b[A-Z]{2}\d{2}[A-Z0-9]{8,}|\b\d{9,}\b|\b0x[0-9a-f]{6,}|\bbc1\w{5,}"),
+    ),
+    "at time": (
+        "0123456789",
+        re.compile(r"\b\d{1,2}:\d{2}\b|\b\d{4}-\d{2}-\d{2}\b|\b\d{1,2} ?[ap]m\b"),
+    ),
+    "number": ("0123456789", re.compile(r"\d")),
+    "to person": (" ", re.compile(r"[a-z,] [A-Z][a-z]{2,}")),
 }
 _FORMS = {
     "list": re.compile(r"\s*(?:[-*+•]|\d+[.)])\s"),
@@ -47,8 +64,27 @@ _FORMS = {
     "tag": re.compile(r"</?[a-z][\w-]*>|\[/?[A-Z]{3,}\]|\*\*\*|={3,}|#{3,}|-{3,}"),
     "code": re.compile(r"[{};]\s*\Z|^\s{4,}\S|\w\(\w*\)|=>|==|::|\bdef \b|\breturn\b"),
 }
+_SHAPES = {
+    "text of lines": re.compile(r"\S[ \t]*\n\s*\S"),
+    "text of paragraphs": re.compile(r"\S[ \t]*\n\s*\n\s*\S"),
+    "text of data": re.compile(r"\A\s*(?:[\[{]|- ?\w+: |\w+: )"),
+    "text of markup": re.compile(r"</\w+>"),
+    "text of headings": re.compile(r"^#{1,4} ", re.MULTILINE),
+    "text of a mail": re.compile(r"^(?:From|To|Subject|Date): ", re.MULTILINE | re.IGNORECASE),
+}
+_SHAPE_CHARACTERS = 8_000
+_CASE_CHARACTERS = 80
+_SIZES = (
+    (3000, "text over 3000"),
+    (1200, "text over 1200"),
+    (700, "text over 700"),
+    (300, "text over 300"),
+    (120, "text over 120"),
+)
 _COUNTED_FORMS = ("code", "ends colon")
-_VERBS = ("override", "halt", "send", "run", "say", "leak", "do", "destroy", "money", "role")
+_VERBS = (
+    *("override", "halt", "send", "run", "say", "leak", "do", "deed", "destroy", "money", "role"),
+)
 _SKIPPED = frozenset(
     (
         "please",
@@ -108,57 +144,6 @@ _GATE = frozenset(
 )
 
 
-_MIN_CUE_CHARACTERS = 6
-_STRONG_WORDS = frozenset({"override", "quiet"})
-_STRONG_PHRASES = frozenset({"override", "machine", "quiet", "announce", "role"})
-_COMMON_PHRASES = frozenset(
-    (
-        "as follows",
-        "instead of",
-        "before you",
-        "do the following",
-        "nouvelle",
-        "nuova",
-        "yeni",
-        "新的",
-        "新しい",
-        "새로운",
-        "evil",
-        "artık",
-        "role of",
-        "act as",
-        "bist du",
-        "as my",
-        "so far",
-        "set aside",
-        "in the background",
-        "keep this",
-        "your new",
-        "from now on",
-        "new rule",
-    )
-)
-"""Of the strong ones, those that ordinary texts have often."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Lexicon:
-    classes: Mapping[str, tuple[str, ...]]
-    phrases: tuple[tuple[str, str], ...]
-
-
-@cache
-def _lexicon() -> _Lexicon:
-    file = resources.files("cellwall.guard.detect.passages") / "lexicon.toml"
-    told = tomllib.loads(file.read_text("utf-8"))
-    classes: dict[str, list[str]] = {}
-    for name, words in told["words"].items():
-        for word in dict.fromkeys(words.split()):
-            classes.setdefault(word, []).append(name)
-    phrases = [(phrase, name) for name, many in told["phrases"].items() for phrase in many]
-    return _Lexicon({word: tuple(names) for word, names in classes.items()}, tuple(phrases))
-
-
 @dataclass(frozen=True, slots=True)
 class TextPassage:
     """One passage, with what it says by itself."""
@@ -184,7 +169,7 @@ def present_phrases(text: str) -> tuple[tuple[str, str], ...]:
     """The phrases of the lexicon that stand anywhere in a text, so that each passage is searched
     for few."""
     low = text.lower()
-    return tuple(each for each in _lexicon().phrases if each[0] in low)
+    return tuple(each for each in lexicon().phrases if each[0] in low)
 
 
 def read_passage(
@@ -193,30 +178,33 @@ def read_passage(
     """The words, targets and form of one passage."""
     plain = text[start:end]
     low = plain.lower()
-    lexicon = _lexicon()
+    classes = lexicon().classes
     words = _WORD.findall(low)
     traits: set[str] = set()
     for word in words:
-        traits.update(lexicon.classes.get(word, ()))
+        traits.update(classes.get(word, ()))
         if "nstruct" in word and len(word) > 8:  # also where it is misspelt
             traits.add("instr")
     traits.update(name for phrase, name in phrases if phrase in low)
     opening = next((word for word in words if word not in _SKIPPED), "")
-    opens = [name for name in lexicon.classes.get(opening, ()) if name in _VERBS]
+    opens = [name for name in classes.get(opening, ()) if name in _VERBS]
     if opens:
         traits.add("order")
         traits.update(f"opens {name}" for name in opens)
-    elif any(
-        name in _VERBS for word in _OPENING.findall(low) for name in lexicon.classes.get(word, ())
-    ):
+    elif any(name in _VERBS for word in _OPENING.findall(low) for name in classes.get(word, ())):
         traits.add("order inside")
     if _GATE.isdisjoint(traits):  # it only counts for others, by these
         traits.update(name for name in _COUNTED_FORMS if _FORMS[name].search(plain))
         script = "latin" if plain.isascii() else _script([each for each in plain if each.isalpha()])
         return TextPassage(start, end, frozenset(traits), script)
-    traits.update(name for name, form in _TARGETS.items() if form.search(plain))
+    marks = set(plain)
+    traits.update(
+        name
+        for name, (needed, form) in _TARGETS.items()
+        if not marks.isdisjoint(needed) and form.search(plain)
+    )
     traits.update(name for name, form in _FORMS.items() if form.search(plain))
-    letters = [letter for letter in plain if letter.isalpha()]
+    letters = [letter for letter in plain[:_CASE_CHARACTERS] if letter.isalpha()]
     if len(letters) > 12 and sum(letter.isupper() for letter in letters) > 0.6 * len(letters):
         traits.add("capitals")
     traits.add("short" if len(words) < 5 else "medium" if len(words) < 25 else "long")
@@ -257,30 +245,23 @@ class Surroundings:
     count: int
 
 
-def read_surroundings(passages: Sequence[TextPassage]) -> Surroundings:
-    """What the passages of a text have in common."""
+def shape_of(text: str) -> frozenset[str]:
+    """Size and form of a whole text."""
+    size = len(text)
+    shape = {name for name, form in _SHAPES.items() if form.search(text, 0, _SHAPE_CHARACTERS)}
+    shape.add(next((name for least, name in _SIZES if size >= least), "text under 120"))
+    return frozenset(shape)
+
+
+def read_surroundings(passages: Sequence[TextPassage], shape: frozenset[str]) -> Surroundings:
+    """What the passages of a text have in common; `shape` is that of the whole text."""
     count = len(passages)
     orders = sum("order" in each.traits for each in passages)
     talks = sum(bool({"attack_talk", "about"} & each.traits) for each in passages)
     asks = sum(bool({"you", "modal"} & each.traits) for each in passages)
     code = sum("code" in each.traits for each in passages)
     letters = sum("letter" in each.traits for each in passages)
-    traits = {
-        "text of one"
-        if count <= 1
-        else "text of few"
-        if count <= 4
-        else "text of some"
-        if count <= 15
-        else "text of many",
-        "no other order"
-        if orders <= 1
-        else "few orders"
-        if orders <= 0.15 * count
-        else "some orders"
-        if orders <= 0.4 * count
-        else "all orders",
-    }
+    traits = {_count_trait(count), _order_trait(orders, count), *shape}
     if talks >= 3 and talks > 0.06 * count:
         traits.add("text about attacks")
     if asks > 0.3 * count and count > 4:
@@ -294,6 +275,19 @@ def read_surroundings(passages: Sequence[TextPassage]) -> Surroundings:
         scripts[each.script] = scripts.get(each.script, 0) + 1
     main = max(scripts, key=lambda name: scripts[name]) if scripts else "latin"
     return Surroundings(frozenset(traits), main, count)
+
+
+def _count_trait(count: int) -> str:
+    if count <= 1:
+        return "text of one"
+    return "text of few" if count <= 4 else "text of some" if count <= 15 else "text of many"
+
+
+def _order_trait(orders: int, count: int) -> str:
+    if orders <= 1:
+        return "no other order"
+    share = orders / count
+    return "few orders" if share <= 0.15 else "some orders" if share <= 0.4 else "all orders"
 
 
 _CARRIED = (
@@ -316,8 +310,18 @@ _CARRIED = (
 )
 
 
-def describe(passages: Sequence[TextPassage], number: int, text: Surroundings) -> Iterator[str]:
-    """Names of the features of one passage."""
+@dataclass(frozen=True, slots=True)
+class PassageTraits:
+    """The traits of one passage in its text, from which its features are made."""
+
+    own: frozenset[str]
+    paired: tuple[str, ...]
+    """Of these, each pair is a feature, and each with a trait of the text or of a neighbour."""
+    beside: tuple[str, ...]
+
+
+def place(passages: Sequence[TextPassage], number: int, text: Surroundings) -> PassageTraits:
+    """The traits of a passage where it stands."""
     passage = passages[number]
     traits = set(passage.traits)
     if passage.script != text.script:
@@ -326,43 +330,33 @@ def describe(passages: Sequence[TextPassage], number: int, text: Surroundings) -
         traits.add("last")
     if number == 0:
         traits.add("begins")
-    yield from traits
-    yield from text.traits
-    beside: set[str] = set()
+    near: set[str] = set()
     for other in (number - 2, number - 1, number + 1, number + 2):
         if 0 <= other < text.count:
-            beside.update(name for name in _CARRIED if name in passages[other].traits)
-    yield from (f"beside {name}" for name in beside)
-    paired = sorted(
-        name for name in traits if name not in _UNPAIRED and not name.startswith("opens")
+            near |= passages[other].traits
+    paired = sorted(name for name in traits - _UNPAIRED if not name.startswith("opens"))
+    return PassageTraits(
+        frozenset(traits), tuple(paired), tuple(name for name in _CARRIED if name in near)
     )
-    yield from (f"{left} & {right}" for left, right in combinations(paired, 2))
-    yield from (f"{name} in {where}" for name in paired for where in text.traits)
-    yield from (f"{name} by {other}" for name in paired for other in beside)
 
 
-def read(text: str) -> tuple[list[TextPassage], Surroundings]:
-    """The passages of a text, and what the text adds to each."""
+def describe(passages: Sequence[TextPassage], number: int, text: Surroundings) -> Iterator[str]:
+    """Names of the features of one passage."""
+    placed = place(passages, number, text)
+    yield from placed.own
+    yield from text.traits
+    yield from (f"beside {name}" for name in placed.beside)
+    yield from (f"{left} & {right}" for left, right in combinations(placed.paired, 2))
+    yield from (f"{name} in {where}" for name in placed.paired for where in text.traits)
+    yield from (f"{name} by {other}" for name in placed.paired for other in placed.beside)
+
+
+def read(text: str, shape: frozenset[str] | None = None) -> tuple[list[TextPassage], Surroundings]:
+    """The passages of a text, and what the text adds to each. A part of a text has the shape of the
+    whole."""
     phrases = present_phrases(text)
     passages = [read_passage(text, start, end, phrases) for start, end in split_passages(text)]
-    return passages, read_surroundings(passages)
-
-
-@cache
-def cues() -> tuple[str, ...]:
-    """Words and phrases that few ordinary texts have: a long text is read around these."""
-    lexicon = _lexicon()
-    words = (
-        word
-        for word, names in lexicon.classes.items()
-        if len(word) >= _MIN_CUE_CHARACTERS and not _STRONG_WORDS.isdisjoint(names)
-    )
-    phrases = (
-        phrase
-        for phrase, name in lexicon.phrases
-        if name in _STRONG_PHRASES and phrase not in _COMMON_PHRASES
-    )
-    return tuple(dict.fromkeys((*words, *phrases)))
+    return passages, read_surroundings(passages, shape_of(text) if shape is None else shape)
 
 
 def candidates(passages: Iterable[TextPassage]) -> list[int]:

@@ -1,39 +1,23 @@
-"""Finds passages that instruct the model which reads a text, with a linear model (GRD-10).
-
-The weights come from `bench/guard_train.py`. They are checked by hash, and the lexicon by a hash in
-the weights: a model that cannot be loaded is an error, never a silent absence.
-"""
+"""Finds passages that instruct the model which reads a text, with a linear model (GRD-10)."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 
-from cellwall.core.errors import CellwallError
-from cellwall.guard.detect.passages.features import (
-    TextPassage,
-    candidates,
-    cues,
-    describe,
-    read,
-)
+from cellwall.guard.detect.passages.features import TextPassage, candidates, read, shape_of
+from cellwall.guard.detect.passages.lexicon import cues
+from cellwall.guard.detect.passages.scores import PassageModel, model
 from cellwall.guard.detect.scoring import limit_hits
 from cellwall.guard.normalise.characters import lowered
 from cellwall.guard.report import Hit
 from cellwall.parsing.budget import checkpoint
 from cellwall.parsing.matching import WordIndex
 
-WEIGHTS_SHA256 = "bb6a9d767973aef9a1a4c1f49e2f2328e3b7d8902c14159b82f1626c3e7b4102"
-"""Of weights.json; `bench/guard_train.py --write` prints it."""
-MAX_MODEL_BYTES = 8_000_000
 _MAX_HITS = 128
 _MIN_CHARACTERS = 24
-_SHORT_CHARACTERS = 4_000
+_SHORT_CHARACTERS = 8_000
 _AROUND_CHARACTERS = 400
 _CLOSE_BYTES = 100
 _ASKS = frozenset(
@@ -47,83 +31,31 @@ _SPEAKS_TO_MODEL = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class PassageModel:
-    """A weight for each feature, and the scores from which a passage is reported."""
-
-    weights: Mapping[str, float]
-    base: float
-    weak: float
-    likely: float
-    certain: float
-
-    def score(self, features: Iterable[str]) -> float:
-        weights = self.weights
-        return self.base + sum(weights[name] for name in set(features) if name in weights)
-
-
-@cache
-def model() -> PassageModel:
-    """The shipped model."""
-    return parse_model(_shipped("weights.json"), _shipped("lexicon.toml"))
-
-
-def _shipped(name: str) -> bytes:
-    """A file of the model; empty if it cannot be read."""
-    file = resources.files("cellwall.guard.detect.passages") / name
-    try:
-        with file.open("rb") as stream:
-            return stream.read(MAX_MODEL_BYTES)
-    except OSError:
-        return b""
-
-
-def parse_model(data: bytes, lexicon: bytes) -> PassageModel:
-    """The model, or `CellwallError` if the data is not what was trained."""
-    if hashlib.sha256(data).hexdigest() != WEIGHTS_SHA256:
-        raise _damaged()
-    told = json.loads(data)
-    # Attack: without its words the model finds nothing, and says so of every text.
-    if hashlib.sha256(lexicon).hexdigest() != told["lexicon_sha256"]:
-        raise _damaged()
-    return PassageModel(
-        told["features"], told["base"], told["weak"], told["likely"], told["certain"]
-    )
-
-
-def _damaged() -> CellwallError:
-    return CellwallError(
-        "the guard's classifier is missing or damaged, so no text can be looked at",
-        hint="Install Cellwall anew.",
-        code="CW-NO-CLASSIFIER",
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class PassageFinding:
     """What the classifier says of a text."""
 
     hits: tuple[Hit, ...] = ()
-    is_for_reader: bool = False
-    """Whether the text as a whole instructs its reader, as a system prompt or a manual for agents
-    does."""
-    is_likely: bool = False
-    """Whether any passage is likely to instruct a model."""
+    traits: frozenset[str] = frozenset()
+    """What the text is as a whole."""
+    assents: bool = False
+    """Whether any passage may instruct a model, so that a rule that says so is believed."""
 
 
 def find(text: str) -> PassageFinding:
     """Hits of rule "passage.instruction" in a text, in its order."""
     if len(text) < _MIN_CHARACTERS:
-        return PassageFinding()
-    known = model()
+        return PassageFinding(traits=shape_of(text))
+    known, shape = model(), shape_of(text)
     hits: list[Hit] = []
-    is_likely = False
-    is_for_reader = False
+    traits, best = set(shape), -math.inf
     for start, end in suspect_parts(text):
         checkpoint()
-        passages, surroundings = read(text[start:end])
-        is_for_reader = is_for_reader or "text to a reader" in surroundings.traits
+        passages, surroundings = read(text[start:end], shape)
+        traits |= surroundings.traits
+        scorer = known.scorer(passages, surroundings)
         for number in candidates(passages):
-            score = known.score(describe(passages, number, surroundings))
+            score = scorer.score(number)
+            best = max(best, score)
             if score >= known.weak:
                 hit = _hit(passages[number], score, known, start)
                 if len(passages) == 1:
@@ -132,9 +64,8 @@ def find(text: str) -> PassageFinding:
                     if _SPEAKS_TO_MODEL.isdisjoint(passages[0].traits):
                         hit = replace(hit, severity="low")
                 hits.append(hit)
-                is_likely = is_likely or score >= known.likely
     # Attack: many decoys beside the passage that matters. Of too many, neighbours become one.
-    return PassageFinding(limit_hits(hits, _MAX_HITS), is_for_reader, is_likely)
+    return PassageFinding(limit_hits(hits, _MAX_HITS), frozenset(traits), best >= known.assent)
 
 
 def suspect_parts(text: str) -> list[tuple[int, int]]:

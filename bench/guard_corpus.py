@@ -1,0 +1,256 @@
+"""The texts that the guard's classifier is trained on, from pinned sources.
+
+The sources are in bench/guard_data/MANIFEST.toml. Ordinary texts come from source archives of PyPI
+and from commits of public repositories, each with its licence and its hash; attacks from data sets
+whose licence allows it, and from own grammars. Families and kinds that are measured only are never
+read here. Everything is drawn by seeds, so the same sources give the same texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+import tarfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from guard_families import Text, load
+from guard_texts import TextWriter
+from injected import attacks as published_attacks
+from injected import carriers as published_carriers
+from injected import chat, own_attacks
+
+from cellwall.core.errors import BadInput
+
+_MANIFEST = Path(__file__).resolve().parent / "guard_data" / "MANIFEST.toml"
+_MIN_CHARACTERS, _MAX_CHARACTERS, _MAX_BYTES = 300, 6000, 400_000
+_OF_A_KIND_AN_ARCHIVE = 120
+_OF_A_KIND = 800
+_PROSE = (".md", ".rst", ".txt", ".html", ".mdx", ".mdc")
+_CONFIG = (".yaml", ".yml", ".toml", ".json", ".cfg", ".ini")
+_CODE = (".py", ".js", ".ts", ".c", ".sh")
+_FOR_AGENTS = re.compile(
+    r"(?:^|/)(?:agents|claude|skill|gemini|system|user)\.md$|(?:^|/)(?:agents?|skills?|commands|"
+    r"instructions|rules|plugins|patterns|prompts/utility|prompts/educational)/"
+)
+_OTHER_LANGUAGE = re.compile(
+    r"/(?:ar|az|de|el|es|fa|fr|he|it|ja|ko|nl|pt|ru|tr|zh)/|\.(?:ca|de|es|fi|fr|it|jp|kr|pt|ru|tr|zh)\.mdx$"
+)
+_CHANGES = re.compile(r"change|news|history|release", re.IGNORECASE)
+_TRANSLATED = re.compile(r'^msgstr "(.{20,})"$', re.MULTILINE)
+_STOP = re.compile(r"[.!?]\s|\n")
+_SIZES = (150, 400, 800, 1500, 3000, 5000)
+_OWN_ATTACKS = 8000
+_CUTS, _SNIPPETS = 3000, 1500
+_NEAR_MISSES = {
+    "guide": 700,
+    "letter": 600,
+    "role": 700,
+    "about": 1100,
+    "prompt": 500,
+    "story": 1500,
+    "plain": 600,
+}
+_WHOLE = ("prompt", "story")
+"""These are texts of their own, never a part of a carrier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A pinned source of ordinary texts."""
+
+    file: str
+    sha256: str
+    licence: str
+    only: str
+    """What is used: all of it, or `prose`, where the rest has attacks as examples."""
+
+
+@cache
+def manifest() -> Mapping[str, Any]:
+    return tomllib.loads(_MANIFEST.read_text("utf-8"))
+
+
+def archives() -> list[Archive]:
+    return [
+        Archive(each["file"], each["sha256"], each["licence"], each["only"])
+        for each in _entries("archive")
+    ]
+
+
+def check(folder: Path, name: str, sha256: str) -> Path:
+    """The path of a source, or `BadInput` if it is not what the manifest names."""
+    path = folder / name
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        raise BadInput(f"{name} is not in the folder", hint="See the manifest.") from None
+    if found != sha256:
+        raise BadInput(f"{name} is not the file of the manifest", hint="Compare the hashes.")
+    return path
+
+
+def carriers(folder: Path) -> list[Text]:
+    """Ordinary texts of all archives, at most some of each kind."""
+    chance, groups = random.Random(5), dict[str, list[Text]]()
+    for archive in archives():
+        path = check(folder, archive.file, archive.sha256)
+        drawn: dict[str, list[str]] = {}
+        for name, text in _members(path):
+            kind = _kind(name)
+            if kind and (archive.only == "all" or kind in ("documentation", "readme", "agents")):
+                drawn.setdefault(kind, []).append(text)
+        for kind in sorted(drawn):
+            texts = drawn[kind]
+            chance.shuffle(texts)
+            for text in texts[:_OF_A_KIND_AN_ARCHIVE]:
+                groups.setdefault(kind, []).append(
+                    Text(f"carrier {kind}", False, _cut(text, chance))
+                )
+    for kind in sorted(groups):
+        chance.shuffle(groups[kind])
+    return [text for kind in sorted(groups) for text in groups[kind][:_OF_A_KIND]]
+
+
+def _members(path: Path) -> Iterator[tuple[str, str]]:
+    with tarfile.open(path) as archive:
+        for member in archive:  # in its own order: a packed archive is read once
+            if (
+                not member.isfile()
+                or not _MIN_CHARACTERS <= member.size <= _MAX_BYTES
+                or not _kind(member.name)
+            ):
+                continue
+            stored = archive.extractfile(member)
+            data = stored.read() if stored else b""
+            if member.name.endswith("seed_tasks.jsonl"):
+                for line in data.decode().splitlines():
+                    task = json.loads(line)
+                    given = task["instances"][0]["input"]
+                    yield member.name, f"{task['instruction']}\n{given}".strip()
+                continue
+            text = data.decode("utf-8", "replace")
+            if member.name.endswith(".po"):
+                text = "\n".join(_TRANSLATED.findall(text)).replace('\\"', '"')
+            if len(text) >= _MIN_CHARACTERS:
+                yield member.name, text
+
+
+def _kind(name: str) -> str:
+    low = name.lower()
+    base = low.rpartition("/")[2]
+    if base == "seed_tasks.jsonl":
+        return "prompts"
+    if low.endswith(".po"):
+        return "translations"
+    if re.search(r"\.[1-8]$", base):
+        return "manual"
+    if low.endswith(_PROSE):
+        if _OTHER_LANGUAGE.search(low):
+            return "translations"
+        if _FOR_AGENTS.search(low) or "prompt" in base:
+            return "agents"
+        if base.startswith("readme"):
+            return "readme"
+        return "changes" if _CHANGES.search(base) else "documentation"
+    if low.endswith(_CONFIG):
+        return "configuration"
+    return "code" if low.endswith(_CODE) else ""
+
+
+def _cut(text: str, chance: random.Random) -> str:
+    if len(text) <= _MAX_CHARACTERS:
+        return text
+    start = chance.randrange(len(text) - _MAX_CHARACTERS)
+    return text[start : start + _MAX_CHARACTERS]
+
+
+class Placing:
+    """Puts a text between two sentences of a carrier."""
+
+    def __init__(self, found: Sequence[Text], seed: int) -> None:
+        self.chance = random.Random(seed)
+        self._by_kind: dict[str, list[str]] = {}
+        for each in found:
+            self._by_kind.setdefault(each.family, []).append(each.text)
+        self._kinds = sorted(self._by_kind)
+
+    def carrier(self) -> str:
+        chance = self.chance
+        text, size = chance.choice(self._by_kind[chance.choice(self._kinds)]), chance.choice(_SIZES)
+        start = 0 if len(text) <= size else chance.randrange(len(text) - size)
+        line = text.find("\n", start)
+        start = line + 1 if start and 0 <= line < start + 200 else start
+        return text[start : start + size]
+
+    def snippet(self) -> str:
+        """A few lines."""
+        lines = [line for line in self.carrier().split("\n") if line.strip()] or ["ok"]
+        count = self.chance.choice((1, 1, 2, 3))
+        start = self.chance.randrange(max(1, len(lines) - count))
+        return "\n".join(lines[start : start + count])[:300]
+
+    def place(self, inner: str) -> str:
+        chance, outer = self.chance, self.carrier()
+        stops = [0, len(outer), *(stop.end() for stop in _STOP.finditer(outer))]
+        at = chance.choice((0, len(outer), chance.choice(stops), chance.choice(stops)))
+        joint = chance.choice(("\n", "\n\n", " ", " ", "\n"))
+        whole, roll = f"{outer[:at]}{joint}{inner}{joint}{outer[at:]}", chance.random()
+        if roll < 0.08:
+            return json.dumps({"id": 3, "result": whole}, ensure_ascii=False)
+        if roll < 0.13:
+            inside = "".join(f"<p>{part}</p>" for part in (outer[:at], inner, outer[at:]) if part)
+            return f"<html><body>{inside}</body></html>"
+        return whole
+
+
+def corpus(folder: Path, archive_folder: Path) -> list[Text]:
+    """Everything that a classifier may be trained on."""
+    for entry in _entries("data"):
+        check(folder, entry["file"], entry["sha256"])
+    found = carriers(archive_folder)
+    published = [
+        Text(f"carrier {each.kind}", False, each.text[:_MAX_CHARACTERS])
+        for each in published_carriers(folder)
+    ]
+    found += random.Random(3).sample(published, min(500, len(published)))
+    placing = Placing([each for each in found if each.family != "carrier prompts"], 7)
+    writer, chance = TextWriter.of_seed(11), random.Random(13)
+    texts = [*found, *(Text("carrier prompts", False, each) for each in chat(folder))]
+    # Of the sizes of those with an attack, so that size alone tells nothing.
+    texts += [Text("carrier cut", False, placing.carrier()) for _ in range(_CUTS)]
+    texts += [Text("carrier snippet", False, placing.snippet()) for _ in range(_SNIPPETS)]
+    for _ in range(_OWN_ATTACKS):
+        attack = writer.attack()
+        bare = chance.random() < 0.1
+        texts.append(
+            Text("own bare" if bare else "own", True, attack if bare else placing.place(attack))
+        )
+    for each in (*published_attacks(folder), *own_attacks()):
+        family = "own requests" if each.category.startswith("own") else "published"
+        texts.append(Text(family, True, placing.place(each.text)))
+    for kind, count in _NEAR_MISSES.items():
+        for _ in range(count):
+            several = 0 if kind in _WHOLE else chance.choice((0, 0, 0, 0, 0, 0, 0, 3, 6, 10))
+            text = "\n".join(writer.near_miss(kind) for _ in range(several or 1))
+            is_alone = several or kind in _WHOLE
+            texts.append(Text(f"near {kind}", False, text if is_alone else placing.place(text)))
+    trained = sets_for("training")
+    texts += [each for each in load(folder) if each.family in trained]
+    return texts
+
+
+def sets_for(use: str) -> frozenset[str]:
+    """The sets of the development data with this use."""
+    return frozenset(each["name"] for each in _entries("set") if each["use"] == use)
+
+
+def _entries(of: str) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = manifest()[of]
+    return found
