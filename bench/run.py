@@ -23,6 +23,7 @@ import incident
 import packages
 import policy
 import providers_over_sdk
+import snapshots
 import telemetry
 import workspaces
 from peers import bench as peers
@@ -44,6 +45,7 @@ BENCHES = {
     "peers": peers.measure,
     "policy": policy.measure,
     "providers": providers_over_sdk.measure,
+    "snapshots": snapshots.measure,
     "telemetry": telemetry.measure,
     "workspaces": workspaces.measure,
 }

@@ -152,6 +152,7 @@ def _files(pieces: list[bytes], headers: dict[str, str]) -> list[tuple[str, byte
         except BadInput as error:
             assert str(error).isprintable()  # noqa: PT017
             return error.code
-        files = [(each.name, each.spool.read(_MAX_BYTES + 1)) for each in found]
+        files = [(each.name, each.source.read(_MAX_BYTES + 1)) for each in found]
+        assert [len(content) for _, content in files] == [each.size_bytes for each in found]
     assert sum(len(content) for _, content in files) <= _MAX_BYTES
     return files

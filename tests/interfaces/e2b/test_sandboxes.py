@@ -199,9 +199,25 @@ def test_what_is_not_offered_is_refused_with_the_reason(service: RunningService,
         Sandbox.create(**wanted, **options(service))
 
 
-def test_snapshots_are_refused_with_the_reason(sandbox: Sandbox):
-    with pytest.raises(SandboxException, match=r"501: .*pause keeps the files"):
-        sandbox.create_snapshot()
+@pytest.mark.requirement("FS-9")
+def test_snapshots_and_forks_have_files_and_plain_variables(service, sandbox: Sandbox):
+    sandbox.run_code("n = 7\n_ = open('a', 'w').write('one')")
+    with pytest.raises(SandboxException, match=r"501: .*plain variables"):
+        sandbox.create_snapshot(mode="full")
+    taken = sandbox.create_snapshot("first")
+    sandbox.files.write("a", "two")
+    listed = Sandbox.list_snapshots(sandbox_id=sandbox.sandbox_id, **options(service)).next_items()
+    assert [(each.snapshot_id, each.names) for each in listed] == [(taken.snapshot_id, ["first"])]
+    made = [Sandbox.create(taken.snapshot_id, **options(service)), *sandbox.fork(count=2)]
+    try:
+        seen = [each.run_code("f'{n} {open(\"a\").read()}'").text for each in made]
+        assert seen == ["'7 one'", "'7 two'", "'7 two'"]
+        assert Sandbox.delete_snapshot(taken.snapshot_id, **options(service)) is True
+        assert Sandbox.delete_snapshot(taken.snapshot_id, **options(service)) is False
+        assert made[0].files.read("a") == "one"
+    finally:
+        for each in made:
+            each.kill()
 
 
 def test_unknown_template_is_refused(service: RunningService):

@@ -240,6 +240,9 @@ class Http1ServerCodec(_Http1Codec):
         extent = length_of(fields, bad=bad_request)
         if version == b"1.0" and extent is BodyEnd.CHUNKED:
             raise bad_request("HTTP/1.0 knows no Transfer-Encoding")
+        if method == b"CONNECT" and extent not in (None, 0):
+            # Readers differ: the first bytes of the tunnel, or a body (RFC 9110: it has none).
+            raise bad_request("CONNECT has no body")
         host_count = sum(name == b"host" for name, _ in fields)
         if host_count > 1 or (host_count == 0 and version == b"1.1"):
             raise bad_request("it has no Host header, or more than one")

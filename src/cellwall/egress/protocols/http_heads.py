@@ -109,8 +109,6 @@ def read_request(head: RequestHead, *, scheme: Scheme) -> HttpRequest:
     elif host_header not in (None, (host, port)):
         # One of the two is authorized here, the other one may decide at the server.
         raise bad_request("its target and its Host header name different hosts")
-    if form is TargetForm.AUTHORITY and extent not in (None, 0):
-        raise bad_request("CONNECT has no body")
     return HttpRequest(
         method=method,
         form=form,

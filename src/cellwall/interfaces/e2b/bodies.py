@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from cellwall.core.errors import BadInput
+from cellwall.core.snapshots import MAX_NAME_CHARS
 from cellwall.interfaces.e2b.problems import not_offered
 from cellwall.interfaces.http.checked_route import check_json
 from cellwall.interfaces.http.sandboxes import MAX_KEEP_ALIVE_S
+from cellwall.interfaces.sdk.snapshots import MAX_FORKS
 
 Body = TypeVar("Body", bound="WireBody")
 Variables = Annotated[
@@ -128,6 +130,20 @@ class Pause(WireBody):
     """`POST /sandboxes/{id}/pause`."""
 
     memory: bool | None = None
+
+
+class TakenSnapshot(WireBody):
+    """`POST /sandboxes/{id}/snapshots`."""
+
+    name: str = Field("", max_length=MAX_NAME_CHARS)
+    memory: bool | None = None
+
+
+class NewFork(WireBody):
+    """`POST /sandboxes/{id}/fork`."""
+
+    timeout: LifetimeSeconds = DEFAULT_LIFETIME_S
+    count: int = Field(1, ge=1, le=MAX_FORKS)
 
 
 class ProcessConfig(WireBody):

@@ -41,6 +41,8 @@ _REGISTRIES = {
 }
 """Hosts that a sandbox reaches through the judging proxy for packages, not directly (PKG-1)."""
 _ANY = frozenset({"0.0.0.0/0", "::/0", "*"})
+SNAPSHOT_PREFIX = "snp_"
+"""Of the ids of snapshots, which `create` takes in the place of a template."""
 _MIB = 1024 * 1024
 _MAX_PAGE = 100
 
@@ -52,6 +54,7 @@ async def create_sandbox(request: Request) -> Response:
     body.refuse_unoffered()
     require(service, caller, Permission.SANDBOX_EXECUTE)
     domains, registries = _egress(body)
+    is_snapshot = body.template.startswith(SNAPSHOT_PREFIX)
     spec = SandboxSpec(
         workspace=None,  # a directory of the host is never a client's choice
         policy=None,  # nor is the policy
@@ -62,15 +65,16 @@ async def create_sandbox(request: Request) -> Response:
         timeout=None,
         memory=None,
         limits={},
-        template=_template(service, body.template),
+        template="python" if is_snapshot else _template(service, body.template),
         skills=(),
+        from_snapshot=body.template if is_snapshot else None,
     )
     made = await service.sandboxes.create(caller.identity, spec, keep_alive_s=body.timeout)
     extend_lifetime(made, body.timeout)
     facts = state_of(request).add(
         made, public_id=made.id, template=body.template, metadata=body.metadata
     )
-    return JSONResponse(_opened(request, caller, facts), status_code=201)
+    return JSONResponse(opened(request, caller, facts), status_code=201)
 
 
 def _template(service: Service, name: str) -> str:
@@ -115,14 +119,14 @@ async def connect_sandbox(request: Request) -> Response:
     # Of concurrent clients one resumes the sandbox, and the others find it.
     async with state_of(request).resuming(caller.id):
         try:
-            sandbox, facts = await _find(request, caller)
+            sandbox, facts = await find_sandbox(request, caller)
         except NotFound:
             sandbox, facts = await _resume(request, caller)
             extend_lifetime(sandbox, body.timeout)
-            return JSONResponse(_opened(request, caller, facts), status_code=201)
+            return JSONResponse(opened(request, caller, facts), status_code=201)
     if sandbox.ends_at is not None and body.timeout > sandbox.ends_in_s:
         extend_lifetime(sandbox, body.timeout)
-    return JSONResponse(_opened(request, caller, facts))
+    return JSONResponse(opened(request, caller, facts))
 
 
 async def _resume(request: Request, caller: Caller) -> tuple[OwnedSandbox, SandboxFacts]:
@@ -160,7 +164,7 @@ async def pause_sandbox(request: Request) -> Response:
     body = parse(Pause, await request.body())
     if body.memory:
         raise not_offered("pausing with memory", "only files are kept; use mode='filesystem'")
-    sandbox, _facts = await _find(request, caller)
+    sandbox, _facts = await find_sandbox(request, caller)
     await service.kept.keep(caller.identity, sandbox.id)
     return Response(status_code=204)
 
@@ -170,7 +174,7 @@ async def set_timeout(request: Request) -> Response:
     caller = await caller_by_key(request)
     body = parse(NewLifetime, await request.body())
     require(service_of(request), caller, Permission.SANDBOX_EXECUTE)
-    sandbox, _facts = await _find(request, caller)
+    sandbox, _facts = await find_sandbox(request, caller)
     extend_lifetime(sandbox, body.timeout)
     return Response(status_code=204)
 
@@ -179,7 +183,7 @@ async def end_sandbox(request: Request) -> Response:
     """`DELETE /sandboxes/{id}`: a live one with all in it, or the files of a paused one."""
     service, caller = service_of(request), await caller_by_key(request)
     try:
-        sandbox, _facts = await _find(request, caller)
+        sandbox, _facts = await find_sandbox(request, caller)
     except NotFound:
         name = state_of(request).session_id(str(request.path_params["sandbox_id"]))
         await service.kept.discard(caller.identity, caller.principal, name)
@@ -193,7 +197,7 @@ async def end_sandbox(request: Request) -> Response:
 async def get_sandbox(request: Request) -> Response:
     """`GET /sandboxes/{id}`."""
     caller = await caller_by_key(request)
-    sandbox, facts = await _find(request, caller)
+    sandbox, facts = await find_sandbox(request, caller)
     return JSONResponse(_described(request, sandbox, facts))
 
 
@@ -215,12 +219,13 @@ async def list_sandboxes(request: Request) -> Response:
         for each in sorted(found, key=lambda each: str(each["sandboxID"]))
         if wanted.items() <= each["metadata"].items() and each["sandboxID"] > after
     ]
-    limit = _page_size(query.get("limit", ""))
+    limit = page_size(query.get("limit", ""))
     headers = {"X-Next-Token": found[limit - 1]["sandboxID"]} if len(found) > limit else {}
     return JSONResponse(found[:limit], headers=headers)
 
 
-def _page_size(text: str) -> int:
+def page_size(text: str) -> int:
+    """The `limit` of a list."""
     if not text:
         return _MAX_PAGE
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not 0 < int(text) <= _MAX_PAGE:
@@ -257,7 +262,7 @@ async def _paused(request: Request, who: Identity) -> list[dict[str, Any]]:
 async def get_metrics(request: Request) -> Response:
     """`GET /sandboxes/{id}/metrics`: one sample, of now."""
     service, caller = service_of(request), await caller_by_key(request)
-    sandbox, _facts = await _find(request, caller)
+    sandbox, _facts = await find_sandbox(request, caller)
     service.usages.sample()
     history = service.usages.of(sandbox.id)
     now_s = time.time()
@@ -285,14 +290,16 @@ def _seconds(text: str) -> float | None:
     return float(text)
 
 
-async def _find(request: Request, caller: Caller) -> tuple[OwnedSandbox, SandboxFacts]:
+async def find_sandbox(request: Request, caller: Caller) -> tuple[OwnedSandbox, SandboxFacts]:
+    """The sandbox that the path names."""
     state = state_of(request)
     name = state.session_id(str(request.path_params["sandbox_id"]))
     sandbox = await service_of(request).sandboxes.find(caller.identity, name)
     return sandbox, state.facts_of(sandbox)
 
 
-def _opened(request: Request, caller: Caller, facts: SandboxFacts) -> dict[str, Any]:
+def opened(request: Request, caller: Caller, facts: SandboxFacts) -> dict[str, Any]:
+    """A sandbox with new tokens, as `create` answers."""
     tokens = facts.state.tokens.issue(caller.identity, facts.public_id)
     return {
         "templateID": facts.template,

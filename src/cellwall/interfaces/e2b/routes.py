@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from cellwall.interfaces.e2b import code_routes, control_routes, file_routes
+from cellwall.interfaces.e2b import code_routes, control_routes, file_routes, snapshot_routes
 from cellwall.interfaces.e2b.access import caller_by_key
 from cellwall.interfaces.e2b.filesystem_rpc import filesystem_routes
 from cellwall.interfaces.e2b.problems import Handler, guarded, not_offered
@@ -15,8 +15,6 @@ from cellwall.interfaces.e2b.process_rpc import process_routes
 PREFIX = "/e2b"
 _SANDBOX = "/sandboxes/{sandbox_id}"
 _WHY = {
-    "snapshots": "pause keeps the files of a sandbox",
-    "fork": "create a sandbox and copy its files",
     "network": "name the hosts in network.allow_out of Sandbox.create",
     "templates": "templates are made by `cellwall template`",
     "volumes": "files live in /workspace",
@@ -51,6 +49,12 @@ def _routes() -> list[BaseRoute]:
         _route("POST", "/contexts", code_routes.create_context),
         _route("DELETE", "/contexts/{context_id}", code_routes.remove_context),
         _route("POST", "/contexts/{context_id}/restart", code_routes.restart_context),
+    ]
+    found += [
+        _route("GET", "/snapshots", snapshot_routes.list_snapshots),
+        _route("POST", f"{_SANDBOX}/snapshots", snapshot_routes.create_snapshot),
+        _route("POST", f"{_SANDBOX}/fork", snapshot_routes.fork_live),
+        _route("DELETE", "/templates/{template_id}", snapshot_routes.delete_snapshot),
     ]
     for version in ("/v2", ""):
         found += [

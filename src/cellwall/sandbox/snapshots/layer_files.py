@@ -35,6 +35,7 @@ _OVERLAY = "user.overlay."
 _KEPT = (f"{_OVERLAY}opaque", f"{_OVERLAY}whiteout", f"{_OVERLAY}whiteouts")
 MAX_LAYER_ENTRIES = 10_000_000
 _OWN = stat.S_IRWXU
+_LARGE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,7 @@ class _TreeWriter:
             closing_fd(os.open(name, OPEN_NEW, 0o600, dir_fd=parent)) as file,
         ):
             if not self._clone(data, file):
-                copy_data(data, file)
+                _copy_ranges(data, file, status.st_size)
             os.fchmod(file, stat.S_IMODE(status.st_mode) & 0o777)
             os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
@@ -242,6 +243,17 @@ class _TreeWriter:
                 raise
             self._can_clone = False
         return self._can_clone
+
+
+def _copy_ranges(source: int, target: int, size_bytes: int) -> None:
+    """Copy within the kernel; a small file, or one with holes, by the usual way."""
+    at = 0
+    if size_bytes >= _LARGE_BYTES and os.lseek(source, 0, os.SEEK_HOLE) == size_bytes:
+        with suppress(OSError):  # an old kernel; other errors come again below
+            while done := os.copy_file_range(source, target, size_bytes - at, at, at):
+                at += done
+    if at < size_bytes:
+        copy_data(source, target)
 
 
 def _put(out: _TreeWriter, step: WalkStep, *, is_upper: bool = False, link: bool = False) -> None:

@@ -31,6 +31,7 @@ from cellwall.sandbox.snapshots.layer_files import MAX_LAYER_ENTRIES, TreeSize
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _RECORD, _STATE, _LAYER = "snapshot.json", "state.json", "layer.json"
 _DRAFT = "draft."
+_BRIEF_NS = 600 * 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,11 @@ class SnapshotRecord:
     @property
     def is_expired(self) -> bool:
         return time.time_ns() >= self.expires_ns
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it is worth a flush of the disk; the snapshot behind a fork is not."""
+        return self.expires_ns - self.created_ns > _BRIEF_NS
 
     def describe(self) -> WorkspaceSnapshot:
         return WorkspaceSnapshot(
@@ -99,7 +105,8 @@ class SnapshotStore:
     @contextmanager
     def building(self) -> Iterator[None]:
         """No layer is removed during the block."""
-        os.makedirs(self._layers, mode=0o700, exist_ok=True)
+        for folder in (self._folder, self._layers):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
         with self._locked(fcntl.LOCK_SH):
             yield
 
@@ -150,7 +157,7 @@ class SnapshotStore:
     def save(
         self, record: SnapshotRecord, *, state: bytes, complete: Callable[[str], None]
     ) -> SnapshotRecord:
-        """Store a snapshot, durably. `complete` writes what else belongs to it into its folder,
+        """Store a snapshot. `complete` writes what else belongs to it into its folder,
         before anybody can find it. Within `building`."""
         draft = os.path.join(self._folder, f"{_DRAFT}{record.id}")
         os.mkdir(draft, 0o700)
@@ -159,10 +166,11 @@ class SnapshotStore:
             if state:
                 _write_json(f"{draft}/{_STATE}", json.loads(state))
             body = {name: getattr(record, name) for name in record.__slots__ if name != "id"}
-            _write_json(f"{draft}/{_RECORD}", body)
+            _write_json(f"{draft}/{_RECORD}", body, is_durable=record.is_lasting)
             os.rename(draft, self.folder_of(record.id))
-            with closing_fd(os.open(self._folder, _FOLDER)) as folder:
-                os.fsync(folder)
+            if record.is_lasting:
+                with closing_fd(os.open(self._folder, _FOLDER)) as folder:
+                    os.fsync(folder)
         except BaseException:
             with suppress(OSError):
                 self._remove(self._folder, f"{_DRAFT}{record.id}")
@@ -278,11 +286,12 @@ class SnapshotStore:
             remove_tree(folder, name, max_entries=MAX_LAYER_ENTRIES)
 
 
-def _write_json(path: str, value: object) -> None:
+def _write_json(path: str, value: object, *, is_durable: bool = False) -> None:
     with open(path, "x", encoding="utf-8") as file:
         json.dump(value, file)
-        file.flush()
-        os.fsync(file.fileno())
+        if is_durable:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _damaged(name: str) -> WorkspaceError:

@@ -174,7 +174,9 @@ class SnapshotTaker:
             layers = (top, *lowers)
             base = self.store.snapshots.size_of(layers)
             try:
-                self.store.describe(replace(session, layers=layers, base=base))
+                # Not flushed: with the power, the session ends as well.
+                changed = replace(session, layers=layers, base=base)
+                self.store.describe(changed, is_durable=False)
             except WorkspaceError:
                 self._take_back(session, top)
                 raise

@@ -142,14 +142,15 @@ class WorkspaceStore:
         also if the process is killed."""
         self.describe(replace(self.session(session_id), keeper=keeper, kept_ns=time.time_ns()))
 
-    def describe(self, stored: StoredWorkspace) -> None:
-        """Replace the description of a workspace, durably."""
+    def describe(self, stored: StoredWorkspace, *, is_durable: bool = True) -> None:
+        """Replace the description of a workspace."""
         draft = f"{stored.folder}/session.json.draft"
         try:
             with open(draft, "w", encoding="utf-8") as file:
                 json.dump(_description(stored), file)
-                file.flush()
-                os.fsync(file.fileno())
+                if is_durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             os.rename(draft, f"{stored.folder}/session.json")
         except OSError as error:
             raise _cannot_make(error) from error
