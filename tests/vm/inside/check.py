@@ -65,12 +65,16 @@ def groups() -> list[str]:
 
 
 def processes() -> dict[int, str]:
-    """Every process that a run starts outside of its program."""
+    """Every process that a run starts outside of its program. The reaper of placeholders belongs to
+    this process and outlives its runs."""
     found = {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
             name = pathlib.Path(f"/proc/{entry}/comm").read_text(encoding="utf-8").strip()
+            words = pathlib.Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
         except OSError:
+            continue
+        if words[1:2] == [b"hold"]:
             continue
         if name in ("cellwall-cell", "bwrap", "systemd-run") or name.startswith("cellwall"):
             found[int(entry)] = name
