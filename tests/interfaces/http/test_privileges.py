@@ -68,6 +68,12 @@ NEEDS: dict[str, P | None] = {
     f"GET {SESSION}/diff": P.FILES_READ,
     f"PUT {FILE}": P.FILES_WRITE,
     f"DELETE {FILE}": P.FILES_WRITE,
+    f"POST {SESSION}/snapshots": P.FILES_WRITE,
+    f"POST {SESSION}/fork": P.SANDBOX_EXECUTE,
+    "GET /v1/snapshots": None,
+    "GET /v1/snapshots/{snapshot_id}": None,
+    "DELETE /v1/snapshots/{snapshot_id}": P.FILES_WRITE,
+    f"POST {SESSION}/ports/{{port}}": P.SANDBOX_EXECUTE,
     "GET /v1/approvals": None,
     "GET /v1/approvals/{approval_id}": None,
     "POST /v1/approvals/{approval_id}": None,
@@ -167,6 +173,9 @@ BODIES: dict[str, Any] = {
     "POST /v1/packages/install": {"packages": ["no_such_thing_at_all"], "ecosystem": "pypi"},
     "POST /v1/tokens": {"name": "x"},
     "POST /v1/stop": {},
+    f"POST {SESSION}/snapshots": {},
+    f"POST {SESSION}/fork": {},
+    f"POST {SESSION}/ports/{{port}}": {},
 }
 
 
@@ -198,6 +207,8 @@ class Person:
             "subject": new_id("usr"),
             "resource": "runs",
             "silence_id": new_id("sil"),
+            "snapshot_id": new_id("snap"),
+            "port": "8000",
             **changes,
         }
         body = BODIES.get(route)
