@@ -57,8 +57,9 @@ EXPORT int cw_survey_directory(int fd, struct survey *survey) {
   survey->name_count = survey->blocks = survey->dull.used = survey->others.used = 0;
   for (;;) {
     long size = syscall(SYS_getdents64, fd, batch, sizeof batch);
+    /* ENOENT: the directory itself was removed, which readdir(3) takes for its end, too. */
+    if (size == 0 || (size < 0 && errno == ENOENT)) return 0;
     if (size < 0) return errno;
-    if (size == 0) return 0;
     for (long at = 0; at < size;) {
       const struct record *record = (const struct record *)(batch + at);
       at += record->size;

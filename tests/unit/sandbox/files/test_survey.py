@@ -117,6 +117,17 @@ def test_many_long_names_fit(tmp_path):
         assert passed == [""]
 
 
+def test_a_directory_that_is_removed_while_it_is_open_is_empty(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    descriptor = os.open(gone, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        gone.rmdir()
+        assert Survey().look(descriptor, "gone", max_names=10) == ([], 0)
+    finally:
+        os.close(descriptor)
+
+
 def test_names_that_match_nothing_are_remembered_and_the_others_found_again():
     protection = Protection(load().entries)
     names = [
