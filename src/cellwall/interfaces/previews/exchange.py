@@ -30,7 +30,14 @@ _HOP_BY_HOP = frozenset(
 _OWN = frozenset((b"x-cellwall-token", b"e2b-traffic-access-token", b"x-access-token"))
 # They speak for other hosts, or for the host beyond this response.
 _REFUSED = frozenset(
-    (b"alt-svc", b"strict-transport-security", b"public-key-pins", b"nel", b"report-to")
+    (
+        b"alt-svc",
+        b"clear-site-data",
+        b"strict-transport-security",
+        b"public-key-pins",
+        b"nel",
+        b"report-to",
+    )
 )
 _DOMAIN = re.compile(rb";\s*domain\s*=[^;]*", re.IGNORECASE)
 
