@@ -163,6 +163,20 @@ def test_a_timeout_can_only_be_shorter_than_the_servers_own():
     assert told == [5, 5, 2]
 
 
+@pytest.mark.requirement("INT-1")
+def test_a_server_for_a_sub_agent_has_only_the_tools_that_it_was_started_with(tmp_path: Path):
+    need(shutil.which("bwrap"), "bubblewrap")
+    (tmp_path / "home").mkdir(mode=0o700)
+    with connected(tmp_path / "home", "--tool", "write_file", "--tool", "read_*") as agent:
+        listed = agent.portal.call(agent.client.list_tools).tools
+        assert [tool.name for tool in listed] == ["read_file", "write_file"]
+        assert agent.told("write_file", path="a.txt", content="here")["status"] == "ok"
+        assert "here" in agent.told("read_file", path="a.txt")["output"]  # the control
+        for tool in ("run_code", "run_command", "end_session", "new_session", "read_mail"):
+            with pytest.raises(MCPError, match="unknown tool"):
+                agent.call(tool, code="1")
+
+
 @pytest.mark.requirement("FS-2")
 def test_the_line_of_the_readme_gives_files_on_copy_on_write(tmp_path: Path):
     need(shutil.which("bwrap"), "bubblewrap")

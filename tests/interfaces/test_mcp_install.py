@@ -187,6 +187,9 @@ def test_another_server_of_that_name_is_neither_replaced_nor_removed(place: Path
         ("--", "a-command"),
         ("--", "--workspace", ".:all"),
         ("--", "--workspace", ".", "--here"),
+        ("--", "--tool", "no_such_tool"),
+        ("--", "--tool", ""),
+        ("--", "--gateway", "--tool", " "),
         ("--name", "../x"),
         ("--name", ""),
         ("--remove", "--", "--timeout", "5"),
@@ -196,6 +199,12 @@ def test_another_server_of_that_name_is_neither_replaced_nor_removed(place: Path
 def test_what_the_server_would_not_take_is_refused_now(place: Path, words: tuple[str, ...]):
     assert installed(*words, code=125)["error"]["code"].startswith("CW-")
     assert os.listdir(place / "project") == []
+
+
+def test_the_tools_of_a_sub_agent_are_options_of_its_server(place: Path):
+    installed("--name", "reader", "--", "--gateway", "--tool", "read_*", "--tool", "time__now")
+    entry = json.loads((place / "project/.mcp.json").read_text())["mcpServers"]["reader"]
+    assert entry["args"][-5:] == ["--gateway", "--tool", "read_*", "--tool", "time__now"]
 
 
 ENDLESS = {

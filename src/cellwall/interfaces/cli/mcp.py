@@ -35,6 +35,13 @@ _GATEWAY = click.Option(
     is_flag=True,
     help="Serve the tools of your other MCP servers as well: see `cellwall mcp gateway`.",
 )
+_TOOLS = click.Option(
+    ["--tool", "tools"],
+    metavar="NAME",
+    multiple=True,
+    help="Offer only this tool, such as run_code or 'read_*'; may be repeated. For sub-agents with "
+    "tools of their own.  [default: all]",
+)
 _NOT_OURS = frozenset({"stdin", "as_json", "policy"})
 _POLICY = click.Option(
     ["--policy"],
@@ -53,7 +60,12 @@ def _server_params() -> list[click.Parameter]:
     def shared(**_: Any) -> None:  # noqa: ANN401  # never called
         """Collects the options."""
 
-    return [_POLICY, _GATEWAY, *(each for each in shared.params if each.name not in _NOT_OURS)]
+    return [
+        _POLICY,
+        _GATEWAY,
+        _TOOLS,
+        *(each for each in shared.params if each.name not in _NOT_OURS),
+    ]
 
 
 @click.group(
@@ -65,6 +77,7 @@ Examples:
   cellwall mcp --workspace .:rw --allow-domain docs.example.com
   cellwall mcp --package requests --package 'pandas<3'
   cellwall mcp --gateway
+  cellwall mcp --tool read_file --tool list_files --workspace .:ro
   cellwall mcp install --client claude-code -- --gateway
   cellwall mcp install --client cursor -- --here --timeout 120
 
@@ -76,7 +89,7 @@ Exit codes:
 """,
 )
 @click.pass_context
-def mcp(ctx: click.Context, /, *, gateway: bool, **typed: Any) -> int:  # noqa: ANN401  # the shared options
+def mcp(ctx: click.Context, /, *, gateway: bool, tools: tuple[str, ...], **typed: Any) -> int:  # noqa: ANN401  # the shared options
     """Serve the Model Context Protocol on standard input and output.
 
     An agent's client starts the server and gets the tools run_code, run_command, read_file,
@@ -86,11 +99,12 @@ def mcp(ctx: click.Context, /, *, gateway: bool, **typed: Any) -> int:  # noqa: 
     """
     if ctx.invoked_subcommand is not None:
         return 0
+    _check_tools(tools, with_gateway=gateway)
     options = SandboxOptions(**typed, stdin=False, as_json=False)
     options = build_packages(options, "mcp")
     app = app_for(options)
     try:
-        return _serve(app, _action_template(options, app), with_gateway=gateway)
+        return _serve(app, _action_template(options, app), with_gateway=gateway, tools=tools)
     finally:
         app.close()
 
@@ -113,7 +127,15 @@ def _action_template(options: SandboxOptions, app: App) -> Action:
     return replace(action, principal=local_principal("mcp"), audience="model", policy=policy)
 
 
-def _serve(app: App, pattern: Action, *, with_gateway: bool) -> int:
+def _check_tools(names: tuple[str, ...], *, with_gateway: bool) -> None:
+    if names:
+        from cellwall.interfaces.mcp.tool_set import tool_set
+        from cellwall.interfaces.mcp.tools import TOOLS
+
+        tool_set(names, own_tools=TOOLS, with_others=with_gateway)
+
+
+def _serve(app: App, pattern: Action, *, with_gateway: bool, tools: tuple[str, ...]) -> int:
     import anyio
 
     from cellwall.runtime.agent_processes import mark_agent
@@ -126,8 +148,10 @@ def _serve(app: App, pattern: Action, *, with_gateway: bool) -> int:
     anyio.run(app.runtime.check, pattern)
     app.warm_up()  # in parallel with the import of the SDK
     from cellwall.interfaces.mcp.server import serve
+    from cellwall.interfaces.mcp.tool_set import ToolSet
 
-    stopped = anyio.run(partial(serve, app, pattern, with_gateway=with_gateway))
+    chosen = ToolSet(tools)
+    stopped = anyio.run(partial(serve, app, pattern, with_gateway=with_gateway, tools=chosen))
     if stopped is None:
         return 0
     say(f"ended by {stopped.name}")
@@ -209,18 +233,22 @@ def _check_options(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> li
     server = click.Command("mcp", params=mcp.params)
     parsed = server.make_context("cellwall mcp", list(words))
     gateway = parsed.params.pop("gateway")
+    tools = parsed.params.pop("tools")
+    _check_tools(tools, with_gateway=gateway)
     options = SandboxOptions(**parsed.params, stdin=False, as_json=as_json)
     parse_request(options.package)
     if not is_dry:
         build_packages(options, "mcp")
     checked_words: list[str] = ["--gateway"] if gateway else []
+    for tool in tools:
+        checked_words += ["--tool", tool]
     if parsed.params["here"]:
         chosen = chosen_workspace(parsed.params["workspace"], here=True)
         checked_words += ["--workspace", _absolute("workspace", str(chosen))]
     for each in mcp.params:
         name = each.name or ""
         if (
-            name in {"here", "gateway"}
+            name in {"here", "gateway", "tools"}
             or parsed.get_parameter_source(name) is not ParameterSource.COMMANDLINE
         ):
             continue

@@ -39,6 +39,7 @@ from cellwall.interfaces.mcp.call_requests import CallRequests
 from cellwall.interfaces.mcp.calls import Call, Calls, PendingQuestion, Put, can_ask, internal
 from cellwall.interfaces.mcp.results import refusal
 from cellwall.interfaces.mcp.sessions import ClientSandboxes
+from cellwall.interfaces.mcp.tool_set import ToolSet
 from cellwall.interfaces.mcp.tools import ACCOUNT_TOOLS, TOOLS
 
 if TYPE_CHECKING:
@@ -78,9 +79,15 @@ class _AnnouncingServer(Server[Any]):
 class ClientSession:
     """One client, with its sandboxes and calls."""
 
-    def __init__(self, sandboxes: ClientSandboxes, others: OtherServers | None = None) -> None:
+    def __init__(
+        self,
+        sandboxes: ClientSandboxes,
+        others: OtherServers | None = None,
+        tools: ToolSet | None = None,
+    ) -> None:
         self.sandboxes = sandboxes
         self._others = others
+        self._tools = tools or ToolSet()
         self._calls: Calls
 
     @asynccontextmanager
@@ -132,16 +139,18 @@ class ClientSession:
             # Under newer protocols a client asks again by itself.
             is_modern = is_version_at_least(ctx.protocol_version, _ANSWERS_WITH_QUESTIONS)
             tools += await self._others.tools(None if is_modern else ctx.session)
-        return ListToolsResult(tools=tools)
+        return ListToolsResult(tools=[tool for tool in tools if self._tools.offers(tool.name)])
 
     async def _call(
         self, ctx: ServerRequestContext[Any], params: CallToolRequestParams
     ) -> CallToolResult | InputRequiredResult:
         other = None
-        if params.name not in TOOLS:
+        is_known = self._tools.offers(params.name)
+        if is_known and params.name not in TOOLS:
             other = None if self._others is None else await self._others.find(params.name)
-            if other is None:
-                raise MCPError(INVALID_PARAMS, f"unknown tool: {one_line(params.name)}")
+            is_known = other is not None
+        if not is_known:
+            raise MCPError(INVALID_PARAMS, f"unknown tool: {one_line(params.name)}")
         try:
             return await self._dispatch(ctx, params, other)
         except CellwallError as error:

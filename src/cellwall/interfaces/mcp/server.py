@@ -23,14 +23,17 @@ from cellwall.interfaces.mcp.stdio import stdio
 
 if TYPE_CHECKING:
     from cellwall.core.types import Action
+    from cellwall.interfaces.mcp.tool_set import ToolSet
     from cellwall.runtime.app import App
 
 
-async def serve(app: App, pattern: Action, *, with_gateway: bool = False) -> Signals | None:
+async def serve(
+    app: App, pattern: Action, *, with_gateway: bool = False, tools: ToolSet | None = None
+) -> Signals | None:
     """Serve until the client disconnects; returns the signal that ended the server, if any.
 
     `pattern` is the upper bound of every call; its `operation` is ignored. `with_gateway` adds the
-    tools of the other servers that the user has configured (SRV-7).
+    tools of the other servers that the user has configured (SRV-7); of all, `tools` are offered.
     """
     silence_sdk()
     stopped: list[Signals] = []
@@ -53,7 +56,7 @@ async def serve(app: App, pattern: Action, *, with_gateway: bool = False) -> Sig
                     policy=pattern.policy,
                     context=sandboxes.context,
                 )
-            client = ClientSession(sandboxes, others)
+            client = ClientSession(sandboxes, others, tools)
             async with (
                 stdio(max_line_bytes) as (incoming, outgoing),
                 client.opened() as server,
