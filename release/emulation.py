@@ -101,7 +101,7 @@ def _try_libraries(place: Path, kind: str, machine: str, start: list[str]) -> li
     done = _run([*start, *where, str(probe), *(str(place / each) for each in reversed(LIBRARIES))])
     return (
         []
-        if done.stdout == "1 0\n"
+        if done.stdout == "1 0 0 1\n"
         else [f"libraries: exit {done.returncode}: {done.stdout}{done.stderr[-300:]}"]
     )
 
