@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import anyio
 import h11
 
 from cellwall.interfaces.http_heads import without_token
@@ -101,14 +103,36 @@ async def exchange(
     if b"transfer-encoding" in names and b"content-length" not in names:
         headers.append((b"transfer-encoding", b"chunked"))
     headers.append((b"connection", b"close"))
-    try:
-        request = h11.Request(method=scope["method"], target=target, headers=headers)
-        await inner.send(connection.send(request) or b"")
-        async for piece in _body(receive):
-            await inner.send(connection.send(h11.Data(piece)) or b"")
-        await inner.send(connection.send(h11.EndOfMessage()) or b"")
-    except (h11.LocalProtocolError, OSError):
-        pass  # a server may answer before it has read all; if it does not, that is told below
+    failure: Exception | None = None
+
+    async def inwards() -> None:
+        # A server may answer before it has read all; if it does not, `_respond` tells of it.
+        with suppress(h11.LocalProtocolError, OSError):
+            request = h11.Request(method=scope["method"], target=target, headers=headers)
+            await inner.send(connection.send(request) or b"")
+            async for piece in _body(receive):
+                await inner.send(connection.send(h11.Data(piece)) or b"")
+            await inner.send(connection.send(h11.EndOfMessage()) or b"")
+        # Without a client nobody ends a response that has no end, nor waits for one that never
+        # comes: the connection would keep its place, and the sandbox in use.
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(inwards)
+        try:
+            await _respond(connection, inner, send, has_own_origin=has_own_origin)
+        except (ServerFailed, ConnectionError) as error:
+            failure = error  # by itself, not in a group
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _respond(
+    connection: h11.Connection, inner: InnerConnection, send: Send, *, has_own_origin: bool
+) -> None:
     is_begun = False
     try:
         while True:
