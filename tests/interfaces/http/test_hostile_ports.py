@@ -1,5 +1,4 @@
-"""Servers inside sandboxes that attack the service: answers without an end, redirects, and links that
-should not count any more."""
+"""Servers inside sandboxes that attack the service, and connections that should not go on."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from interfaces.http.running_service import RunningService, new_session
+from interfaces.http.running_service import ROOT, RunningService, new_session
 
 pytestmark = pytest.mark.slow
 # /left tells which paths have lost their client.
@@ -75,7 +74,9 @@ def session(service: RunningService) -> Iterator[str]:
         yield made
 
 
-def ask(service: RunningService, session: str, token: str, path: str, more: str = "") -> socket.socket:
+def ask(
+    service: RunningService, session: str, token: str, path: str, more: str = ""
+) -> socket.socket:
     """A connection with one request under the name of the port."""
     line = socket.create_connection(("127.0.0.1", service.port))
     line.settimeout(20)
@@ -110,3 +111,62 @@ def test_connection_inside_ends_with_its_client(
     for path, line in lines.items():
         line.close()
         assert left_by_client(user, session, path), path
+
+
+@pytest.mark.requirement("INT-2", "SRV-3")
+def test_connection_inside_ends_with_the_credential_behind_it(
+    service: RunningService, user: httpx.Client, session: str
+) -> None:
+    directory = service.accounts.directory
+    made = directory.create_token(service.ids["user"], name="t", scopes=(), lives_s=99, by=ROOT)
+    secret, token = service.call(made)
+    kept = ask(service, session, link_token(user, session), "/slow?kept")  # the control
+    with service.client(headers={"Authorization": f"Bearer {secret}"}) as client:
+        opened = link_token(client, session)
+        lines = [ask(service, session, opened, "/slow?revoked")]
+        with client.stream("GET", f"/v1/sessions/{session}/ports/8000/slow?path") as streamed:
+            assert streamed.status_code == 200
+            with websocket(service, session, opened) as line:
+                assert line.recv(timeout=20) == "hi"
+                service.call(directory.revoke_token(token.id, by=ROOT))
+                with pytest.raises(ConnectionClosed):
+                    line.recv(timeout=20)
+            for path in ("/slow?revoked", "/slow?path", "/ws"):
+                assert left_by_client(user, session, path), path
+    found = user.get(f"/v1/sessions/{session}/ports/8000/left").json()
+    assert "/slow?kept" not in found
+    for each in (kept, *lines):
+        each.close()
+
+
+@pytest.mark.requirement("SRV-3")
+def test_server_inside_gets_no_credential_and_sends_no_program_to_the_service(
+    service: RunningService, user: httpx.Client, session: str
+) -> None:
+    host = {"Host": f"8000-{session}.localhost:{service.port}"}
+    shown = {**host, "X-Cellwall-Token": link_token(user, session)}
+    with service.client(headers=shown) as client:
+        for name in ("Authorization", "X-API-Key"):
+            for value, is_kept in (
+                ("Bearer own", True),
+                (f"Bearer {service.tokens['user']}", False),
+            ):
+                found = client.get("/headers", headers={name: value}).json()
+                assert (name.lower() in found) is is_kept
+        assert client.get("/away").headers["location"] == "/v1/sessions"  # of its own origin
+        with pytest.raises(httpx.RemoteProtocolError):
+            client.get("/cut")
+    count = len(user.get("/v1/sessions").json()["sessions"])
+    path = f"/v1/sessions/{session}/ports/8000/away"
+    sent = user.post(path, json={}, follow_redirects=True)
+    assert (sent.status_code, sent.headers["cellwall-location"]) == (307, "/v1/sessions")
+    assert len(user.get("/v1/sessions").json()["sessions"]) == count
+    with pytest.raises(InvalidStatus) as refused:
+        websocket(service, session, shown["X-Cellwall-Token"], "/away")
+    assert refused.value.response.status_code == 403
+
+
+def websocket(service: RunningService, session: str, token: str, path: str = "/ws"):
+    line = socket.create_connection(("127.0.0.1", service.port))
+    uri = f"ws://8000-{session}.localhost:{service.port}{path}"
+    return connect(uri, sock=line, additional_headers={"X-Cellwall-Token": token}, proxy=None)

@@ -30,6 +30,7 @@ _HOP_BY_HOP = frozenset(
      b"transfer-encoding", b"upgrade", b"proxy-connection", b"expect")
 )  # fmt: skip
 _OWN = frozenset((b"x-cellwall-token", b"e2b-traffic-access-token", b"x-access-token"))
+_MAY_BE_OWN = frozenset((b"authorization", b"x-api-key"))
 # They speak for other hosts, or for the host beyond this response.
 _REFUSED = frozenset(
     (
@@ -41,6 +42,10 @@ _REFUSED = frozenset(
         b"report-to",
     )
 )
+# A program would follow them on the origin of the service, with its method and its credentials.
+_ELSEWHERE = frozenset((b"location", b"refresh"))
+# Service tokens, tokens of links and those of E2B's SDK: programs send them with each request.
+_CREDENTIAL = re.compile(rb"\bcw[a-z]_[A-Za-z0-9_-]{20}")
 _DOMAIN = re.compile(rb";\s*domain\s*=[^;]*", re.IGNORECASE)
 
 
@@ -55,6 +60,8 @@ def request_headers(headers: Iterable[Header], *, keeps_authorization: bool) -> 
         if name in _HOP_BY_HOP or name in _OWN:
             continue
         if name == b"authorization" and not keeps_authorization:
+            continue
+        if name in _MAY_BE_OWN and _CREDENTIAL.search(value):
             continue
         if name == b"cookie":
             cookie = without_token(value.decode("latin-1")).encode("latin-1")
@@ -77,6 +84,9 @@ def response_headers(headers: Iterable[Header], *, has_own_origin: bool) -> list
                 kept.append((name, _DOMAIN.sub(b"", value)))
             continue
         if not has_own_origin and name.startswith((b"access-control-", b"content-security-policy")):
+            continue
+        if not has_own_origin and name in _ELSEWHERE:
+            kept.append((b"cellwall-" + name, value))
             continue
         kept.append((name, value))
     if not has_own_origin:
