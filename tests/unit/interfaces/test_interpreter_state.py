@@ -22,7 +22,7 @@ def test_nesting_that_could_not_be_written_is_left_out_at_every_depth() -> None:
     answer = [[n, hashlib.sha256(t.encode()).hexdigest(), t] for n, t in texts.items()]
 
     async def run(_code: RunCode, _stdin: bytes | None) -> Outcome:
-        return Outcome(Status.OK, "act_1", value=answer)
+        return Outcome(status=Status.OK, action_id="act_1", value=answer)
 
     state, lost = anyio.run(partial(write_down, run))
     assert set(json.loads(state)) == {"d1", "d150"}  # the control
