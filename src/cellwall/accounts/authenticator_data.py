@@ -27,7 +27,8 @@ def check_attestation(data: bytes) -> None:
     except InvalidCBORData:  # a key twice, or text that is not UTF-8
         raise ValueError("not CBOR") from None
     inner = found.get("authData") if isinstance(found, Mapping) else None
-    if not isinstance(inner, bytes) or found.get("fmt") not in _FORMATS:
+    name = found.get("fmt") if isinstance(found, Mapping) else None
+    if not isinstance(inner, bytes) or not isinstance(name, str) or name not in _FORMATS:
         raise ValueError("another format of attestation")
     check_authenticator_data(inner)
 

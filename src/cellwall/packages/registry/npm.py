@@ -8,6 +8,7 @@ version gets an older one instead of an error.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class Packument:
 def parse_packument(name: str, data: bytes) -> Packument:
     """The package's document; versions without a strong hash are left out."""
     try:
-        document = json.loads(data, parse_constant=_refuse_constant)
+        document = json.loads(data, parse_float=_finite_number, parse_constant=_refuse_constant)
         entries = document["versions"]
         if document["name"] != name or len(entries) > MAX_VERSIONS:
             raise ValueError("another package, or too many versions")
@@ -69,6 +70,14 @@ def _texts(section: object) -> dict[str, str]:
     """The texts of a section; npm keeps an object in `time.unpublished`."""
     items = section.items() if isinstance(section, dict) else ()
     return {key: each for key, each in items if isinstance(each, str)}
+
+
+def _finite_number(text: str) -> float:
+    """A number above any float would be sent on as Infinity, which is not JSON either."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def _refuse_constant(text: str) -> None:
