@@ -1,4 +1,4 @@
-"""Writes `src/schema.ts`, the types of the HTTP API: `./dev client`. Tests check they are current."""
+"""Writes `src/schema.ts`, the types of the HTTP API: `./dev client`. A test checks them."""
 
 from __future__ import annotations
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-import cellwall
 from clients.typescript import generate
+
+import cellwall
 
 
 def test_stored_types_are_those_of_the_openapi_document():

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from clients.typescript import generate
+
 from conftest import need
 from interfaces.http.running_service import RunningService
 
