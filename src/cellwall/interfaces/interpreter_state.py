@@ -23,6 +23,8 @@ from cellwall.core.types import Json, RunCode
 MAX_NAMES: Final = 10_000
 _MAX_VALUE_BYTES: Final = 1024 * 1024
 _MAX_REASON_CHARS: Final = 200
+_MAX_DEPTH: Final = 200
+"""Of the JSON of a value: three for each of the levels that the program inside allows."""
 
 RunInside = Callable[[RunCode, bytes | None], Awaitable[Outcome]]
 """Runs code in the interpreter of the sandbox, with a standard input, as one action."""
@@ -128,10 +130,28 @@ def _sort(name: str, digest: str, text: str, kept: dict[str, Json], lost: list[N
         value = json.loads(text)
     except (ValueError, RecursionError):
         is_same, value = False, None
-    if is_same:
+    if is_same and not _is_shallow(value):
+        lost.append(NotCarried(name, "it is nested too deeply"))
+    elif is_same:
         kept[name] = value
     else:
         lost.append(NotCarried(name, "its text looks like a secret"))
+
+
+def _is_shallow(value: Json) -> bool:
+    """Whether it can be written and read at any place; code may have written the answer itself."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        below: list[Json] = []
+        for each in level:
+            if isinstance(each, dict):
+                below += each.values()
+            elif isinstance(each, list):
+                below += each
+        if not below:
+            return True
+        level = below
+    return False
 
 
 async def read_again(run: RunInside, state: bytes) -> tuple[NotCarried, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,16 @@ def test_a_session_made_from_a_snapshot_is_kept_whole_and_erasing_the_first_dele
     assert owner.delete(f"/v1/sessions/{session}", params={"erase": True}).status_code == 204
     assert owner.get(f"/v1/snapshots/{taken}").status_code == 404
     assert not any(b"canary-77" in each.read_bytes() for each in stored_files(service))
+
+
+def test_snapshots_at_once_do_not_exceed_what_an_account_may_keep(service, owner):
+    sessions = [new_session(owner) for _ in range(6)]
+    for each in sessions:
+        owner.put(f"/v1/sessions/{each}/files/a", content=b"a" * 2**19).raise_for_status()
+    with ThreadPoolExecutor(len(sessions)) as threads:
+        answers = list(threads.map(lambda each: take(owner, each, state=False), sessions))
+    taken = [each for each in answers if each.status_code == 201]
+    assert len(taken) == 3  # the bound, and the control
+    for refused in answers:
+        assert refused in taken or code_of(refused) == (429, "CW-TOO-MANY-SNAPSHOTS")
+    assert len(owner.get("/v1/snapshots").json()["snapshots"]) == 3

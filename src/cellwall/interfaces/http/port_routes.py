@@ -8,6 +8,7 @@ no cookie for it, and no script of it runs.
 from __future__ import annotations
 
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Path, Request, Response
@@ -24,9 +25,10 @@ from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.service import CurrentService, Service, service_of
 from cellwall.interfaces.port_relay import InnerConnection
 from cellwall.interfaces.previews.exchange import ServerFailed, exchange
+from cellwall.interfaces.previews.revocation import hold_until_revoked
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
 routes = APIRouter(route_class=CheckedRoute, tags=["ports"], responses=ERRORS)
 _ONE = "/sessions/{session_id}/ports/{port}"
@@ -72,29 +74,47 @@ async def forward(request: Request, caller: CurrentCaller, session_id: str, port
             hint=f"POST /v1/sessions/{session_id}/ports/{port} gives a link for browsers.",
             code="CW-CSRF",
         )
-    sandbox = await service_of(request).sandboxes.find(caller.identity, session_id)
+    service = service_of(request)
+    sandbox = await service.sandboxes.find(caller.identity, session_id)
     raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
     target = b"/" + raw.split(f"/ports/{port}/".encode(), 1)[-1]
     query: bytes = request.scope.get("query_string", b"")
-    return _Forwarded(sandbox, caller, port, target + (b"?" + query if query else b""))
+    return _Forwarded(service, sandbox, caller, port, target + (b"?" + query if query else b""))
 
 
 class _Forwarded(Response):
     """Connects when it is sent: the response of the server goes to the client in pieces."""
 
-    def __init__(self, sandbox: OwnedSandbox, caller: Caller, port: int, target: bytes) -> None:
+    def __init__(
+        self, service: Service, sandbox: OwnedSandbox, caller: Caller, port: int, target: bytes
+    ) -> None:
         super().__init__()
-        self._sandbox, self._caller, self._port, self._target = sandbox, caller, port, target
+        self._service, self._sandbox, self._caller = service, sandbox, caller
+        self._port, self._target = port, target
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_begun = False
+
+        async def send_on(message: Message) -> None:
+            nonlocal is_begun
+            is_begun = True
+            await send(message)
+
         async def hold(connected: socket.socket) -> PortTraffic:
             inner = InnerConnection(connected)
-            await exchange(scope, receive, send, inner, target=self._target, has_own_origin=False)
+            target = self._target
+            await exchange(scope, receive, send_on, inner, target=target, has_own_origin=False)
             return inner.traffic
 
-        operation = ConnectPort(self._port, hold)
+        async def hold_allowed(connected: socket.socket) -> PortTraffic:
+            who, holding = self._caller.identity, partial(hold, connected)
+            return await hold_until_revoked(self._service, who, self._sandbox.id, holding)
+
+        operation = ConnectPort(self._port, hold_allowed)
         try:
-            outcome = await self._sandbox.perform(self._caller.principal, operation)
+            with self._service.waiting.counted(self._caller.id):
+                outcome = await self._sandbox.perform(self._caller.principal, operation)
         except ServerFailed as error:
             raise BadInput(str(error), code="CW-NO-SERVER") from error
-        raise_for_refusal(outcome)
+        if not is_begun:  # else the server has broken its response off, which ends early
+            raise_for_refusal(outcome)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import anyio
 import h11
 
 from cellwall.interfaces.http_heads import without_token
@@ -28,6 +30,7 @@ _HOP_BY_HOP = frozenset(
      b"transfer-encoding", b"upgrade", b"proxy-connection", b"expect")
 )  # fmt: skip
 _OWN = frozenset((b"x-cellwall-token", b"e2b-traffic-access-token", b"x-access-token"))
+_MAY_BE_OWN = frozenset((b"authorization", b"x-api-key"))
 # They speak for other hosts, or for the host beyond this response.
 _REFUSED = frozenset(
     (
@@ -39,6 +42,10 @@ _REFUSED = frozenset(
         b"report-to",
     )
 )
+# A program would follow them on the origin of the service, with its method and its credentials.
+_ELSEWHERE = frozenset((b"location", b"refresh"))
+# Service tokens, tokens of links and those of E2B's SDK: programs send them with each request.
+_CREDENTIAL = re.compile(rb"\bcw[a-z]_[A-Za-z0-9_-]{20}")
 _DOMAIN = re.compile(rb";\s*domain\s*=[^;]*", re.IGNORECASE)
 
 
@@ -53,6 +60,8 @@ def request_headers(headers: Iterable[Header], *, keeps_authorization: bool) -> 
         if name in _HOP_BY_HOP or name in _OWN:
             continue
         if name == b"authorization" and not keeps_authorization:
+            continue
+        if name in _MAY_BE_OWN and _CREDENTIAL.search(value):
             continue
         if name == b"cookie":
             cookie = without_token(value.decode("latin-1")).encode("latin-1")
@@ -75,6 +84,9 @@ def response_headers(headers: Iterable[Header], *, has_own_origin: bool) -> list
                 kept.append((name, _DOMAIN.sub(b"", value)))
             continue
         if not has_own_origin and name.startswith((b"access-control-", b"content-security-policy")):
+            continue
+        if not has_own_origin and name in _ELSEWHERE:
+            kept.append((b"cellwall-" + name, value))
             continue
         kept.append((name, value))
     if not has_own_origin:
@@ -101,14 +113,36 @@ async def exchange(
     if b"transfer-encoding" in names and b"content-length" not in names:
         headers.append((b"transfer-encoding", b"chunked"))
     headers.append((b"connection", b"close"))
-    try:
-        request = h11.Request(method=scope["method"], target=target, headers=headers)
-        await inner.send(connection.send(request) or b"")
-        async for piece in _body(receive):
-            await inner.send(connection.send(h11.Data(piece)) or b"")
-        await inner.send(connection.send(h11.EndOfMessage()) or b"")
-    except (h11.LocalProtocolError, OSError):
-        pass  # a server may answer before it has read all; if it does not, that is told below
+    failure: Exception | None = None
+
+    async def inwards() -> None:
+        # A server may answer before it has read all; if it does not, `_respond` tells of it.
+        with suppress(h11.LocalProtocolError, OSError):
+            request = h11.Request(method=scope["method"], target=target, headers=headers)
+            await inner.send(connection.send(request) or b"")
+            async for piece in _body(receive):
+                await inner.send(connection.send(h11.Data(piece)) or b"")
+            await inner.send(connection.send(h11.EndOfMessage()) or b"")
+        # Without a client nobody ends a response that has no end, nor waits for one that never
+        # comes: the connection would keep its place, and the sandbox in use.
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(inwards)
+        try:
+            await _respond(connection, inner, send, has_own_origin=has_own_origin)
+        except (ServerFailed, ConnectionError) as error:
+            failure = error  # by itself, not in a group
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _respond(
+    connection: h11.Connection, inner: InnerConnection, send: Send, *, has_own_origin: bool
+) -> None:
     is_begun = False
     try:
         while True:

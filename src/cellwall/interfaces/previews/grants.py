@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cellwall.admin.accounts import Identity
 
 MAX_LIFETIME_S = 24 * 3600.0
-_MAX_GRANTS = 10_000
+_MAX_OF_ACCOUNT = 1_000
 
 
 @dataclass(slots=True)
@@ -34,10 +34,12 @@ class PreviewGrants:
         self, identity: Identity, session_id: str, port: int, *, lifetime_s: float
     ) -> tuple[str, PreviewGrant]:
         now = time.time()
-        if len(self._grants) >= _MAX_GRANTS:
-            self._grants = {key: each for key, each in self._grants.items() if each.ends_s > now}
-        while len(self._grants) >= _MAX_GRANTS:
-            del self._grants[next(iter(self._grants))]  # the oldest
+        self._grants = {key: each for key, each in self._grants.items() if each.ends_s > now}
+        own = [
+            key for key, each in self._grants.items() if each.identity.user_id == identity.user_id
+        ]
+        if len(own) >= _MAX_OF_ACCOUNT:
+            del self._grants[own[0]]  # its oldest: no account ends the links of another
         token = f"cwp_{secrets.token_urlsafe(32)}"
         grant = PreviewGrant(session_id, port, identity, now + min(lifetime_s, MAX_LIFETIME_S))
         self._grants[_digest(token)] = grant

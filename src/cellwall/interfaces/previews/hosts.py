@@ -9,10 +9,12 @@ token's account: judged, counted and recorded.
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, State
@@ -27,10 +29,11 @@ from cellwall.interfaces.http_heads import TOKEN_COOKIE, RequestHead, cookies_of
 from cellwall.interfaces.port_relay import InnerConnection
 from cellwall.interfaces.previews.exchange import ServerFailed, exchange
 from cellwall.interfaces.previews.grants import PreviewGrant
+from cellwall.interfaces.previews.revocation import hold_until_revoked
 from cellwall.interfaces.previews.websockets import bridge
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _NAME = re.compile(r"(?P<port>[1-9][0-9]{0,4})-(?P<session>[a-z]{1,4}_[0-9a-hjkmnp-tv-z]{20,32})")
 _POLICY_VIOLATION = 1008
@@ -71,8 +74,15 @@ class PreviewHosts:
             await self._app(scope, receive, send)
             return
         refused: Response | None
+        is_begun = False
+
+        async def send_on(message: Message) -> None:
+            nonlocal is_begun
+            is_begun = True
+            await send(message)
+
         try:
-            refused = await self._serve(place, scope, receive, send)
+            refused = await self._serve(place, scope, receive, send_on)
         except LimitExceeded as error:
             refused = _refusal(429, error)
         except SignInRefused as error:
@@ -81,10 +91,8 @@ class PreviewHosts:
             refused = _refusal(502, error)
         except ServerFailed as error:
             refused = PlainTextResponse(f"Cellwall: {error}\n", 502)
-        except ConnectionError:
-            refused = None  # the response ends early, and uvicorn closes the connection
-        if refused is None:
-            return
+        if refused is None or is_begun:
+            return  # a response that the server broke off ends early: uvicorn closes the connection
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
         else:
@@ -111,7 +119,7 @@ class PreviewHosts:
         query = scope.get("query_string", b"")
         target = (raw + (b"?" + query if query else b"")).decode("latin-1")
         head = RequestHead(scope.get("method", "GET"), target, (), b"")
-        who, session_id = await self._who(state, place, head, Headers(scope=scope))
+        who, session_id, ends_s = await self._who(state, place, head, Headers(scope=scope))
         if head.token_in_address and scope["type"] == "http":
             return self._keep(head)
         sandbox = await service.sandboxes.find(who, session_id)
@@ -124,17 +132,23 @@ class PreviewHosts:
             await exchange(scope, receive, send, inner, target=path, has_own_origin=True)
             return inner.traffic
 
+        async def hold_allowed(connected: socket.socket) -> PortTraffic:
+            holding = partial(hold, connected)
+            return await hold_until_revoked(service, who, session_id, holding, ends_s=ends_s)
+
         if scope["type"] == "websocket":
             await receive()  # websocket.connect
         with service.waiting.counted(who.user_id):
-            outcome = await sandbox.perform(who.principal(INTERFACE), ConnectPort(place.port, hold))
+            outcome = await sandbox.perform(
+                who.principal(INTERFACE), ConnectPort(place.port, hold_allowed)
+            )
         if outcome.error is not None:
             raise outcome.error.to_exception()
         return None
 
     async def _who(
         self, state: State, place: _Place, head: RequestHead, headers: Headers
-    ) -> tuple[Identity, str]:
+    ) -> tuple[Identity, str, float]:
         service: Service = state.service
         shown = [headers.get("x-cellwall-token", ""), head.token_in_address]
         if not _is_foreign(headers):
@@ -143,10 +157,10 @@ class PreviewHosts:
         for token in filter(None, shown):
             grant = service.previews.find(token, place.session_id, place.port)
             if grant is not None:
-                return await _renew(service, grant), place.session_id
+                return await _renew(service, grant), place.session_id, grant.ends_s
         traffic = headers.get(_E2B_TOKEN, "")
         if traffic:
-            return await self._identity_of(state, traffic, place.session_id)
+            return *await self._identity_of(state, traffic, place.session_id), math.inf
         raise SignInRefused(
             "this request bears no token for the port",
             hint="Open the link that POST /v1/sessions/ID/ports/PORT gives, or send its token in "

@@ -49,7 +49,12 @@ async def bridge(
             open_timeout=_OPEN_WITHIN_S,
             proxy=None,
         )
-    except (WebSocketException, OSError, TimeoutError) as error:
+    except (
+        WebSocketException,
+        OSError,
+        TimeoutError,
+        ValueError,
+    ) as error:  # of a redirect
         raise ServerFailed("the server refused the WebSocket") from error
     sent_bytes = received_bytes = 0
     async with server, anyio.create_task_group() as tasks:

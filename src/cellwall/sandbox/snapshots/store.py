@@ -3,6 +3,7 @@
 $CELLWALL_HOME/snapshots, mode 0700:
   lock                  shared while layers are made or taken into use, exclusive while they are
                         removed
+  records.lock          exclusive while a snapshot is stored
   layers/ID/files       a read-only tree; `layer.json` beside it has its size, and is written last
   ID/snapshot.json      name, owner, times, and the layers from the top
   ID/state.json         variables of the interpreter, if any
@@ -111,10 +112,16 @@ class SnapshotStore:
             yield
 
     @contextmanager
-    def _locked(self, kind: int) -> Iterator[None]:
+    def recording(self) -> Iterator[None]:
+        """No other snapshot is stored during the block. Within `building`."""
+        with self._locked(fcntl.LOCK_EX, name="records.lock"):
+            yield
+
+    @contextmanager
+    def _locked(self, kind: int, *, name: str = "lock") -> Iterator[None]:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         # Opened anew each time: a lock does not exclude threads that share a descriptor.
-        with closing_fd(os.open(os.path.join(self._folder, "lock"), flags, 0o600)) as lock:
+        with closing_fd(os.open(os.path.join(self._folder, name), flags, 0o600)) as lock:
             fcntl.flock(lock, kind)
             yield
 
@@ -205,10 +212,11 @@ class SnapshotStore:
                 found.append(self.find(name, owner=owner))
         return sorted(found, key=lambda each: (-each.created_ns, each.id))
 
-    def used_by(self, owner: str) -> tuple[int, int]:
-        """How many snapshots an owner has, and the bytes of their layers, each counted once."""
+    def used_by(self, owner: str, *, beside: Collection[str] = ()) -> tuple[int, int]:
+        """How many snapshots an owner has, and the bytes of their layers and of those `beside`
+        them, each counted once."""
         own = self.all(owner=owner)
-        layers = {layer for each in own for layer in each.layers}
+        layers = {layer for each in own for layer in each.layers} | set(beside)
         return len(own), self.size_of(layers).size_bytes
 
     def remove(self, snapshot_id: str) -> None:

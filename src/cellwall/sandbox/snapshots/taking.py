@@ -104,8 +104,10 @@ class SnapshotTaker:
                 variables=variables_in(take.state),
             )
             try:
-                snapshots.save(record, state=take.state, complete=keep_labels)  # (5)
-            except OSError as error:
+                with snapshots.recording():
+                    self._check_room(record)
+                    snapshots.save(record, state=take.state, complete=keep_labels)  # (5)
+            except (OSError, LimitExceeded) as error:
                 for layer in added:
                     snapshots.forget_layer(layer)
                 raise self._cannot_take(error) from error
@@ -117,6 +119,12 @@ class SnapshotTaker:
         if count >= self.settings.max_count or used_bytes >= self.settings.max_bytes:
             raise self._too_much()
         return self.settings.max_bytes - used_bytes
+
+    def _check_room(self, record: SnapshotRecord) -> None:
+        """Again at the end: other snapshots of the owner were taken meanwhile."""
+        count, used_bytes = self.store.snapshots.used_by(record.owner, beside=record.layers)
+        if count >= self.settings.max_count or used_bytes > self.settings.max_bytes:
+            raise self._too_much()
 
     # (3)
     def _layers(
@@ -241,7 +249,9 @@ class SnapshotTaker:
             code="CW-TOO-MANY-SNAPSHOTS",
         )
 
-    def _cannot_take(self, error: OSError) -> Exception:
+    def _cannot_take(self, error: OSError | LimitExceeded) -> Exception:
+        if isinstance(error, LimitExceeded):
+            return error
         if error.errno == errno.EDQUOT:
             return self._too_much()
         why = "the disk is full" if error.errno == errno.ENOSPC else "the files cannot be copied"
