@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.to_thread
 from fastapi import APIRouter, FastAPI
+from starlette.types import Lifespan
 
 import cellwall
 from cellwall.admin.accounts import Accounts
@@ -68,7 +69,7 @@ from cellwall.interfaces.http.spools import Spools
 from cellwall.interfaces.previews.hosts import PreviewHosts
 from cellwall.runtime.app import App
 
-__all__ = ["API", "Service", "ServiceSettings", "make_application"]
+__all__ = ["API", "Service", "ServiceSettings", "described_api", "make_application"]
 
 API = "/v1"
 _DESCRIPTION = "Runs commands and code of AI agents in sandboxes, judged, limited and recorded."
@@ -113,6 +114,24 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         ("", metrics_routes.routes),
         *(("", router) for router in dashboard_routers()),
     )
+
+
+def described_api(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
+    """All routes of the OpenAPI document; without a lifespan no request can be served."""
+    api = FastAPI(
+        title="Cellwall",
+        version=cellwall.__version__,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        redirect_slashes=False,  # a redirect would drop the body and repeat the Host header
+    )
+    install_handlers(api)
+    for prefix, router in routers():
+        api.include_router(router, prefix=prefix, include_in_schema=bool(prefix))
+    return api
 
 
 def make_application(
@@ -183,19 +202,7 @@ def make_application(
                     await presence.end()
                 tasks.cancel_scope.cancel()
 
-    api = FastAPI(
-        title="Cellwall",
-        version=cellwall.__version__,
-        description=_DESCRIPTION,
-        lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url="/openapi.json",
-        redirect_slashes=False,  # a redirect would drop the body and repeat the Host header
-    )
-    install_handlers(api)
-    for prefix, router in routers():
-        api.include_router(router, prefix=prefix, include_in_schema=bool(prefix))
+    api = described_api(lifespan)
     api.router.routes.extend(mcp_routes(mcp))
     api.router.routes.extend(e2b_routes())
     api.state.mcp = mcp
