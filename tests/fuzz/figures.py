@@ -88,7 +88,7 @@ def read(path: Path) -> SearchFigures:
 def table(figures: SearchFigures) -> str:
     """The run in Markdown."""
     found = len(figures.findings)
-    findings = "no finding" if not found else f"**{found} findings, not looked into yet**"
+    findings = "no finding" if not found else f"**findings: {found}**"
     failed = "".join(f" Not run: {each}." for each in figures.failed)
     processes = "one process" if figures.jobs == 1 else f"{figures.jobs} processes"
     done = (
