@@ -185,9 +185,8 @@ def spans_reference() -> str:
 
 def fuzzing_figures() -> str:
     """The stored run of `./dev fuzz all --json tests/fuzz/figures.json`."""
-    # Found by the path set here.
     sys.path.insert(0, str(HERE.parent / "tests"))
-    from fuzz.figures import FIGURES, read, table  # noqa: PLC0415  # see above
+    from fuzz.figures import FIGURES, read, table  # noqa: PLC0415  # of the tests, by that path
 
     return table(read(FIGURES))
 

@@ -36,6 +36,13 @@ class Ability:
     """The bound as a number, where a larger one opens more."""
 
     @property
+    def number(self) -> float:
+        """The amount of a line that has one; a probe of amounts is for no other line."""
+        if self.amount is None:
+            raise ValueError(f"{self.id} has no amount")
+        return self.amount
+
+    @property
     def verb(self) -> Verb:
         return cast("Verb", self.id.partition(".")[0])
 

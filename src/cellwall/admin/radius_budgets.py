@@ -36,8 +36,7 @@ async def probe_budget(host: TrialHost, line: Ability, *, is_limited: bool) -> P
         priced = {**prices, _PRICED: prices.get(_PRICED) or _SMALL_PRICE}
         settings = changed_settings(settings, budgets={"prices": priced})
     if is_limited:
-        assert line.amount is not None  # noqa: S101  # a finite number
-        problem = await _find_problem(host, settings, resource, line.amount)
+        problem = await _find_problem(host, settings, resource, line.number)
         told = problem or "a user with a part of the budget left ran, one without did not"
     else:
         bounded = changed_settings(settings, budgets={f"user_{resource}": _CONTROL_LIMIT})

@@ -47,8 +47,7 @@ class LimitProber:
         self._usual, self._perform = usual, perform
 
     async def exceed(self, line: Ability, probe: LimitProbe) -> ProbeResult:
-        amount = line.amount
-        assert amount is not None  # noqa: S101  # each line with a limit has a number
+        amount = line.number
         limits = self._affordable(amount, probe)
         within, beyond = _within(amount, probe), _beyond(amount, probe)
         used = await self._perform(probe.to_code(within), limits=limits)
@@ -96,8 +95,7 @@ class LimitProber:
     async def spin(self, line: Ability) -> ProbeResult:
         """More busy processes than processors are allowed, under the limit and, as the control,
         under that of the whole host."""
-        assert line.amount is not None  # noqa: S101  # a number of processors
-        amount, cores = line.amount, len(os.sched_getaffinity(0))
+        amount, cores = line.number, len(os.sched_getaffinity(0))
         if cores < amount + 0.5:
             raise Unprobed(f"this host has {cores} processors, no more than a run may use")
         code = trial_code("spin", {"processes": math.ceil(amount) + 1})

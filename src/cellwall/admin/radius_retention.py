@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import anyio
 
@@ -49,15 +50,14 @@ async def _probe_sessions(host: TrialHost, user: Settings, line: Ability) -> Pro
 
 
 async def _sweep_twice(host: TrialHost, session_id: str, line: Ability) -> ProbeResult:
-    assert line.amount is not None  # noqa: S101  # a number of days
     if not _is_kept(host, session_id):
         raise Unprobed("the probe failed: nothing was kept")
     is_kept = []
-    for days in (line.amount - 0.5, line.amount + 0.5):
+    for days in (line.number - 0.5, line.number + 0.5):
         now_s = time.time() + days * _DAY_S
-        await anyio.to_thread.run_sync(lambda: sweep_state(host.app, now_s=now_s))  # noqa: B023  # awaited here
+        await anyio.to_thread.run_sync(partial(sweep_state, host.app, now_s=now_s))
         is_kept.append(_is_kept(host, session_id))
-    return _result(is_kept[0], is_gone=not is_kept[1], days=line.amount)
+    return _result(is_kept=is_kept[0], is_gone=not is_kept[1], days=line.number)
 
 
 def _is_kept(host: TrialHost, session_id: str) -> bool:
@@ -116,7 +116,7 @@ def _remove_twice(
     if first_word.isdecimal():
         days = int(first_word)
         is_early = remove(days - 1.0, limit)
-        return _result(not is_early, is_gone=remove(days + _SLACK_DAYS, limit), days=days)
+        return _result(is_kept=not is_early, is_gone=remove(days + _SLACK_DAYS, limit), days=days)
     is_kept = not remove(_LATE_DAYS, limit)
     if is_kept and not remove(_LATE_DAYS, 1):
         raise Unprobed("the control failed: a limit of one day removes nothing either")
@@ -143,7 +143,7 @@ async def _perform(
     return outcome
 
 
-def _result(is_kept: bool, *, is_gone: bool, days: float) -> ProbeResult:  # noqa: FBT001  # its partner is named
+def _result(*, is_kept: bool, is_gone: bool, days: float) -> ProbeResult:
     told = f"seen from later days: there before {days:g} days, gone after"
     if not is_kept:
         told = f"gone before {days:g} days have passed"

@@ -178,8 +178,7 @@ class RadiusTrials:
     # Packages
 
     async def _probe_age(self, line: Ability) -> ProbeResult:
-        assert line.amount is not None  # noqa: S101  # the days, negated
-        days, now, name = -line.amount, datetime.now(UTC), f"cellwall-probe-age-{self._token}"
+        days, now, name = -line.number, datetime.now(UTC), f"cellwall-probe-age-{self._token}"
         old, young = timedelta(days=days, hours=1), timedelta(days=max(days, 1), hours=-1)
         self._server.publish(name, {"1.0": now - old, "2.0": now - young})
         found = await self._index(name, StandIn(AnswerKind.DENY), _ANY_PACKAGE)
@@ -226,8 +225,7 @@ class RadiusTrials:
 
     async def _probe_transfer(self, line: Ability) -> ProbeResult:
         """Half of the amount, then once more the whole: the second must be cut."""
-        assert line.amount is not None  # noqa: S101  # a size
-        amount, name = int(line.amount), line.id.rpartition(".")[2]
+        amount, name = int(line.number), line.id.rpartition(".")[2]
         if amount > _MAX_TRANSFER_BYTES:
             raise Unprobed(f"{size_text(amount)} take too long, even on this machine")
         before = self._server.received_bytes
@@ -253,8 +251,7 @@ class RadiusTrials:
 
     async def _probe_sandboxes(self, line: Ability) -> ProbeResult:
         """The slots of the trial host, which has as many; the user's own are left alone."""
-        assert line.amount is not None  # noqa: S101  # a count
-        amount = int(line.amount)
+        amount = int(line.number)
         if amount > _MAX_SANDBOXES:
             raise Unprobed(f"{amount} slots are more than a probe takes")
         async with AsyncExitStack() as held:
