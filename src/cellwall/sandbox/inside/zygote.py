@@ -20,11 +20,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cellwall.sandbox.inside.channel import Channel, protect_channel
+    from cellwall.sandbox.inside.channel import REPORTS, REQUESTS, Channel, protect_channel
 else:
-    from _cellwall_channel import Channel, protect_channel
+    from _cellwall_channel import REPORTS, REQUESTS, Channel, protect_channel
 
 CONTROL = 3
+CELL, REHEARSAL = 0, 1  # what a child of the C loop is (cell/zygote.c)
 EMPTY = {"code": 0, "env": {}, "stdin": None, "tools": []}
 WARM_UP = b"import sys\nx = {n: str(n) for n in range(3)}\nprint('', end='')\n1"
 
@@ -67,16 +68,40 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # pages stay shared: no later collection writes to them
     before()
-    if library.cellwall_zygote(CONTROL) != 0:
+    role = library.cellwall_zygote(CONTROL)
+    if role not in (CELL, REHEARSAL):
         os._exit(125)
     after()  # new locks and thread ids; `random` reseeds itself
     restore_signals()
     renew_randomness()
+    if role == REHEARSAL:
+        rehearse(runner)
+        library.cellwall_tell_touched()
+        os._exit(0)
     channel = Channel()
     protect_channel()
     # Faults in the pages that any code touches, while no caller waits.
     runner.CodeSession(NullChannel()).run(dict(EMPTY), WARM_UP)
     runner.CodeSession(channel).serve()
+
+
+def rehearse(runner: Any) -> None:
+    """Run one piece of code from its frame to its report, as the interpreter of a cell does."""
+    channel, request = Channel(), {**EMPTY, "once": True, "base": dict(os.environ), "paths": []}
+    text = json.dumps(request).encode()
+    code = WARM_UP.replace(b"'', end=''", b"1")
+    for given in (1, 2, REPORTS):
+        reading, writing = os.pipe()
+        os.dup2(writing, given)
+    reading, writing = os.pipe()
+    os.dup2(reading, REQUESTS)
+    os.write(writing, len(text).to_bytes(4, "big") + len(code).to_bytes(4, "big") + text + code)
+    protect_channel()
+    runner.CodeSession(NullChannel()).run(dict(EMPTY), WARM_UP)
+    session = runner.CodeSession(channel)
+    frame = channel.wait("code")
+    if frame is not None:
+        session.run(*frame)
 
 
 class NullChannel:

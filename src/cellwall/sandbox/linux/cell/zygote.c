@@ -22,6 +22,8 @@
 #define NAMESPACES \
   (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
 
+static void copy_touched(void);
+
 /* In the child: returns only in an interpreter that was forked in the finished cell. */
 static void become_cell(int control_fd, const int *sent, int count) {
   report_fd = sent[1];
@@ -39,9 +41,21 @@ static void become_cell(int control_fd, const int *sent, int count) {
   close(sent[0]);
   build_cell(plan, &cell);
   run_cell(&cell, status_fd);
+  copy_touched();
 }
 
 #define MIN_SETTLED_BYTES (64u * 1024u)
+#define MAX_REGIONS 256
+#define MAX_TOUCHED 2048
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+struct range {
+  unsigned long start, end;
+};
+static struct range settled[MAX_REGIONS], touched[MAX_TOUCHED];
+static int settled_count, touched_count;
 
 /* Copies the interpreter's memory into a memfd and maps it back, private, at the same addresses. The
  * kernel then copies no page tables at a fork and has few to tear down at exit: cells fault in the
@@ -68,8 +82,9 @@ static void settle_memory(void) {
     char access[5] = "", name[32] = "";
     if (sscanf(line, "%lx-%lx %4s %*s %*s %lu %31s", &start, &end, access, &inode, name) < 4) continue;
     int is_heap = strcmp(name, "[heap]") == 0;
-    if (strcmp(access, "rw-p") != 0 || inode != 0 || (name[0] != '\0' && !is_heap)) continue;
-    if (end <= start) continue;
+    /* Memory of its own, and the variables of the program and its libraries. */
+    if (strcmp(access, "rw-p") != 0 || (name[0] == '[' && !is_heap)) continue;
+    if (end <= start || settled_count == MAX_REGIONS) continue;
     size_t size = end - start;
     if (size < MIN_SETTLED_BYTES || ftruncate(file, offset + (off_t)size) != 0) continue;
     /* Not the region of the list that is being read. */
@@ -83,10 +98,80 @@ static void settle_memory(void) {
     }
     if (done < size) continue;
     syscall(SYS_mmap, start, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, offset);
+    settled[settled_count++] = (struct range){start, end};
     offset += (off_t)size;
   }
   fcntl(file, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   close(file);
+}
+
+/* A write to a page that the cell shares costs the kernel a fault, and another one with a flush of the
+ * processors' address caches if it was read before. Every interpreter begins with the same memory and
+ * the same first steps: a child of the zygote takes these steps once, for no code, and tells which pages
+ * it wrote to. Each cell then copies these pages in a few calls, before its interpreter begins. */
+#define REHEARSAL 1
+static int rehearsal_fd = -1;
+
+static int is_settled(struct range range) {
+  for (int i = 0; i < settled_count; i++)
+    if (range.start >= settled[i].start && range.end <= settled[i].end) return range.start < range.end;
+  return 0;
+}
+
+/* Returns REHEARSAL in the child, which ends in `cellwall_tell_touched`. Without an answer of the child
+ * cells begin as before. */
+static int rehearse_start(int control_fd) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return 0;
+  pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+  if (child == 0) {
+    close(control_fd);
+    close(ends[0]);
+    rehearsal_fd = ends[1];
+    return REHEARSAL;
+  }
+  close(ends[1]);
+  struct range next;
+  while (child > 0 && touched_count < MAX_TOUCHED &&
+         read(ends[0], &next, sizeof next) == (ssize_t)sizeof next)
+    if (is_settled(next)) touched[touched_count++] = next;
+  close(ends[0]);
+  return 0;
+}
+
+/* In the child: pages that are private now were written to. */
+__attribute__((visibility("default"))) void cellwall_tell_touched(void) {
+  static uint64_t entries[512];
+  long page = sysconf(_SC_PAGESIZE);
+  /* The file belongs to root while a process is not dumpable; no code of a cell is in this namespace. */
+  if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) _exit(0);
+  int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  for (int i = 0; fd >= 0 && i < settled_count; i++) {
+    struct range run = {0, 0};
+    for (unsigned long at = settled[i].start; at < settled[i].end;) {
+      size_t count = (settled[i].end - at) / (unsigned long)page;
+      if (count > 512) count = 512;
+      ssize_t got = pread(fd, entries, count * 8, (off_t)(at / (unsigned long)page * 8));
+      if (got <= 0) break;
+      for (size_t k = 0; k < (size_t)got / 8; k++, at += (unsigned long)page) {
+        /* Present, and not a page of the file. */
+        int is_private = (entries[k] >> 63 & 1) && !(entries[k] >> 61 & 1);
+        if (is_private && run.end == at) run.end = at + (unsigned long)page;
+        else if (is_private) {
+          if (run.end > run.start) (void)!write(rehearsal_fd, &run, sizeof run);
+          run = (struct range){at, at + (unsigned long)page};
+        }
+      }
+    }
+    if (run.end > run.start) (void)!write(rehearsal_fd, &run, sizeof run);
+  }
+  _exit(0);
+}
+
+static void copy_touched(void) {
+  for (int i = 0; i < touched_count; i++)
+    if (madvise((void *)touched[i].start, touched[i].end - touched[i].start, MADV_POPULATE_WRITE) != 0)
+      return; /* a kernel before 5.14, or the memory limit: the interpreter faults as it goes */
 }
 
 __attribute__((visibility("default"))) int cellwall_zygote(int control_fd) {
@@ -95,6 +180,7 @@ __attribute__((visibility("default"))) int cellwall_zygote(int control_fd) {
   signal(SIGCHLD, SIG_IGN);
   report_fd = control_fd;
   settle_memory();
+  if (rehearse_start(control_fd) == REHEARSAL) return REHEARSAL;
   report("zygote");
   for (;;) {
     char text[64];
