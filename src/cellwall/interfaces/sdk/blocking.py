@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
-import os
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import (
     Any,
     BinaryIO,
@@ -23,7 +19,6 @@ from typing import (
 )
 
 from cellwall.core.files import FileChange
-from cellwall.core.forks import call_in_child
 from cellwall.core.labels import LabelSet
 from cellwall.core.snapshots import NotCarried, WorkspaceSnapshot
 from cellwall.interfaces.sdk import one_shot
@@ -46,66 +41,11 @@ from cellwall.interfaces.sdk.one_shot import (
 from cellwall.interfaces.sdk.packages import AsyncPackages
 from cellwall.interfaces.sdk.ports import Ports
 from cellwall.interfaces.sdk.skills import AsyncSkills
+from cellwall.interfaces.sdk.thread_loop import thread_loop
 
 Core = TypeVar("Core")
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
-
-
-class _ForkSafeLoop(asyncio.SelectorEventLoop):
-    """An event loop that a forked child never closes: it shares the parent's epoll set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._made_by = os.getpid()
-
-    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
-        # As a default argument: at interpreter exit the module's names are gone first.
-        if self._made_by == getpid():
-            super().__del__()
-
-
-class _OwnLoop:
-    """An event loop that is closed with its thread."""
-
-    def __init__(self) -> None:
-        self._runner = asyncio.Runner(loop_factory=_ForkSafeLoop)
-        self._made_by = os.getpid()
-        self.run = self._runner.run
-
-    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
-        if self._made_by == getpid():
-            self._runner.close()
-
-
-class _ThreadLoop(threading.local):
-    """One event loop for each calling thread, created by its first call.
-
-    No other thread is involved, so a call is cheap, and Ctrl-C ends the run and cleans up before
-    the caller gets the exception.
-    """
-
-    def __init__(self) -> None:
-        self._loop = _OwnLoop()
-
-    def call(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            # A notebook, or a coroutine that calls the facade: the thread's loop is busy.
-            with ThreadPoolExecutor(max_workers=1) as other:
-                return other.submit(asyncio.run, work()).result()
-        return self._loop.run(work())
-
-    def forget_parent(self) -> None:
-        """After a fork: the child gets a loop of its own."""
-        self._loop = _OwnLoop()
-
-
-_loop = _ThreadLoop()
-call_in_child(_loop.forget_parent)
 
 
 class _Facade(Generic[Core]):
@@ -122,7 +62,7 @@ def _blocking(
 
     @functools.wraps(method)
     def call(self: _Facade[Any], /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
-        return _loop.call(lambda: method(self._core, *args, **kwargs))
+        return thread_loop.call(lambda: method(self._core, *args, **kwargs))
 
     return call
 
@@ -179,7 +119,7 @@ class Commands(_Facade[AsyncCommands]):
 
     def run(self, command: str | Sequence[str], **options: Any) -> Execution | Process:
         """See `AsyncCommands.run`."""
-        started = _loop.call(lambda: self._core.run(command, **options))
+        started = thread_loop.call(lambda: self._core.run(command, **options))
         return Process(started) if isinstance(started, AsyncProcess) else started
 
     run.__signature__ = inspect.signature(AsyncCommands.run)  # type: ignore[attr-defined]  # for `help()`
@@ -195,14 +135,14 @@ class Commands(_Facade[AsyncCommands]):
     ) -> Process:
         """Start a program in the background on a terminal of its own: a shell, an editor."""
         return Process(
-            _loop.call(
+            thread_loop.call(
                 lambda: self._core.terminal(command, rows=rows, columns=columns, envs=envs, cwd=cwd)
             )
         )
 
     def connect(self, process: int) -> Process:
         """A program that was started before, by its id."""
-        return Process(_loop.call(lambda: self._core.connect(process)))
+        return Process(thread_loop.call(lambda: self._core.connect(process)))
 
     list = _blocking(AsyncCommands.list)
     kill = _blocking(AsyncCommands.kill)
@@ -213,7 +153,7 @@ class Watch:
 
     def __init__(self, changes: AsyncWatch) -> None:
         self._changes = changes
-        _loop.call(changes.open)
+        thread_loop.call(changes.open)
 
     def __enter__(self) -> Self:
         return self
@@ -225,7 +165,7 @@ class Watch:
         return self
 
     def __next__(self) -> FileChange:
-        change = _loop.call(self._changes.next_change)
+        change = thread_loop.call(self._changes.next_change)
         if change is None:
             raise StopIteration
         return change
@@ -301,7 +241,7 @@ class Sandbox(_Facade[AsyncSandbox]):
         async def make() -> AsyncSandbox:
             return await AsyncSandbox.create(**options)
 
-        return cls(_loop.call(make))
+        return cls(thread_loop.call(make))
 
     create.__func__.__signature__ = _CREATE  # type: ignore[attr-defined]  # for `help()`
 
@@ -315,13 +255,13 @@ class Sandbox(_Facade[AsyncSandbox]):
         async def find() -> AsyncSandbox:
             return await AsyncSandbox.connect(sandbox_id, language=language)
 
-        return cls(_loop.call(find))
+        return cls(thread_loop.call(find))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _loop.call(self._core.__aexit__)
+        thread_loop.call(self._core.__aexit__)
 
     @property
     def not_restored(self) -> tuple[NotCarried, ...]:
@@ -332,7 +272,9 @@ class Sandbox(_Facade[AsyncSandbox]):
         self, count: int = 1, *, state: bool = True, end_processes: bool = False
     ) -> list[Sandbox]:
         """See `AsyncSandbox.fork`."""
-        made = _loop.call(lambda: self._core.fork(count, state=state, end_processes=end_processes))
+        made = thread_loop.call(
+            lambda: self._core.fork(count, state=state, end_processes=end_processes)
+        )
         return [Sandbox(each) for each in made]
 
     @staticmethod
@@ -340,14 +282,14 @@ class Sandbox(_Facade[AsyncSandbox]):
         *, config: str | None = None, profile: str | None = None
     ) -> list[WorkspaceSnapshot]:
         """The snapshots of this user, the newest first."""
-        return _loop.call(lambda: AsyncSandbox.list_snapshots(config=config, profile=profile))
+        return thread_loop.call(lambda: AsyncSandbox.list_snapshots(config=config, profile=profile))
 
     @staticmethod
     def delete_snapshot(
         snapshot_id: str, *, config: str | None = None, profile: str | None = None
     ) -> None:
         """Delete a snapshot, now; sandboxes that were made from it are not affected."""
-        _loop.call(
+        thread_loop.call(
             lambda: AsyncSandbox.delete_snapshot(snapshot_id, config=config, profile=profile)
         )
 
@@ -363,13 +305,13 @@ def run_code(
 ) -> Execution:
     """Run code once in a fresh sandbox; nothing is kept."""
     _build_packages(options)
-    return _loop.call(lambda: one_shot.run_code(code, language=language, **options))
+    return thread_loop.call(lambda: one_shot.run_code(code, language=language, **options))
 
 
 def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
     """Run a command once in a fresh sandbox: a string by the shell, a list directly."""
     _build_packages(options)
-    return _loop.call(lambda: one_shot.run_command(command, **options))
+    return thread_loop.call(lambda: one_shot.run_command(command, **options))
 
 
 def _build_packages(options: SandboxChoices) -> None:

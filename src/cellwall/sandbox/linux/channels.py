@@ -19,6 +19,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from cellwall.core.fast_signals import BROKEN_PIPE, IGNORED, get_handler
 from cellwall.core.forks import OwnerProcess
 from cellwall.core.network import CellNetwork
 from cellwall.sandbox.linux.plan import EgressPlan
@@ -157,7 +158,7 @@ def write_pipe(descriptor: int, data: bytes | bytearray | memoryview) -> int:
     A program that embeds Cellwall may have restored the signal's default (`signal(SIGPIPE,
     SIG_DFL)`, usual in command-line tools); a cell that closes its end would then end the program.
     """
-    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:
+    if get_handler(BROKEN_PIPE) == IGNORED:
         return os.write(descriptor, data)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     try:

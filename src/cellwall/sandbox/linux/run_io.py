@@ -40,6 +40,7 @@ class RunIO:
         self._channels = channels
         self._stdin = memoryview(stdin or b"")
         self._sink = sink
+        self._paced = sink if isinstance(sink, PacedSink) else None
         self._output_room = max_output_bytes
         self._keeps_output = keeps_output
         self._paused: list[int] = []
@@ -144,8 +145,8 @@ class RunIO:
 
     @property
     def _is_sink_full(self) -> bool:
-        is_full = isinstance(self._sink, PacedSink) and self._sink.is_full
-        return is_full and not self._is_draining
+        paced = self._paced
+        return paced is not None and paced.is_full and not self._is_draining
 
     def _read_output(self, name: Literal["stdout", "stderr"], descriptor: int) -> bool:
         if self._is_sink_full:
@@ -171,7 +172,7 @@ class RunIO:
             try:
                 self._sink(name, accepted)
             except Exception as error:  # noqa: BLE001  # the caller's own code may raise any exception
-                self._sink, self.sink_error = None, error
+                self._sink, self._paced, self.sink_error = None, None, error
         return True
 
     def _read_frames(self) -> bool:
