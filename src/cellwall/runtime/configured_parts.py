@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cellwall.runtime.vault import AskPassphrase, AuditedVault
 
 _PROMISED_SHARE = 0.8
+_SAMPLE_EVERY_S = 0.05
 _BACKENDS: Mapping[str, Backend] = {
     "native": "native",
     "container": "container",
@@ -80,6 +81,7 @@ def governor_of(settings: Settings, home: str) -> Governor:
         queue_timeout_s=governor.queue_timeout_s,
         min_available_memory_bytes=governor.min_available_memory_bytes,
         max_memory_pressure_percent=governor.max_memory_pressure_percent,
+        sample_every_s=_SAMPLE_EVERY_S,
     )
 
 

@@ -18,6 +18,7 @@ import os
 import random
 import re
 import stat
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -106,6 +107,7 @@ class Governor:
         min_available_memory_bytes: int,
         max_memory_pressure_percent: float,
         host: HostMemory = _THIS_HOST,
+        sample_every_s: float = 0.0,
     ) -> None:
         if not 1 <= max_concurrent <= _MAX_CONCURRENT:
             raise ConfigError(f"the number of concurrent sandboxes is from 1 to {_MAX_CONCURRENT}")
@@ -119,6 +121,7 @@ class Governor:
         self._min_available_memory_bytes = min_available_memory_bytes
         self._max_memory_pressure_percent = max_memory_pressure_percent
         self._host = host
+        self._sample_every_s, self._roomy_until = sample_every_s, 0.0
         self._directory = _open_directory(directory)
 
     def close(self) -> None:
@@ -177,6 +180,16 @@ class Governor:
             raise _broken(error) from None
 
     def _is_under_pressure(self) -> bool:
+        """Sampled: the kernel renews its average every two seconds, and a sandbox that was just
+        started has used nothing yet that the next look could see."""
+        now = time.monotonic()
+        if now < self._roomy_until:
+            return False
+        is_short = self._is_short_of_memory()
+        self._roomy_until = 0.0 if is_short else now + self._sample_every_s
+        return is_short
+
+    def _is_short_of_memory(self) -> bool:
         pressure_percent = self._host.pressure_percent()
         available_bytes = self._host.available_bytes()
         if pressure_percent is None and available_bytes is None:

@@ -298,6 +298,20 @@ async def test_pressure_refuses_and_its_end_admits(make, tmp_path):
 
 @pytest.mark.anyio
 @pytest.mark.requirement("LIM-4")
+async def test_a_sample_without_pressure_lasts_for_its_time_and_pressure_for_none(make, tmp_path):
+    governor = make(sample_every_s=3600.0)
+    (tmp_path / "psi").write_text(PRESSED)
+    assert await refusal(governor) == PRESSURE
+    (tmp_path / "psi").write_text(CALM)
+    async with governor.lease(memory_bytes=1):
+        (tmp_path / "psi").write_text(PRESSED)
+        async with governor.lease(memory_bytes=1):
+            pass
+    assert await refusal(make()) == PRESSURE
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("LIM-4")
 @pytest.mark.parametrize("psi", [None, "", "garbage", "some avg10=x "])
 async def test_without_psi_available_memory_decides(make, tmp_path, psi):
     governor = make()

@@ -158,13 +158,17 @@ class WarmCell(ForkedCell, MonitoredRun):
 
     @classmethod
     def from_shim(
-        cls, template: Template, recipe: CellRecipe, group_name: str, descriptors: Sequence[int]
+        cls,
+        template: Template,
+        recipe: CellRecipe,
+        group: tuple[str, run_cgroup.RunCgroup | None],
+        descriptors: Sequence[int],
     ) -> WarmCell:
         """A preforked cell, made by the template's shim."""
         cell = cls.__new__(cls)
-        cell.template, cell.recipe, cell.group_name = template, recipe, group_name
+        cell.template, cell.recipe = template, recipe
+        cell.group_name, cell.group = group
         cell._view = None  # noqa: SLF001  # a second constructor
-        cell.group = template.group.existing(group_name) if template.group is not None else None
         with ExitStack() as stack:
             ends = CellPipes.from_shim(stack, descriptors)
             cell._take(ends, stack.pop_all())  # noqa: SLF001  # a second constructor
@@ -236,6 +240,13 @@ class WarmCell(ForkedCell, MonitoredRun):
         return self._words
 
     def close(self) -> run_cgroup.RunCgroup | None:
+        group = self.close_and_keep()
+        if group is not None:
+            group.close_files()
+        return group
+
+    def close_and_keep(self) -> run_cgroup.RunCgroup | None:
+        """The group keeps its open files, for the next cell."""
         group = super().close()
         self._stack.close()
         return group
@@ -245,6 +256,8 @@ _MAX_DESCRIPTORS = 8
 _OURS = 4
 """Our ends of the pipes and sockets; then two for an interpreter, or three for a program."""
 _MAX_RECIPES = 16
+_MAX_OPEN_GROUPS = 8
+"""Five descriptors each."""
 _CELL_WITHIN_S = 10.0
 
 
@@ -255,6 +268,8 @@ class PreforkQueue:
         self._template = template
         self._socket = template.shim.open_prefork(self._bases(), template.control)
         self._requested: dict[str, CellRecipe] = {}
+        self._groups: dict[str, run_cgroup.RunCgroup] = {}
+        """Groups that wait for their next cell, by their names, with open files."""
         self._recipes: dict[CellRecipe, int] = {}
 
     def _bases(self) -> bytes:
@@ -315,7 +330,7 @@ class PreforkQueue:
                 for descriptor in descriptors:
                     os.close(descriptor)
                 self._requested.pop(name)
-                self.remove(group, is_clean=False)
+                self.remove(group)
                 raise SandboxFailed(
                     "this process has reached its limit of open files",
                     hint="Raise its limit of open files (ulimit -n).",
@@ -323,7 +338,10 @@ class PreforkQueue:
                 )
             case ["cell", name, group] if name in self._requested:
                 return WarmCell.from_shim(
-                    self._template, self._requested.pop(name), group, descriptors
+                    self._template,
+                    self._requested.pop(name),
+                    (group, self._group(group)),
+                    descriptors,
                 )
             case ["nocell", name, number]:
                 self._requested.pop(name, None)
@@ -338,17 +356,31 @@ class PreforkQueue:
                     os.close(descriptor)
                 raise self._template.gone(None)
 
+    def _group(self, name: str) -> run_cgroup.RunCgroup | None:
+        group = self._groups.pop(name, None)
+        if group is None and self._template.group is not None:
+            group = self._template.group.existing(name)
+            group.keep_files_open()
+        return group
+
     def wait(self) -> None:
         """Block until a cell or a failure was sent: about as long as making a cell takes."""
         if not ready_to_read(self._socket, timeout_s=_CELL_WITHIN_S):
             raise self._template.gone(None)
 
-    def remove(self, group: str, *, is_clean: bool) -> None:
-        """After the end of a cell; its group is reused if no limit was hit in it."""
+    def remove(self, name: str, group: run_cgroup.RunCgroup | None = None) -> None:
+        """After the end of a cell. Without the `group`, whose counters are clean, its directories
+        are removed; with the group they are used again."""
+        if group is not None:
+            while len(self._groups) >= _MAX_OPEN_GROUPS:
+                self._groups.pop(next(iter(self._groups))).close_files()
+            self._groups[name] = group
         with suppress(OSError):
-            self._socket.send(f"remove {group} {'clean' if is_clean else 'used'}".encode())
+            self._socket.send(f"remove {name} {'used' if group is None else 'clean'}".encode())
 
     def close(self) -> None:
         self._socket.close()
+        while self._groups:
+            self._groups.popitem()[1].close_files()
         while self._recipes:
             os.close(self._recipes.popitem()[1])

@@ -249,7 +249,9 @@ class Pool:
                 self._tidy(self._used_cells.popleft())
 
     def _tidy(self, cell: WarmCell) -> None:
-        group = cell.close()
+        group = cell.close_and_keep()
+        if group is not None and not (cell.group_name and cell.is_group_clean):
+            group.close_files()
         if cell.group_name is None:
             self.worker.remove(group)
         with self._lock, suppress(SandboxFailed, OSError):
@@ -257,8 +259,10 @@ class Pool:
             # Otherwise its template is ending, and removes the group.
             if slot is not None and slot.prefork is not None and slot.template is cell.template:
                 if cell.group_name is not None:
-                    slot.prefork.remove(cell.group_name, is_clean=cell.is_group_clean)
+                    slot.prefork.remove(cell.group_name, group if cell.is_group_clean else None)
                 self._refill(slot, cell.recipe)
+            elif group is not None:
+                group.close_files()
         self.release(cell.template)
 
     def _refill(self, slot: _TemplateSlot, recipe: CellRecipe) -> None:
@@ -271,7 +275,7 @@ class Pool:
     def _discard(self, slot: _TemplateSlot, cell: WarmCell) -> None:
         cell.close()
         if slot.prefork is not None and cell.group_name is not None:
-            slot.prefork.remove(cell.group_name, is_clean=False)
+            slot.prefork.remove(cell.group_name)
 
     def _discard_all(self, slot: _TemplateSlot, ready_cells: _ReadyCells) -> None:
         while ready_cells.cells:

@@ -27,6 +27,7 @@ _SOCKET_SHARE = 8
 _BYTES_PER_WRITE = 128 * KIB
 _MIN_WRITES_PER_S = 64
 _MAX_TEXT_BYTES = 4 * 1024 * 1024
+_SHORT_BYTES, _WHOLE_BYTES = 4096, 3584
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class RunCgroup:
         self._nest = nest
         """For a template: the outer group, in which the groups of its cells are made as well."""
         self._removed = nest if nest is not None and removes_nest else directories
+        self._open_files: dict[str, int] | None = None
 
     @property
     def _own(self) -> tuple[str, ...]:
@@ -244,6 +246,31 @@ class RunCgroup:
         except OSError:
             return
 
+    def keep_files_open(self) -> None:
+        """For a group that serves many cells: its counters are read through the same descriptors,
+        which costs a third of the time. The owner calls `close_files`."""
+        self._open_files = {}
+
+    def close_files(self) -> None:
+        """The counters are read by their paths again."""
+        files, self._open_files = self._open_files, None
+        for descriptor in (files or {}).values():
+            os.close(descriptor)
+
+    def _read(self, path: str) -> str:
+        files = self._open_files
+        if files is None:
+            return read_text(path)
+        try:
+            descriptor = files.get(path)
+            if descriptor is None:
+                descriptor = files[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            text = os.pread(descriptor, _SHORT_BYTES, 0)
+        except OSError:  # the group is removed
+            return ""
+        # The kernel ends an answer early only where the next line does not fit.
+        return read_text(path) if len(text) > _WHOLE_BYTES else text.decode("ascii", "replace")
+
     def memory_bytes(self) -> int | None:
         """The memory that is charged to the group now; None if it is removed."""
         if self.version == 2:
@@ -253,35 +280,36 @@ class RunCgroup:
     def cpu_s(self) -> float | None:
         """The processor time of all its processes; None without a counter, or if it is removed."""
         if self.version == 2:
-            cpu_us = _keyed(f"{self._own[0]}/cpu.stat").get("usage_usec")
+            cpu_us = _keyed(self._read(f"{self._own[0]}/cpu.stat"), "usage_usec")
             return None if cpu_us is None else cpu_us / 1e6
         if "cpuacct" not in self._directories:
             return None
-        cpu_ns = read_number(f"{self._directories['cpuacct']}/cpuacct.usage")
+        cpu_ns = _number(self._read(f"{self._directories['cpuacct']}/cpuacct.usage"))
         return None if cpu_ns is None else cpu_ns / 1e9
 
     def counters(self) -> Counters:
         """The kernel's counters; one that this kernel lacks is None."""
         if self.version == 2:
             base = self._own[0]
-            io = re.findall(r"[rw]bytes=(\d+)", read_text(f"{base}/io.stat"))
+            io = re.findall(r"[rw]bytes=(\d+)", self._read(f"{base}/io.stat"))
             return Counters(
                 cpu_s=self.cpu_s(),
-                memory_peak=read_number(f"{base}/memory.peak"),
-                out_of_memory=_keyed(f"{base}/memory.events").get("oom_kill", 0),
-                forks_refused=_keyed(f"{base}/pids.events").get("max", 0),
+                memory_peak=_number(self._read(f"{base}/memory.peak")),
+                out_of_memory=_keyed(self._read(f"{base}/memory.events"), "oom_kill") or 0,
+                forks_refused=_keyed(self._read(f"{base}/pids.events"), "max") or 0,
                 io_bytes=sum(map(int, io)) if "io" in self._directories else None,
             )
         where = self._directories
         memory = where["memory"]
         io_bytes = None
         if "blkio" in where:
-            io_bytes = _keyed(f"{where['blkio']}/blkio.throttle.io_service_bytes").get("Total", 0)
+            served = self._read(f"{where['blkio']}/blkio.throttle.io_service_bytes")
+            io_bytes = _keyed(served, "Total") or 0
         return Counters(
             cpu_s=self.cpu_s(),
-            memory_peak=read_number(f"{memory}/memory.max_usage_in_bytes"),
-            out_of_memory=_keyed(f"{memory}/memory.oom_control").get("oom_kill", 0),
-            forks_refused=_keyed(f"{where['pids']}/pids.events").get("max", 0),
+            memory_peak=_number(self._read(f"{memory}/memory.max_usage_in_bytes")),
+            out_of_memory=_keyed(self._read(f"{memory}/memory.oom_control"), "oom_kill") or 0,
+            forks_refused=_keyed(self._read(f"{where['pids']}/pids.events"), "max") or 0,
             io_bytes=io_bytes,
         )
 
@@ -342,10 +370,17 @@ def write_control(path: str, value: str) -> None:
 
 def read_number(path: str) -> int | None:
     """The number in a kernel file; None if the file holds none or does not exist."""
-    text = read_text(path).strip()
+    return _number(read_text(path))
+
+
+def _number(text: str) -> int | None:
+    text = text.strip()
     return int(text) if text.isdigit() else None
 
 
-def _keyed(path: str) -> dict[str, int]:
-    pairs = (line.rsplit(" ", 1) for line in read_text(path).splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+def _keyed(text: str, key: str) -> int | None:
+    """The number after a key at the beginning of a line."""
+    at = 0 if text.startswith(f"{key} ") else text.find(f"\n{key} ") + 1
+    if at == 0 and not text.startswith(f"{key} "):
+        return None
+    return _number(text[at + len(key) :].partition("\n")[0])

@@ -504,9 +504,35 @@ def test_counters_of_v1(tmp_path: Path) -> None:
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert group.counters() == Counters(
-        cpu_s=2.5, memory_peak=4096, out_of_memory=2, forks_refused=1, io_bytes=15
-    )
+    expected = Counters(cpu_s=2.5, memory_peak=4096, out_of_memory=2, forks_refused=1, io_bytes=15)
+    assert group.counters() == expected
+    group.keep_files_open()
+    assert group.counters() == expected
+    # Many disks: more text than is read at once.
+    disks = "".join(f"8:{number} Total 1\n" for number in range(400))
+    (tmp_path / "blkio/blkio.throttle.io_service_bytes").write_text(f"{disks}Total 400\n")
+    (tmp_path / "cpuacct/cpuacct.usage").write_text("3500000000\n")
+    assert group.counters() == replace(expected, cpu_s=3.5, io_bytes=400)
+    group.close_files()
+    assert group.counters() == replace(expected, cpu_s=3.5, io_bytes=400)
+
+
+@pytest.mark.requirement("LIM-3", "LIM-5")
+def test_open_files_of_a_removed_group_count_nothing_and_are_closed() -> None:
+    need(os.access("/sys/fs/cgroup/pids", os.W_OK) and os.geteuid() == 0, "cgroup v1 as root")
+    path = Path(f"/sys/fs/cgroup/pids/cellwall-test-{os.getpid()}")
+    path.mkdir()
+    try:
+        group = RunCgroup(1, {"memory": str(path), "pids": str(path)})
+        group.keep_files_open()
+        before = len(os.listdir("/proc/self/fd"))
+        assert group.counters() == Counters()
+        assert len(os.listdir("/proc/self/fd")) > before
+    finally:
+        path.rmdir()
+    assert group.counters() == Counters()
+    group.close_files()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.requirement("LIM-5")

@@ -35,7 +35,7 @@ def test_the_pipes_of_a_preforked_cell_are_closed_at_exec() -> None:
     ours, shim = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     queue = PreforkQueue.__new__(PreforkQueue)
-    queue._socket = ours
+    queue._socket, queue._groups = ours, {}
     queue._requested = {"cell_1": CellRecipe(Limits())}
     queue._template = SimpleNamespace(group=None)  # type: ignore[assignment]  # all that is used
     status = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
