@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cellwall.core.outcomes import SEVERITIES, Finding, Severity
+from cellwall.guard.clean_texts import CleanTexts
 from cellwall.guard.report import GuardSettings, Hit, Kind, Report, TextTreatment, Treatments
 from cellwall.parsing.budget import ScanBudget, ScanUnfinished, checkpoint, grant
 
@@ -147,9 +148,17 @@ class Scanner:
 
         return Detector.shipped(self.packs)
 
+    @cached_property
+    def _clean(self) -> CleanTexts:
+        return CleanTexts()
+
     def scan(self, text: str, *, kind: Kind = "output", channel: Channel = "plain") -> Report:
         """Findings and treatment of a text in the raw form of its channel."""
         most = self.settings.max_characters
+        digest = self._clean.digest(text, kind) if channel == "plain" else None
+        score = self._clean.score(digest)
+        if score is not None:
+            return Report(verdict=TextTreatment.ALLOW, score=score, findings=(), text=text)
         looked_at = text[:most]
         budget = ScanBudget()
         grant(budget, len(looked_at))
@@ -159,6 +168,8 @@ class Scanner:
         except ScanUnfinished:
             return self._unfinished_report(looked_at, kind)
         is_complete = report.is_complete and len(text) <= most
+        if is_complete and not report.findings:
+            self._clean.add(digest, report.score)
         return report if is_complete else replace(report, is_complete=False)
 
     def _scan_within_budget(self, text: str, kind: Kind, channel: Channel) -> Report:

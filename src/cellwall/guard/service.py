@@ -111,7 +111,7 @@ class GuardService:
             every = (*result.findings, *findings, *answer.findings)
             return replace(result, value=value, findings=every)
         if isinstance(action.operation, ReceiveMessage | SendReply):
-            return replace(result, findings=(*result.findings, *findings))
+            return result.with_findings(findings)
         read = self._continued.cut(action, result, findings)
         shown = self._renderer(action.session_id or "", redact).show(action, read)
         is_read_by_model = action.audience == "model"
@@ -120,11 +120,13 @@ class GuardService:
             text, "shown", findings
         ):  # of a file, whose bytes a program gets
             text = CANARY_NOTE
+        if not is_read_by_model:
+            return result.with_findings((*findings, *shown.findings))
         return replace(
             result,
             findings=(*result.findings, *findings, *shown.findings),
             shown=text,
-            withheld=shown.withheld if is_read_by_model else "",
+            withheld=shown.withheld,
         )
 
     def _withhold_canaries(self, result: RunResult, findings: list[Finding]) -> RunResult:

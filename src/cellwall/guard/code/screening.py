@@ -8,6 +8,7 @@ from functools import partial
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.languages import canonical
+from cellwall.guard.clean_texts import CleanTexts
 from cellwall.guard.code.findings import CodePattern, Findings, check_words, find_signs
 from cellwall.guard.report import Hit
 from cellwall.parsing.budget import ScanBudget, ScanUnfinished, grant
@@ -17,6 +18,7 @@ MAX_CHARACTERS = 1 << 17
 """Hostile code of this length takes up to 2 s and 200 MB; longer code is reported, not read."""
 _BASE_S = 4.0
 """Processor time for any code. Ordinary code of MAX_CHARACTERS takes a tenth."""
+_clean = CleanTexts()
 
 
 def screen(
@@ -28,6 +30,18 @@ def screen(
 ) -> tuple[Hit, ...]:
     """The findings in a piece of code, in characters. Never raises; a finding reports code that
     cannot be screened. `patterns` apply to every language, and to code of any length."""
+    digest = None if patterns or max_characters != MAX_CHARACTERS else _clean.digest(code, language)
+    if _clean.score(digest) is not None:
+        return ()
+    hits = _screen(code, language, max_characters, patterns)
+    if not hits:
+        _clean.add(digest)
+    return hits
+
+
+def _screen(
+    code: str, language: str, max_characters: int, patterns: Sequence[CodePattern]
+) -> tuple[Hit, ...]:
     findings = Findings()
     for pattern in patterns:
         findings.add_pattern(code, pattern)

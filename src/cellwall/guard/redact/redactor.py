@@ -127,7 +127,7 @@ class Redactor:
 
     def redact(self, data: bytes) -> Redacted:
         """Redact bytes; data without a secret is returned unchanged."""
-        return self._redact(data, self._current_values())
+        return self._redact_whole(data, self._current_values())
 
     def redact_text(self, text: str) -> RedactedText:
         """Redact a text; lone surrogates are allowed."""
@@ -171,6 +171,10 @@ class Redactor:
         cleaned = stream.end(data)
         return Redacted(cleaned, tuple(stream.hits))
 
+    def _redact_whole(self, data: bytes, known: KnownValueSearch) -> Redacted:
+        is_short = known.is_empty and len(data) <= _SHORT_BYTES
+        return (self._redact_short(data) if is_short else None) or self._redact(data, known)
+
     def _redact_short(self, data: bytes) -> Redacted | None:
         """The result of a stream without its overhead, for the many short texts.
 
@@ -198,8 +202,7 @@ class Redactor:
     def _redact_text(self, text: str, known: KnownValueSearch) -> RedactedText:
         handler: _Handler = _handler(text)
         data = text.encode("utf-8", handler)
-        is_short = known.is_empty and len(data) <= _SHORT_BYTES
-        cleaned = (self._redact_short(data) if is_short else None) or self._redact(data, known)
+        cleaned = self._redact_whole(data, known)
         if not cleaned.hits:
             return RedactedText(text, ())
         hits = cleaned.hits if text.isascii() else _to_characters(cleaned.hits, data, handler)
