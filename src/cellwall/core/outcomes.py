@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -191,6 +191,11 @@ class RunResult:
     """See `Outcome.shown`; set by the guard."""
     withheld: str = ""
     """Why a person must agree before a model sees `shown`; empty: no consent needed."""
+
+    def with_findings(self, more: Iterable[Finding]) -> RunResult:
+        """The same result if there are no more."""
+        added = tuple(more)
+        return replace(self, findings=(*self.findings, *added)) if added else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

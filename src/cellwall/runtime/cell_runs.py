@@ -61,7 +61,7 @@ class CellRunner:
             self.watch.step(Step.RUN)
             run = partial(
                 self.sandbox.run,
-                replace(action, env=env),
+                action if env == action.env else replace(action, env=env),
                 slot=self.slot,
                 workspace=self.workspace,
                 sink=self.sink,
@@ -72,7 +72,7 @@ class CellRunner:
             shown = run if self.sink is None else partial(self.sink.beside, run)
             result = await self._metered(action, network, shown)
         if network is None:
-            return replace(result, findings=(*result.findings, *network_hint(result)))
+            return result.with_findings(network_hint(result))
         usage = replace(result.usage, sent_bytes=network.take_sent_bytes())
         if action.session_id is None:
             self.held.add(Usage(sent_bytes=usage.sent_bytes))

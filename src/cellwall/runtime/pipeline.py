@@ -357,7 +357,7 @@ class Runtime(RuntimeParts):
                 await sink.end()
                 result = sink.show(result)
             # Findings of egress and workspace quote names that the code has chosen: redact them.
-            result = replace(result, findings=(*result.findings, *settled))
+            result = result.with_findings(settled)
             result = await self._people.clean(action, watch, result, ask)
             outcome = run_outcome(action, decision, audit_id, result, workspace.id)
             if not (action.registries or isinstance(action.operation, InstallPackages)):

@@ -36,7 +36,7 @@ from contextlib import suppress
 
 from cellwall.core.limits import KIB, MIB, Limits
 from cellwall.sandbox.linux.proc_usage import read_some, tables_of
-from cellwall.sandbox.linux.run_cgroup import socket_bytes
+from cellwall.sandbox.linux.run_cgroup import read_text, socket_bytes
 
 MAX_LOCKS_BYTES = 8 * MIB
 _MAX_CHASE_S = 0.2
@@ -49,7 +49,10 @@ _PAUSE_FACTOR = 4
 _REGULAR_FACTOR = 100  # a hundredth of one core
 _MAX_PAUSE_S = 5.0  # one expensive count (many descriptor tables) must not delay the next for long
 # Memory in /proc/meminfo that is not the kernel's own; SReclaimable is cache.
-_NOT_KERNEL = frozenset({"MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "SReclaimable"})
+_NOT_KERNEL = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "SReclaimable")
+_MEMORY_LINES = re.compile(
+    rf"^({'|'.join(_NOT_KERNEL)}|MemTotal|SUnreclaim): +([0-9]+) ", re.MULTILINE
+)
 
 
 class UnchargedMemory:
@@ -202,13 +205,10 @@ class _Gauge:
 
 
 def _kernel_bytes() -> tuple[int, int]:
-    values: dict[str, int] = {}
-    with suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            name, _, value = line.partition(":")
-            values[name] = int(value.split()[0]) * 1024
-    others = sum(values.get(name, 0) for name in _NOT_KERNEL)
-    return values.get("SUnreclaim", 0), max(0, values.get("MemTotal", 0) - others)
+    found = _MEMORY_LINES.findall(read_text("/proc/meminfo"))
+    values = {name: int(kibibytes) * 1024 for name, kibibytes in found}
+    slab, total = values.pop("SUnreclaim", 0), values.pop("MemTotal", 0)
+    return slab, max(0, total - sum(values.values()))
 
 
 _gauge = _Gauge()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 
 import anyio
 
@@ -147,11 +146,12 @@ class WarmPath:
                 result = await monitor.until_end(
                     max_result_bytes=self._settings.max_result_bytes,
                     frame=jobs.interpreter_request(program, code, action, base),
+                    path="warm",
                 )
         finally:
             # (6)
             self._pool.retire_used(cell)
-        return replace(result, path="warm")
+        return result
 
     async def _template(
         self, request: CellRunRequest, program: languages.Program
@@ -260,7 +260,7 @@ class NativeSandbox:
             result = await self._run(request)
         finally:
             self._under_way.discard(id(request))
-        return replace(result, findings=(*result.findings, *self._weakened))
+        return result.with_findings(self._weakened)
 
     async def _run(self, request: CellRunRequest) -> RunResult:
         if self.is_live(request.action, request.mount):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from cellwall.sandbox.linux.run_cgroup import RunCgroup
 
 _REMOVE_EVERY_S = 0.002
+_MAX_REMOVE_EVERY_S = 0.05
 _TICK_S = 1.0
 _PATIENCE_S = 5.0
 _log = logging.getLogger("cellwall")
@@ -63,9 +64,12 @@ class PoolWorker:
 
     def _work(self) -> None:
         last_tick = time.monotonic()
+        # Longer with each try: the kernel may take a while to release the last process of a group.
+        pause_s = _REMOVE_EVERY_S
         while True:
+            waiting = len(self._dying)
             try:
-                job = self._jobs.get(timeout=_REMOVE_EVERY_S if self._dying else _TICK_S)
+                job = self._jobs.get(timeout=pause_s if waiting else _TICK_S)
             except queue.Empty:
                 pass
             else:
@@ -75,6 +79,8 @@ class PoolWorker:
                     return
                 _try(job)
             _try(self._remove_groups)
+            is_stuck = 0 < waiting <= len(self._dying)
+            pause_s = min(2 * pause_s, _MAX_REMOVE_EVERY_S) if is_stuck else _REMOVE_EVERY_S
             now = time.monotonic()
             if now - last_tick >= _TICK_S:
                 last_tick = now

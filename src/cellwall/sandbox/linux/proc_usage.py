@@ -176,6 +176,7 @@ _WITHOUT_DISK = frozenset(
     {b"tmpfs", b"ramfs", b"devtmpfs", b"devpts", b"proc", b"sysfs", b"mqueue"}
 )
 _MAX_ROUNDS = 6
+_CACHED_TEXTS = 32
 _DELETED = re.compile(
     rb"^([0-9a-f]+-[0-9a-f]+) \S+ \S+ ([0-9a-f]+):([0-9a-f]+) \d+ +.* \(deleted\)$",
     re.MULTILINE,
@@ -211,9 +212,11 @@ class _UnlinkedScan:
         namespace = os.stat(f"/proc/{pid}/ns/mnt").st_ino
         if namespace not in self.mount_namespaces:
             self.mount_namespaces.add(namespace)
-            mounts = _mounts_of(pid)
-            self.without_disk |= {m.device for m in mounts if m.kind in _WITHOUT_DISK}
-            self.host_mounts |= _host_mounts(mounts)
+            without_disk, host_mounts = _read_mounts(
+                read_some(f"/proc/{pid}/mountinfo", _MAX_MAPS_BYTES)
+            )
+            self.without_disk |= without_disk
+            self.host_mounts |= host_mounts
 
     def is_new(self, status: os.stat_result) -> bool:
         """Whether the file is unlinked, on a disk and not counted yet."""
@@ -270,9 +273,18 @@ class _MountLine:
     kind: bytes
 
 
-def _mounts_of(pid: int) -> list[_MountLine]:
+@functools.lru_cache(maxsize=_CACHED_TEXTS)
+def _read_mounts(text: bytes) -> tuple[frozenset[int], frozenset[int]]:
+    """Devices without a disk, and ids of mounts that reach only files of the host. Cached: the
+    mounts of a cell stay the same, and a live cell is scanned after each run."""
+    mounts = _parse_mounts(text)
+    without_disk = frozenset(m.device for m in mounts if m.kind in _WITHOUT_DISK)
+    return without_disk, frozenset(_host_mounts(mounts))
+
+
+def _parse_mounts(text: bytes) -> list[_MountLine]:
     mounts = []
-    for line in read_some(f"/proc/{pid}/mountinfo", _MAX_MAPS_BYTES).splitlines():
+    for line in text.splitlines():
         before, _, after = line.partition(b" - ")
         fields, kind = before.split(b" "), after.split(b" ", 1)[0]
         if len(fields) > 5:
@@ -341,12 +353,20 @@ def _has_descriptors_in_flight(path: str) -> bool:
     return match is not None and int(match[1]) > 0
 
 
+@functools.lru_cache(maxsize=_CACHED_TEXTS)
+def _deleted_mappings(text: bytes) -> tuple[tuple[bytes, int], ...]:
+    """Addresses and device of each mapping of a deleted file. Cached, as the mounts are."""
+    return tuple(
+        (addresses, os.makedev(int(major, 16), int(minor, 16)))
+        for addresses, major, minor in _DELETED.findall(text)
+    )
+
+
 def _scan_mappings(scan: _UnlinkedScan, pid: int) -> None:
     text = read_some(f"/proc/{pid}/maps", scan.maps_bytes_left)
     scan.maps_bytes_left -= len(text)
     scan.is_partial = scan.is_partial or scan.maps_bytes_left <= 0
-    for addresses, major, minor in _DELETED.findall(text):
-        device = os.makedev(int(major, 16), int(minor, 16))
+    for addresses, device in _deleted_mappings(text):
         if device in scan.without_disk:
             continue
         try:

@@ -27,7 +27,7 @@ from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.proc_usage import find_unlinked_files
 from cellwall.sandbox.linux.run_cgroup import Counters
 from cellwall.sandbox.linux.run_io import RunIO
-from cellwall.sandbox.linux.run_serving import serve_for
+from cellwall.sandbox.linux.run_serving import serve_for, wait_readable_for
 
 _WATCH_EVERY_S = 0.05
 _SHORT_RUN_S = 0.004
@@ -114,6 +114,7 @@ class RunMonitor:
         max_result_bytes: int,
         frame: tuple[Mapping[str, Json], bytes] | None = None,
         reader: FrameReader | None = None,
+        path: str = "cold",
     ) -> RunResult:
         """`frame` asks an interpreter to run code; its `reader` outlives one run."""
         limits = self._limits
@@ -153,6 +154,7 @@ class RunMonitor:
             run_io=run_io,
             wall_s=wall_s,
             failure=self._run.failure,
+            path=path,
         )
 
     async def _serve_until_ended(
@@ -165,8 +167,7 @@ class RunMonitor:
         if not run_io.has_sink:
             # Most runs end within milliseconds. Each wake-up before the end would take processor
             # time from the run; its output waits in the pipes meanwhile.
-            with anyio.move_on_after(min(_SHORT_RUN_S, limits.wall_s)):
-                await anyio.wait_readable(self._run.early_end_fd())
+            await wait_readable_for(self._run.early_end_fd(), min(_SHORT_RUN_S, limits.wall_s))
             run_io.serve()
         if not self._run.is_ended(run_io):
             self._run.begin_watching()
@@ -261,6 +262,7 @@ def build_result(
     run_io: RunIO,
     wall_s: float,
     failure: Callable[[str], CellwallError],
+    path: str = "cold",
 ) -> RunResult:
     """A failure of the sandbox raises instead, and is never shown as output (ERR-2)."""
     cpu_s, peak_bytes = 0.0, 0
@@ -301,6 +303,7 @@ def build_result(
         results=tuple(results) if isinstance(results, list) else (),
         code_error=report.get("error"),
         findings=tuple(_findings_of_cuts(run_io)),
+        path=path,
         usage=Usage(
             wall_s=wall_s,
             cpu_s=counters.cpu_s if counters.cpu_s is not None else cpu_s,

@@ -14,6 +14,29 @@ import anyio
 from cellwall.sandbox.linux.run_io import RunIO
 
 
+async def wait_readable_for(descriptor: int, time_s: float) -> None:
+    """Return when the descriptor is readable, or after this time."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # not asyncio (trio)
+        with anyio.move_on_after(time_s):
+            await anyio.wait_readable(descriptor)
+        return
+    done = loop.create_future()
+
+    def finish() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    timer = loop.call_later(time_s, finish)
+    loop.add_reader(descriptor, finish)
+    try:
+        await done
+    finally:
+        loop.remove_reader(descriptor)
+        timer.cancel()
+
+
 async def serve_for(run_io: RunIO, time_s: float, *, until: Callable[[], bool]) -> None:
     """Serve for so long, or until `until`, or until the run has news for its monitor."""
     try:

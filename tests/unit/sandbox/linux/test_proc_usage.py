@@ -224,7 +224,7 @@ def test_the_mount_tells_whose_a_replaced_file_is(
         f"{last}"
     )
     with process(place, code) as pid:
-        real = proc_usage._mounts_of(pid)
+        real = proc_usage._parse_mounts(Path(f"/proc/{pid}/mountinfo").read_bytes())
         bound = [mount for mount in real if b"/host/" in mount.root]
         assert len(bound) == 2  # the control
         look = proc_usage._UnlinkedScan()
