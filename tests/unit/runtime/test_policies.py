@@ -10,7 +10,8 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import Action, CallTool, Principal, UseTool
 from cellwall.runtime import policies, policy_places
-from cellwall.runtime.policies import effective_policy, judge_by_rules
+from cellwall.runtime.policies import effective_policy
+from cellwall.runtime.rule_judging import judge_by_rules
 
 CLONE = '{"permissions": {"allow": ["Bash"], "deny": ["Read(.env)"]}}'
 
@@ -162,7 +163,7 @@ def test_a_tool_named_install_is_not_allowed_by_the_checks_of_packages(place):
         UseTool("Install", {"package": "pypi:x"}, cwd=str(place / "project")),
         CallTool("Install", (), {"package": "pypi:x"}),
     ):
-        found = policies.judge_by_rules(
+        found = judge_by_rules(
             Action(principal=who, operation=operation),
             named=(),
             environ=environ(place),
