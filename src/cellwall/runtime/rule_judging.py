@@ -67,7 +67,7 @@ def _may_name_files(operation: object) -> bool:
     those that protect Cellwall's own."""
     if isinstance(operation, CallServerTool):
         return names_files(operation.arguments)
-    return not isinstance(operation, RunCode)
+    return not isinstance(operation, RunCode | ConnectPort)
 
 
 def _judge_operation(  # noqa: C901, PLR0911  # one case for each operation
@@ -93,7 +93,9 @@ def _judge_operation(  # noqa: C901, PLR0911  # one case for each operation
             return policy.check(call_inside(operation.tool), links=only_itself)
         case CallTool(name, _, arguments):
             return _check_tool(policy, ToolCall(name, arguments, INSIDE, INSIDE), links=only_itself)
-        case ProcessOperation() | ConnectPort() | SetDomains() | ServeClient() as operation:
+        case ConnectPort(port):
+            return policy.check(call_inside("Port", port=str(port)), links=only_itself)
+        case ProcessOperation() | SetDomains() | ServeClient() as operation:
             # Where it may go is judged beside this, for each domain.
             is_client = isinstance(operation, ServeClient)
             reason = "its domains are allowed" if is_client else "the process was allowed to run"
@@ -123,6 +125,10 @@ def _check_tool(
         # A package that no rule names is judged by the checks of packages, which a tool of this
         # name, of an agent or a program, does not apply.
         reason = "packages are installed by a package manager in a sandbox, not by this tool"
+        return Decision.built_in(Verdict.DENY, "default", reason)
+    if group_of(call.tool) == "port":
+        # Open without a rule, which a tool of this name, of an agent or a program, must not be.
+        reason = "ports are those of servers inside a sandbox; this tool opens none of them"
         return Decision.built_in(Verdict.DENY, "default", reason)
     return policy.check(call, links=links, outside=outside)
 
