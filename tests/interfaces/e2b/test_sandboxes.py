@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from e2b import (
@@ -131,6 +132,44 @@ def test_paused_sandbox_keeps_its_files_and_is_resumed_by_its_id(service: Runnin
     other.files.write("a.txt", "again")
     assert same.files.read("a.txt") == "again"
     assert same.kill()
+
+
+def test_resumed_sandbox_has_its_variables_and_its_egress(service: RunningService):
+    wanted = {"envs": {"WHO": "me"}, "network": {"allow_out": ["pypi.org"]}}
+    sandbox = Sandbox.create(**wanted, **options(service, "owner"))
+    seen = "echo $WHO; env | grep -c -i proxy"
+    first = sandbox.commands.run(seen).stdout
+    assert first.startswith("me\n")
+    assert sandbox.pause()
+    same = sandbox.connect()
+    assert same.commands.run(seen).stdout == first
+    assert same.run_code("import os\nos.environ['WHO']").text == "'me'"
+    assert same.kill()
+
+
+def test_repeated_request_with_one_key_gets_one_sandbox(service: RunningService):
+    def create(key: str, **wanted: object) -> Sandbox:
+        return Sandbox.create(idempotency_key=key, **wanted, **options(service))
+
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(create, ["one-key"] * 3))
+    assert len({each.sandbox_id for each in made}) == 1
+    other = create("other-key")
+    try:
+        assert [each.commands.run("echo hi").stdout for each in (*made, other)] == ["hi\n"] * 4
+        assert other.sandbox_id != made[0].sandbox_id
+        with pytest.raises(SandboxException, match=r"409: .*another request"):
+            create("one-key", metadata={"who": "me"})
+        service.add_user("key-thief")
+        thief = Sandbox.create(idempotency_key="one-key", **options(service, "key-thief"))
+        assert thief.sandbox_id != made[0].sandbox_id
+        thief.kill()
+        assert made[0].kill()
+        again = create("one-key")
+        assert again.sandbox_id != made[0].sandbox_id
+        again.kill()
+    finally:
+        other.kill()
 
 
 def test_metrics_tell_the_memory_in_use(sandbox: Sandbox):
