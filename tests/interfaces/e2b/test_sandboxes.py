@@ -278,6 +278,29 @@ def test_files_of_tmp_are_reached_like_those_of_the_workspace(sandbox: Sandbox):
     assert not sandbox.files.exists("/tmp/kept")
 
 
+def test_home_of_e2b_is_the_workspace(sandbox: Sandbox):
+    home = "/home/user"
+    assert sandbox.files.write(f"{home}/kept/a.txt", "hi").path == "/workspace/kept/a.txt"
+    sandbox.files.write_files([{"path": f"{home}/kept/b", "data": "1"}])
+    assert sandbox.files.read(f"{home}//./kept/a.txt") == "hi"
+    assert [each.name for each in sandbox.files.list(f"{home}/kept")] == ["a.txt", "b"]
+    assert sandbox.commands.run("pwd; cat kept/a.txt", cwd=home).stdout == "/workspace\nhi"
+    watch = sandbox.files.watch_dir(f"{home}/kept")
+    sandbox.files.rename(f"{home}/kept/b", f"{home}/kept/c")
+    assert "c" in {each.name for each in watch.get_new_events()}
+    watch.stop()
+    context = sandbox.create_code_context(cwd=f"{home}/kept")
+    assert (
+        sandbox.run_code("import os\nsorted(os.listdir())", context=context).text
+        == "['a.txt', 'c']"
+    )
+    sandbox.remove_code_context(context)
+    sandbox.files.remove(f"{home}/kept")
+    for path in ("/home/user2/a", "/home/a", f"{home}/../etc/passwd", "/home/./other/user/a"):
+        with pytest.raises(InvalidArgumentException):
+            sandbox.files.write(path, "x")
+
+
 def test_path_outside_the_workspace_is_refused(sandbox: Sandbox):
     sandbox.commands.run("ln -s /usr outside")
     for path in ("/etc/passwd", "../etc/passwd", "outside/bin/env", "a/../../../etc/passwd"):

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from cellwall.core.errors import BadInput
 from cellwall.core.snapshots import MAX_NAME_CHARS
+from cellwall.interfaces.e2b.paths import below_workspace
 from cellwall.interfaces.e2b.problems import not_offered
 from cellwall.interfaces.http.checked_route import check_json
 from cellwall.interfaces.http.sandboxes import MAX_KEEP_ALIVE_S
@@ -42,7 +43,7 @@ MAX_METADATA_LENGTH = 16_384
 MAX_ENVS_LENGTH = 65_536
 Metadata = Annotated[Variables, AfterValidator(_bounded_metadata)]
 KeptVariables = Annotated[Variables, AfterValidator(_bounded_envs)]
-Path = Annotated[str, Field(max_length=4096)]
+Path = Annotated[str, Field(max_length=4096), AfterValidator(below_workspace)]
 LifetimeSeconds = Annotated[float, Field(ge=0, le=MAX_KEEP_ALIVE_S)]
 Side = Annotated[int, Field(gt=0, le=1000)]
 DEFAULT_LIFETIME_S = 300.0
