@@ -296,7 +296,7 @@ def test_home_of_e2b_is_the_workspace(sandbox: Sandbox):
     )
     sandbox.remove_code_context(context)
     sandbox.files.remove(f"{home}/kept")
-    for path in ("/home/user2/a", "/home/a", f"{home}/../etc/passwd", "/home/./other/user/a"):
+    for path in ("/home/user2/a", "/home/a", f"{home}/../other/a", "/home/./x/user/a"):
         with pytest.raises(InvalidArgumentException):
             sandbox.files.write(path, "x")
 
