@@ -75,7 +75,7 @@ class FleetPort(Protocol):
         """The host for a new session; raises `Busy` where none fits."""
 
     async def find(self, kind: Held, name: str) -> Place | None:
-        """Where something is; None if nobody knows the name."""
+        """Where something is; None for an unknown name."""
 
     async def call(self, host_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the host answer one request or WebSocket. Raises `HostLost` before the first message

@@ -60,7 +60,7 @@ class HostExchange:
 
     async def answer(self) -> AsyncIterator[Plain]:
         """The messages of the answer: `{"messages": […], "is_last": …}`, all that are ready at a
-        time; none where the application failed. It is cancelled when nobody takes them."""
+        time; none where the application failed. It is cancelled when they are not taken."""
         task = asyncio.ensure_future(self._run())
         is_last = False
         try:
@@ -83,7 +83,7 @@ class HostExchange:
             await self._application(self._scope, self._incoming.get, self._outgoing.put)
         except Exception as error:  # noqa: BLE001  # an answer without a beginning tells the front
             _log.error("the application failed on a request: %s", type(error).__name__)
-        await self._outgoing.put(None)  # not behind a cancellation: nobody takes it then
+        await self._outgoing.put(None)  # not behind a cancellation: it would not be taken
 
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:

@@ -1,7 +1,7 @@
 """Ray's processes on this machine: one node, started by Ray's own program and ended with ours.
 
-Nodes recognise each other by a token (`RAY_AUTH_MODE=token`): whoever can call Ray can run code on
-every host. Ray notices within four seconds that a node does not answer.
+Nodes recognise each other by a token (`RAY_AUTH_MODE=token`): a program that can call Ray can run
+code on every host. Ray notices within four seconds that a node does not answer.
 """
 
 from __future__ import annotations

@@ -188,10 +188,7 @@ def _run_process(
         if front is not None:
             text += f"Cellwall listens on {front.url}.\n"
         if address is None:
-            text += (
-                f"Other machines: cellwall fleet join {started.address} --token-file FILE, with a "
-                f"copy of {started.token_file}\n"
-            )
+            text += f"Others join at {started.address} with a copy of {started.token_file}.\n"
         if link is not None and front is not None:
             text += f"Become its owner, once and within {front.link_s // 60} minutes: {link}\n"
         print_text(text)

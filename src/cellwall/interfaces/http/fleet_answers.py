@@ -88,6 +88,11 @@ async def read_again(receive: Receive, *, max_bytes: int) -> tuple[bytes, Receiv
             return body, with_body(body, receive)
 
 
+async def _nothing_more() -> Message:
+    await anyio.sleep_forever()
+    raise AssertionError  # unreachable
+
+
 def with_body(body: bytes, then: Receive | None = None) -> Receive:
     """A `receive` that gives this body, and then waits for what follows."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -95,8 +100,6 @@ def with_body(body: bytes, then: Receive | None = None) -> Receive:
     async def receive() -> Message:
         if pending:
             return pending.pop()
-        if then is None:
-            await anyio.sleep_forever()
-        return await then()
+        return await (_nothing_more() if then is None else then())
 
     return receive

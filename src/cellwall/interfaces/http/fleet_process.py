@@ -67,7 +67,7 @@ class FleetOptions:
     has_front: bool = True
     has_host: bool = True
     is_ray_running: bool = False
-    """Ray's node on this machine was started by somebody else, such as KubeRay."""
+    """Ray's node on this machine was started before, for example by KubeRay."""
     host: str | None = None
     port: int | None = None
     as_root: bool = False
