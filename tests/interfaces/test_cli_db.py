@@ -75,10 +75,10 @@ def test_the_same_on_postgresql_by_one_setting(state_home, tmp_path, request, mo
 
 
 def test_text_for_people(state_home, tmp_path):
-    assert here("migrate").stdout == b"the sqlite database has schema 0004\n"
+    assert here("migrate").stdout == b"the sqlite database has schema 0005\n"
     assert here("migrate").stdout.endswith(b"; there was nothing to do\n")
     assert here("check").stdout.splitlines()[-1] == b"no problems found"
-    assert here("backup", str(tmp_path / "b")).stdout.endswith(b"schema 0004\n")
+    assert here("backup", str(tmp_path / "b")).stdout.endswith(b"schema 0005\n")
 
 
 @pytest.mark.parametrize(
