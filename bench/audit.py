@@ -1,4 +1,4 @@
-"""The record against bare appends and flushes on the same disk, interleaved in one run."""
+"""Writing the record against bare appends and flushes on the same disk, interleaved in one run."""
 
 from __future__ import annotations
 
@@ -10,21 +10,15 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any
 
 import anyio
-from audit_text import measure_text
 
 from cellwall.audit.encoding import RecordDraft
 from cellwall.audit.files import LogSettings
 from cellwall.audit.log import AuditLog
-from cellwall.audit.retention import maintain_segments
 from cellwall.audit.search import Query, search
-from cellwall.audit.verify import verify
-from cellwall.audit.writer import Writer
 from cellwall.core.outcomes import Event, EventKind
-from cellwall.core.verdict import Verdict
 from cellwall.secrets.session_keys import SessionKeys
 
 WRITERS = 64
@@ -36,29 +30,25 @@ _QUIET = LogSettings(checkpoint_events=1 << 40, checkpoint_s=1e6)
 
 def measure(rounds: int, *, quiet: bool) -> dict[str, Any]:
     figures: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="cellwall-bench-", dir=_disk()) as folder:
-        _say("one writer", quiet=quiet)
+    with tempfile.TemporaryDirectory(prefix="cellwall-bench-", dir=disk()) as folder:
+        say("one writer", quiet=quiet)
         figures |= _one_writer(folder, max(rounds * 50, 1000))
-        _say(f"{WRITERS} writers", quiet=quiet)
+        say(f"{WRITERS} writers", quiet=quiet)
         figures |= _many_writers(folder)
-        _say(f"{MANY} events; this takes a minute", quiet=quiet)
-        figures |= _million(folder)
-        _say(f"{MANY} encrypted events, indexed by text; some minutes", quiet=quiet)
-        figures |= measure_text(folder)
     return figures
 
 
-def _disk() -> str:
+def disk() -> str:
     """Where the state folder would be; /tmp is often memory."""
     return os.environ.get("CELLWALL_BENCH_DISK", "/var/tmp")
 
 
-def _say(text: str, *, quiet: bool) -> None:
+def say(text: str, *, quiet: bool) -> None:
     if not quiet:
         print(f"... {text}", file=sys.stderr)
 
 
-def _event(number: int) -> Event:
+def sample_event(number: int) -> Event:
     """As large as the intent of a short command."""
     verdict = "deny" if number % 5000 == 0 else "allow"
     body: dict[str, Any] = {
@@ -82,11 +72,11 @@ def _one_writer(folder: str, rounds: int) -> dict[str, Any]:
     keys = SessionKeys(f"{folder}/one")
     log = AuditLog.open(f"{folder}/one/audit", keys=keys)
     clear_log = AuditLog.open(f"{folder}/clear/audit")
-    line_bytes = len(RecordDraft(_event(1)).body) + 350
+    line_bytes = len(RecordDraft(sample_event(1)).body) + 350
     bare = os.open(f"{folder}/bare", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     ours, clear, theirs = [], [], []
     for number in range(rounds):
-        event = _event(number)
+        event = sample_event(number)
         started = time.perf_counter()
         log.write(event)
         ours.append(time.perf_counter() - started)
@@ -100,7 +90,7 @@ def _one_writer(folder: str, rounds: int) -> dict[str, Any]:
     os.close(bare)
     clear_log.close()
     query = Query(text="nothing like this")
-    _, search_s = _timed(lambda: list(search(f"{folder}/one/audit", query, keys=keys)))
+    _, search_s = timed(lambda: list(search(f"{folder}/one/audit", query, keys=keys)))
     log.close()
     return {
         "append_us": _us(ours),
@@ -115,7 +105,7 @@ def _one_writer(folder: str, rounds: int) -> dict[str, Any]:
 def _many_writers(folder: str) -> dict[str, Any]:
     total = WRITERS * EACH
     threads, tasks = _threads(f"{folder}/threads/audit"), _tasks(f"{folder}/tasks/audit")
-    batch = [len(RecordDraft(_event(1)).body) + 350] * (WRITERS // 2)
+    batch = [len(RecordDraft(sample_event(1)).body) + 350] * (WRITERS // 2)
     bare = os.open(f"{folder}/batched", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     started = time.perf_counter()
     for _ in range(total // len(batch)):
@@ -136,7 +126,7 @@ def _threads(directory: str) -> float:
 
     def work() -> None:
         for number in range(EACH):
-            log.write(_event(number))
+            log.write(sample_event(number))
 
     threads = [threading.Thread(target=work) for _ in range(WRITERS)]
     started = time.perf_counter()
@@ -154,7 +144,7 @@ def _tasks(directory: str) -> float:
 
     async def work() -> None:
         for number in range(EACH):
-            await log.record(_event(number))
+            await log.record(sample_event(number))
 
     async def all_of_them() -> float:
         started = time.perf_counter()
@@ -168,39 +158,7 @@ def _tasks(directory: str) -> float:
     return taken_s
 
 
-def _million(folder: str) -> dict[str, Any]:
-    directory = f"{folder}/million/audit"
-    log = AuditLog.open(directory, settings=_QUIET)
-    writer = Writer(directory, _QUIET, log.notary.signed_size)
-    writer.open(log.notary.first_record_body)
-    for first in range(0, MANY, 2000):
-        writer.commit([RecordDraft(_event(number)) for number in range(first, first + 2000)])
-    writer.close()
-    log.notary.sign_now(timeout_s=60)
-    maintain_segments(directory, _QUIET, log.write, log.notary)
-    keys = log.notary.signers.trusted()
-    log.close()
-    report, verify_s = _timed(lambda: verify(directory, keys))
-    assert report.ok, report
-    found: dict[str, Any] = {"verified_events_per_s": round(report.records / verify_s)}
-    cases = {
-        "tail": Query(),
-        "by_session": Query(session_id="sbx_7"),
-        "by_user": Query(principal="user3"),
-        "by_verdict": Query(verdict=Verdict.DENY),
-        "by_text_that_is_nowhere": Query(text="nothing like this"),
-        "by_time_before_all": Query(until=_LONG_AGO),
-    }
-    for name, query in cases.items():
-        found[f"search_{name}_s"] = round(_timed(lambda q=query: _some(directory, q))[1], 3)
-    return found
-
-
-def _some(directory: str, query: Query) -> list[object]:
-    return list(islice(search(directory, query), 20))
-
-
-def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     started = time.perf_counter()
     done = work()
     return done, time.perf_counter() - started

@@ -5,17 +5,15 @@ Absolute times are this machine's; the ratios are what can be compared.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from steps import steps
 
@@ -84,23 +82,20 @@ def on(path: str, work: Callable[[], Execution]) -> Callable[[], object]:
     return call
 
 
-def measure(rounds: int, *, quiet: bool) -> dict[str, float]:
+def measure(rounds: int, *, quiet: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         home = os.path.join(folder, "state")
         os.mkdir(home, 0o700)
         os.environ["CELLWALL_HOME"] = home
         os.environ["CELLWALL_SUPERVISOR"] = "off"
         figures = _interleaved(rounds, folder, quiet=quiet)
-        figures |= _throughput(max(rounds * 4, 80))
         figures |= steps(max(rounds // 2, 10))
-        figures |= _memory(500 if rounds >= 40 else 50)
         figures |= _data(max(rounds // 6, 3))
         pool.close_all()
-        figures |= _command_line(max(rounds // 3, 5), home)
     return figures
 
 
-def _interleaved(rounds: int, folder: str, *, quiet: bool) -> dict[str, float]:
+def _interleaved(rounds: int, folder: str, *, quiet: bool) -> dict[str, Any]:
     os.environ["CELLWALL_PATH"] = "cold"
     cold = cellwall.Sandbox.create()
     cold.run_code("1")
@@ -149,12 +144,18 @@ def _interleaved(rounds: int, folder: str, *, quiet: bool) -> dict[str, float]:
     cold.kill()
     warm.kill()
     layered.kill()
-    figures: dict[str, float] = {"rounds": rounds}
+    figures: dict[str, Any] = {"rounds": rounds}
     for name, taken in times.items():
         figures |= _percentiles(name, taken)
     for name, against in RATIOS:
         figures |= _ratio(figures, name, against)
-    return figures
+    return figures | {"series": {"latency_ms": {name: _steps(times[name]) for name in DRAWN}}}
+
+
+def _steps(taken: list[float]) -> list[float]:
+    """The 21 values at 0, 5, … 100 % of the runs: enough for a curve of the distribution."""
+    ordered = sorted(taken)
+    return [round(ordered[round(step / 20 * (len(ordered) - 1))], 3) for step in range(21)]
 
 
 def _percentiles(name: str, taken: list[float]) -> dict[str, float]:
@@ -169,6 +170,10 @@ def _ratio(figures: dict[str, float], name: str, against: str) -> dict[str, floa
     return {f"{name}_over_{against}": round(ratio, 3)}
 
 
+DRAWN = (
+    *("bare_true", "bwrap_true", "cold_true", "warm_true", "live_true"),
+    *("bare_print", "bwrap_print", "warm_run_code", "live_run_code"),
+)
 RATIOS = (
     ("bwrap_true", "bare_true"),
     ("cold_true", "bwrap_true"),
@@ -183,80 +188,6 @@ RATIOS = (
     ("cow_read", "private_read"),
     ("cow_read", "live_true"),
 )
-
-
-def _throughput(count: int, callers: int = 8) -> dict[str, float]:
-    """Runs a second with several callers at once."""
-
-    def rate(work: Callable[[], object]) -> float:
-        threads = [
-            threading.Thread(target=lambda: [work() for _ in range(count // callers)])
-            for _ in range(callers)
-        ]
-        started = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return count / (time.perf_counter() - started)
-
-    os.environ["CELLWALL_PATH"] = "warm"
-    ours = rate(lambda: cellwall.run_code("print(1)").raise_for_status())
-    theirs = rate(lambda: bare(PRINT))
-    return {
-        "callers": callers,
-        "warm_run_code_per_s": round(ours, 1),
-        "bare_print_per_s": round(theirs, 1),
-        "warm_throughput_over_bare": round(ours / theirs, 3),
-    }
-
-
-def _memory(count: int) -> dict[str, float]:
-    """What idle live cells cost: proportional set size of all their processes."""
-    os.environ["CELLWALL_PATH"] = "warm"
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    sandboxes = []
-    started = time.perf_counter()
-    for number in range(count):
-        sandboxes.append(cellwall.Sandbox.create(memory="64m", limits={"disk_bytes": 1 << 20}))
-        if not sandboxes[-1].run_code(str(number)).value == number:
-            raise SystemExit(f"live cell {number} did not answer")
-    made_s = time.perf_counter() - started
-    total_kib = sum(_pss_kib(pid) for pid in _ours())
-    answers = sum(s.run_code("6 * 7").value == 42 for s in sandboxes[:: max(count // 25, 1)])
-    for sandbox in sandboxes:
-        sandbox.kill()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return {
-        "idle_cells": count,
-        "idle_cells_made_per_s": round(count / made_s, 1),
-        "idle_cell_pss_mib": round(total_kib / 1024 / count, 3),
-        "idle_cells_asked_again_and_right": answers,
-    }
-
-
-def _ours() -> list[str]:
-    """Processes below this one: shims, zygotes, inits, interpreters."""
-    parents: dict[str, list[str]] = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            stat = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-            parents.setdefault(stat[1], []).append(name)
-    found, waiting = [], [str(os.getpid())]
-    while waiting:
-        children = parents.get(waiting.pop(), [])
-        found += children
-        waiting += children
-    return found
-
-
-def _pss_kib(pid: str) -> int:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1])
-    return 0
 
 
 def _data(rounds: int) -> dict[str, float]:
@@ -288,34 +219,3 @@ def _data(rounds: int) -> dict[str, float]:
     for name, taken in times.items():
         figures |= _percentiles(name, taken)
     return figures | _ratio(figures, "warm_pandas", "bare_pandas")
-
-
-def _command_line(rounds: int, home: str) -> dict[str, float]:
-    """`cellwall code` with a warm supervisor, against `cellwall --version`."""
-    program = os.path.join(os.path.dirname(sys.executable), "cellwall")
-    environ = {"PATH": os.environ["PATH"], "CELLWALL_HOME": home, "HOME": home}
-
-    def call(*words: str) -> None:
-        subprocess.run([program, *words], env=environ, capture_output=True, check=True)
-
-    call("supervisor", "start")
-    try:
-        cases = {
-            "cli_version": lambda: call("--version"),
-            "cli_code": lambda: call("code", "-c", "print(1)"),
-        }
-        times: dict[str, list[float]] = {name: [] for name in cases}
-        time.sleep(1.0)
-        for case in cases.values():
-            case()
-        for _ in range(rounds):
-            for name, case in cases.items():
-                started = time.perf_counter()
-                case()
-                times[name].append((time.perf_counter() - started) * 1000)
-    finally:
-        call("supervisor", "stop")
-    figures: dict[str, float] = {}
-    for name, taken in times.items():
-        figures |= _percentiles(name, taken)
-    return figures | _ratio(figures, "cli_code", "cli_version")

@@ -34,7 +34,7 @@ def measure(rounds: int, *, quiet: bool = False) -> dict[str, float]:
     stops, freezes, bare, commands, processes = [], [], [], [], 0
     for turn in range(min(rounds, _MAX_ROUNDS)):
         if not quiet:
-            print(f"round {turn + 1}: {_SANDBOXES} sandboxes")
+            print(f"round {turn + 1}: {_SANDBOXES} sandboxes", file=sys.stderr)
         bare.append(_kill_bare())
         frozen_s, stop_s, command_s, processes = _stop_sandboxes()
         freezes.append(frozen_s)
@@ -43,14 +43,14 @@ def measure(rounds: int, *, quiet: bool = False) -> dict[str, float]:
     stop_s, bare_s = statistics.median(stops), statistics.median(bare)
     return {
         "sandboxes": _SANDBOXES,
-        "processes in them": processes,
-        "freeze all, s": round(statistics.median(freezes), 3),
-        "end all, s": round(stop_s, 3),
-        "end all, slowest, s": round(max(stops), 3),
-        "end all, the whole command with its record, s": round(statistics.median(commands), 3),
-        "kill as many bare processes, s": round(bare_s, 4),
-        "ratio to bare processes": round(stop_s / bare_s, 1),
-        "check of the flag for each run, us": round(_check_us(), 2),
+        "processes": processes,
+        "freeze_all_s": round(statistics.median(freezes), 3),
+        "end_all_s": round(stop_s, 3),
+        "end_all_slowest_s": round(max(stops), 3),
+        "command_s": round(statistics.median(commands), 3),
+        "kill_bare_s": round(bare_s, 4),
+        "end_all_over_kill_bare": round(stop_s / bare_s, 1),
+        "flag_check_us": round(_check_us(), 2),
     }
 
 

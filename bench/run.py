@@ -1,59 +1,55 @@
-"""`./dev bench NAME [--json]`: speed as ratios against a bare process or a peer of the same run."""
+"""`./dev bench NAME|all [--json]`: speed as ratios against a bare process or a peer in one run."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-import accounts
-import audit
-import cells
-import dashboard
-import e2b_sdk
-import egress
-import flow
-import gateway
-import guard
-import guard_families
-import http_service
-import incident
-import packages
-import policy
-import providers_over_sdk
-import snapshots
-import telemetry
-import workspaces
-from peers import bench as peers
+from catalogue import read_catalogue
+from changes import Direction, compare, report
+from plan import choose
+from stored_run import FIGURES, StoredRun
+from whole_run import run_all
 
+# The module of each bench; it is imported when it is asked for, since some need more than others.
 BENCHES = {
-    "accounts": accounts.measure,
-    "audit": audit.measure,
-    "cells": cells.measure,
-    "dashboard": dashboard.measure,
-    "e2b": e2b_sdk.measure,
-    "egress": egress.measure,
-    "families": guard_families.measure,
-    "flow": flow.measure,
-    "gateway": gateway.measure,
-    "guard": guard.measure,
-    "http": http_service.measure,
-    "incident": incident.measure,
-    "packages": packages.measure,
-    "peers": peers.measure,
-    "policy": policy.measure,
-    "providers": providers_over_sdk.measure,
-    "snapshots": snapshots.measure,
-    "telemetry": telemetry.measure,
-    "workspaces": workspaces.measure,
+    "accounts": "accounts",
+    "audit": "audit",
+    "cells": "cells",
+    "dashboard": "dashboard",
+    "e2b": "e2b_sdk",
+    "egress": "egress",
+    "families": "guard_families",
+    "flow": "flow",
+    "gateway": "gateway",
+    "guard": "guard",
+    "http": "http_service",
+    "incident": "incident",
+    "packages": "packages",
+    "peers": "peers.bench",
+    "policy": "policy",
+    "providers": "providers_over_sdk",
+    "scaling": "scaling",
+    "search": "audit_search",
+    "snapshots": "snapshots",
+    "start": "start",
+    "telemetry": "telemetry",
+    "workspaces": "workspaces",
 }
+_FAILED, _WORSE = 1, 3
 
 
-def main() -> None:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
-    parser.add_argument("name", choices=sorted(BENCHES))
+    parser.add_argument("name", choices=sorted([*BENCHES, "all"]))
     parser.add_argument("--json", action="store_true", help="one object of named figures")
     parser.add_argument(
         "--data", help="families, guard, packages: folder with the development data"
@@ -62,23 +58,34 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=20, help="http: live sandboxes under load")
     parser.add_argument("--concurrent", type=int, default=8, help="http: runs at once")
     parser.add_argument("--seconds", type=float, default=15.0, help="http: how long")
-    parser.add_argument("--only", metavar="PEER", help="peers: one peer, beside the bare process")
-    parser.add_argument("--record", action="store_true", help="peers: keep the results")
+    parser.add_argument(
+        "--only", metavar="NAMES", help="all: these benches, by commas; peers: one peer"
+    )
+    parser.add_argument("--minutes", type=float, default=14.0, help="all: how long at most")
+    parser.add_argument(
+        "--compare",
+        metavar="FILE",
+        nargs="?",
+        const=str(FIGURES),
+        help="all: what got better or worse against a stored run; the recorded one without FILE",
+    )
+    parser.add_argument(
+        "--fail-on-worse", action="store_true", help=f"all: exit status {_WORSE} on a worse figure"
+    )
+    parser.add_argument("--record", action="store_true", help="all, peers: keep the results")
     parser.add_argument("--install", action="store_true", help="peers: install them again")
     parser.add_argument("--parts", default="times,attacks", help="peers: times, attacks or both")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    signal.signal(signal.SIGTERM, _exit)  # servers, sandboxes and folders are removed then, too
     if options.data:
         os.environ["CELLWALL_GUARD_DATA"] = options.data
-    with tempfile.TemporaryDirectory(prefix="cellwall-bench-") as home:
-        os.environ["CELLWALL_HOME"] = home
-        more = {}
-        if options.name == "http":
-            load = options.sessions, options.concurrent, options.seconds
-            more["load"] = http_service.Load(*load)
-        if options.name == "peers":
-            more |= {"only": options.only, "is_record": options.record}
-            more |= {"is_install": options.install, "parts": options.parts}
-        figures = BENCHES[options.name](options.rounds, quiet=options.json, **more)
+    if options.name == "all":
+        sys.exit(_measure_all(options))
+    figures = _measure_one(options)
     if options.json:
         print(json.dumps(figures, indent=2))
         return
@@ -86,6 +93,65 @@ def main() -> None:
         print(f"{name:44} {value}")
 
 
+def _exit(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _measure_one(options: argparse.Namespace) -> dict[str, Any]:
+    measure: Callable[..., dict[str, Any]] = import_module(BENCHES[options.name]).measure
+    with tempfile.TemporaryDirectory(prefix="cellwall-bench-") as home:
+        os.environ["CELLWALL_HOME"] = home
+        more: dict[str, Any] = {}
+        if options.name == "http":
+            load = options.sessions, options.concurrent, options.seconds
+            more = {"load": import_module("http_service").Load(*load)}
+        if options.name == "peers":
+            more |= {"only": options.only, "is_record": options.record}
+            more |= {"is_install": options.install, "parts": options.parts}
+        return measure(options.rounds, quiet=options.json, **more)
+
+
+def _measure_all(options: argparse.Namespace) -> int:
+    """Runs, keeps, compares; the exit status."""
+    benches = choose(options.only)
+    # Read before anything is recorded: the file may be the same one.
+    before = StoredRun.read(Path(options.compare)) if options.compare else None
+    kept = StoredRun.read(FIGURES) if options.record and FIGURES.exists() else StoredRun()
+
+    def keep(newer: StoredRun) -> None:
+        if options.record:
+            kept.merged(newer).write(FIGURES)
+
+    found = run_all(benches, minutes=options.minutes, on_progress=_tell, on_bench=keep)
+    keep(found)
+    if options.record:
+        _tell(f"wrote {FIGURES}; `./dev docs` renews the page and its plots")
+    if options.json:
+        print(found.text(), end="")
+    elif before is None:
+        _print_figures(found)
+    is_worse = False
+    if before is not None:
+        changes, left_out = compare(before, found, read_catalogue())
+        # With --json the object alone is on the standard output.
+        print(report(changes, left_out), file=sys.stderr if options.json else sys.stdout)
+        is_worse = any(each.direction is Direction.WORSE for each in changes)
+    for name, reason in found.failed.items():
+        _tell(f"no figures of {name}: {reason}")
+    if found.failed:
+        return _FAILED
+    return _WORSE if is_worse and options.fail_on_worse else 0
+
+
+def _print_figures(found: StoredRun) -> None:
+    for bench, measured in found.benches.items():
+        for name, values in measured.figures.items():
+            print(f"{bench + ' ' + name:64} {' '.join(map(str, values))}")
+
+
+def _tell(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
 if __name__ == "__main__":
-    sys.path.insert(0, os.path.dirname(__file__))
     main()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
+
+from host import describe_host
 
 from peers.attack_choice import chosen
 from peers.bare import Bare, BareNamespaces
@@ -31,20 +32,6 @@ _AT_ONCE = 3
 
 def tell(text: str) -> None:
     print(f"peers: {text}", file=sys.stderr, flush=True)
-
-
-def describe_host() -> dict[str, Any]:
-    facts = platform.freedesktop_os_release()
-    return {
-        "system": facts["PRETTY_NAME"],
-        "machine": platform.machine(),
-        "kernel": platform.release().partition("-")[0],
-        "processors": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
-        "load_before": round(os.getloadavg()[0], 1),
-        "date": time.strftime("%Y-%m-%d"),
-        "is_ordinary_user": os.geteuid() != 0,
-    }
 
 
 def open_peers(

@@ -134,3 +134,24 @@ def test_async_connection() -> None:
                         await anyio.sleep(0.01)
 
     assert anyio.run(work).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.requirement("POL-1")
+def test_rules_deny_a_port_ask_about_another_and_leave_the_rest_open(tmp_path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text(
+        '[permissions]\nallow = ["Bash"]\nask = ["Port(8001)"]\ndeny = ["Port(8002)"]\n'
+    )
+    asked: list[str] = []
+
+    def answer(question) -> str:
+        asked.append(question.shown)
+        return "deny"
+
+    with Sandbox.create(policy=str(rules), on_question=answer) as sandbox:
+        start(sandbox)
+        for port in (8001, 8002):
+            with pytest.raises(cellwall.Denied), sandbox.ports.connect(port):
+                pass
+    assert len(asked) == 1
+    assert "connect to port 8001 of the sandbox" in asked[0]

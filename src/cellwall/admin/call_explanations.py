@@ -9,7 +9,7 @@ from cellwall.policy.calls import ToolCall
 from cellwall.policy.engine import Policy
 from cellwall.policy.subjects import only_itself
 from cellwall.policy.touched import touched
-from cellwall.runtime.policies import call_inside
+from cellwall.runtime.rule_judging import call_inside
 
 _SUBJECTS = {"Bash": "command", "Read": "file_path", "Write": "file_path", "WebFetch": "url"}
 

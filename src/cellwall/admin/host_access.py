@@ -22,9 +22,10 @@ from cellwall.policy.rules import Layer
 from cellwall.policy.subjects import only_itself
 from cellwall.runtime.app import App
 from cellwall.runtime.judging import require
-from cellwall.runtime.policies import PolicyPlace, call_inside
+from cellwall.runtime.policies import PolicyPlace
 from cellwall.runtime.policy_file import add_rule
 from cellwall.runtime.recording import AdminChange
+from cellwall.runtime.rule_judging import call_inside
 from cellwall.runtime.rule_proposals import propose
 
 _TOOL = "WebFetch"

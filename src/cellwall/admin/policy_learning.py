@@ -47,9 +47,10 @@ from cellwall.policy.rules import Layer
 from cellwall.policy.tables import CallCase, read_table
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.judging import require
-from cellwall.runtime.policies import INSIDE, call_inside, effective_policy
+from cellwall.runtime.policies import effective_policy
 from cellwall.runtime.policy_file import PolicyDraft, draft_rules, write_draft
 from cellwall.runtime.policy_places import PROJECT_FILES, is_there, project_files, user_policy
+from cellwall.runtime.rule_judging import INSIDE, call_inside
 from cellwall.runtime.vault import AskPassphrase
 
 __all__ = [

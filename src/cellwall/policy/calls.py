@@ -14,7 +14,9 @@ from cellwall.core.errors import BadInput
 from cellwall.core.types import Json
 from cellwall.core.verdict import Verdict
 
-Group = Literal["bash", "read", "write", "fetch", "search", "code", "install", "mcp", "other"]
+Group = Literal[
+    "bash", "read", "write", "fetch", "search", "code", "install", "port", "mcp", "other"
+]
 
 GROUPS: dict[str, Group] = {
     "Bash": "bash",
@@ -31,6 +33,7 @@ GROUPS: dict[str, Group] = {
     "WebSearch": "search",
     "Code": "code",
     "Install": "install",
+    "Port": "port",
 }
 """A rule for one tool of a group covers all: a denial for `Edit` holds for `Write`."""
 
@@ -98,6 +101,7 @@ _TEXT_KEYS = {
     "WebSearch": "query",
     "Code": "language",
     "Install": "package",
+    "Port": "port",
 }
 """The input key of the text in parentheses, for tools whose calls people write by hand."""
 

@@ -31,6 +31,7 @@ from cellwall.policy.judge import Judgement
 from cellwall.policy.links import targets
 from cellwall.policy.package_rules import InstallRules, NamedRules, judge_install
 from cellwall.policy.policy_file import builtin_rules, load_policy_file
+from cellwall.policy.port_rules import PortRules, judge_port
 from cellwall.policy.rulebook import RuleBook, refuse
 from cellwall.policy.rules import BadRule, Layer, Rule
 from cellwall.policy.subjects import Targets, look, only_itself
@@ -64,6 +65,11 @@ class Policy:
     def packages(self) -> InstallRules:
         """The rules for packages."""
         return InstallRules(self.rules)
+
+    @cached_property
+    def ports(self) -> PortRules:
+        """The rules for ports of sandboxes."""
+        return PortRules.of(self.rules)
 
     def about_package(self, ecosystem: str, name: str) -> NamedRules:
         """The rules that name a package and count today."""
@@ -99,6 +105,8 @@ class Policy:
                 return judge_install(
                     self.packages, str(call.input.get("package", "")), today=_today()
                 )
+            if group_of(call.tool) == "port":
+                return judge_port(self.ports, str(call.input.get("port", "")))
             return judge_call(self._book, call, links, is_outside=outside)
         except (BadInput, BadRule) as problem:
             return refuse(problem.message, call.tool, "bad-call")
@@ -277,6 +285,9 @@ def _is_hit(rule: Rule, text: str) -> bool:
     call = parse_call(text if is_call else f"{rule.tool}({text})", cwd=_CWD, home=_HOME)
     if group_of(rule.tool) == "install":
         return _is_package_hit(rule, str(call.input["package"]))
+    if group_of(rule.tool) == "port":
+        trusted = replace(rule, is_untrusted=False)  # reported by its full name
+        return judge_port(PortRules.of([trusted]), str(call.input["port"])).rule == rule.text
     decision = _judge_example(
         RuleBook([replace(rule, is_untrusted=False)]), call
     )  # by its full name

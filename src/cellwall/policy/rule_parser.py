@@ -14,6 +14,7 @@ from cellwall.policy.calls import GROUPS, MCP, TOOL_NAME, group_of, is_mcp_patte
 from cellwall.policy.domains import HostPattern
 from cellwall.policy.package_rules import parse_pattern
 from cellwall.policy.paths import PathPattern
+from cellwall.policy.port_rules import parse_ports
 from cellwall.policy.rules import BadRule, Layer, Rule, Source
 
 MAX_RULE_CHARACTERS = 4096
@@ -147,6 +148,8 @@ def _checked(
                 raise BadRule(error.message, hint=error.hint) from None
         case "install":
             return parse_pattern(specifier).text
+        case "port":
+            parse_ports(specifier)
         case _ if not is_foreign:
             raise BadRule(
                 f"rules for {tool[:40]} take no specifier",

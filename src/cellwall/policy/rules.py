@@ -181,9 +181,10 @@ class RulesByLayer:
 
 def closes_layer(rule: Rule) -> bool:
     """Whether the layer of the rule denies all that no rule of it allows. An allowed package is
-    an exception to the checks of packages, and says nothing about other calls."""
+    an exception to the checks of packages, and an allowed port concerns other ports alone: both say
+    nothing about other calls."""
     is_allowed = rule.verdict is Verdict.ALLOW and not rule.answers
-    return is_allowed and group_of(rule.tool) != "install"
+    return is_allowed and group_of(rule.tool) not in ("install", "port")
 
 
 def _sorted(

@@ -177,7 +177,7 @@ class RuledPolicy:
         if is_by_a_person and not is_given(named):
             reason = f"asked for explicitly by {action.principal.name}"
             return Decision.built_in(Verdict.ALLOW, "explicit", reason)
-        from cellwall.runtime.policies import judge_by_rules
+        from cellwall.runtime.rule_judging import judge_by_rules
 
         try:
             return judge_by_rules(

@@ -17,6 +17,7 @@ _MAX_RULE = 300
 _PATH = re.compile(r"[A-Za-z0-9_./@+,%-]+(?: [A-Za-z0-9_./@+,%-]+)*")
 _DOMAIN = re.compile(r"https?://((?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,63})(?:[:/?#].*)?", re.DOTALL)
 _PACKAGE = re.compile(r"(?:pypi|npm):(?:@[a-z0-9._~-]{1,100}/)?[a-z0-9._~-]{1,214}")
+_PORT = re.compile(r"connect to port ([0-9]{1,5}) of the sandbox")
 _TOOL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}")
 _FILE_TOOLS = frozenset({"Read", "Edit", "Write"})
 # Programs whose first argument is a subcommand, and the subcommands that run any other program: a
@@ -52,8 +53,8 @@ def propose(tool: str, text: str, decision: Decision) -> tuple[Proposal, ...]:
         return _for_path(tool, text)
     if tool == "WebFetch":
         return _for_address(text)
-    if tool == "Install":
-        return _for_package(text)
+    if tool in {"Install", "Port"}:
+        return _for_package(text) if tool == "Install" else _for_port(text)
     if _TOOL.fullmatch(tool) and tool not in {"Code", "Process"}:
         return (Proposal(tool, f"every call of {tool}, with any arguments"),)
     return ()
@@ -99,6 +100,13 @@ def _for_package(text: str) -> tuple[Proposal, ...]:
         return ()
     also = "every version of this package in every session, where no check denies the version"
     return (Proposal(f"Install({text})", also),)
+
+
+def _for_port(text: str) -> tuple[Proposal, ...]:
+    found = _PORT.fullmatch(text)
+    if found is None:
+        return ()
+    return (Proposal(f"Port({found[1]})", f"every connection to port {found[1]} of a sandbox"),)
 
 
 def _for_address(text: str) -> tuple[Proposal, ...]:

@@ -69,20 +69,39 @@ class ConformanceCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclaredLack:
+    """What one backend does not give, and what its check finds instead."""
+
+    backend: str
+    check: str
+    expected: Mapping[str, object]
+    words: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check; `found` describes the failure."""
+    """The result of one check; `found` describes the failure. With `lack` it passed because it
+    found what the backend declares not to give."""
 
     name: str
     requirement: str
     proves: str
     passed: bool
     found: str = ""
+    lack: str = ""
 
 
 async def run_conformance(
-    run: RunAction, *, principal: Principal, session_id: str, limits: Limits | None = None
+    run: RunAction,
+    *,
+    principal: Principal,
+    session_id: str,
+    limits: Limits | None = None,
+    backend: str = "native",
 ) -> list[CheckResult]:
     """Run every check in order. `session_id` names a live sandbox that the checks may use up."""
+    declared = {lack.check: lack for lack in lacks_of(backend)}
     with _bait() as given:
         env = {_GIVEN: json.dumps(given)}
         results = []
@@ -95,7 +114,10 @@ async def run_conformance(
                 limits=replace(limits or Limits(), **check.limits),
                 session_id=session_id if check.lives_on else None,
             )
-            results.append(await _carry_out(run, check, action))
+            lack = declared.get(check.name)
+            expected = check.expected if lack is None else lack.expected
+            result = await _carry_out(run, replace(check, expected=expected), action)
+            results.append(result if lack is None else replace(result, lack=lack.words))
         return results
 
 
@@ -155,10 +177,21 @@ def _bait() -> Iterator[dict[str, Json]]:
 
 
 @functools.cache
+def _table() -> Mapping[str, Any]:
+    table = resources.files("cellwall.sandbox").joinpath("conformance.toml").read_text("utf-8")
+    return tomllib.loads(table)
+
+
+def lacks_of(backend: str) -> tuple[DeclaredLack, ...]:
+    """What this backend declares not to give."""
+    declared = (DeclaredLack(**entry) for entry in _table()["lack"])
+    return tuple(lack for lack in declared if lack.backend == backend)
+
+
+@functools.cache
 def checks() -> tuple[ConformanceCheck, ...]:
     """All checks, in order."""
-    table = resources.files("cellwall.sandbox").joinpath("conformance.toml").read_text("utf-8")
-    known = tomllib.loads(table)
+    known = _table()
     return (
         *map(_wall, known["wall"]),
         *map(_limit, known["limit"]),

@@ -17,6 +17,7 @@ from typing import Literal
 from cellwall.core.errors import CellwallError
 from cellwall.core.types import Json
 from cellwall.sandbox import languages
+from cellwall.sandbox.conformance import lacks_of
 from cellwall.sandbox.containers.container_walls import find_engine, has_kvm, judge_engine
 from cellwall.sandbox.linux.layers import Backend, HostLayers, NativeSettings
 from cellwall.sandbox.linux.programs import cell_program, version_of
@@ -30,12 +31,10 @@ _CONTAINERS_LACK = "owners of a user's directory, DIR:cow, transparent egress, w
 _NOT_GIVEN: Mapping[Backend, str] = {
     "native": "",
     "container": _CONTAINERS_LACK,
-    "gvisor": f"{_CONTAINERS_LACK}, directories of a user, egress, skills; code can read the "
-    "environment and the memory map of its init, which holds no secret; a refused process or open "
-    "file is an error that the code sees, and the outcome names no limit",
+    "gvisor": f"{_CONTAINERS_LACK}, directories of a user, egress, skills",
     "kvm": f"{_CONTAINERS_LACK}; never tried by the authors on a host with /dev/kvm",
 }
-"""What each backend lacks, as its guide says."""
+"""What each backend lacks beside the checks of the conformance suite, as its guide says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,7 @@ def _outer_wall(facts: HostFacts) -> list[HostCheck]:
         HostCheck(
             f"not in {facts.backend}",
             "weak",
-            _NOT_GIVEN[facts.backend],
+            "; ".join((_NOT_GIVEN[facts.backend], *(e.words for e in lacks_of(facts.backend)))),
             "this backend gives less than a native cell; each use of it is refused or bounded",
             'See docs/guides/backends.md, or use sandbox.backend = "native".',
             required=False,

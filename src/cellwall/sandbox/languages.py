@@ -236,7 +236,7 @@ _HASHED = 1  # PEP 552: by the hash of its source, which is not compared
 @functools.cache
 def inside_files() -> dict[str, bytes]:
     """The modules of Cellwall that interpreters find inside: path -> content."""
-    names = ("runner", "channel", "show", "tools")
+    names = ("runner", "channel", "show", "charts", "tools")
     python = {path: content for name in names for path, content in module_files(name).items()}
     return python | script_files()
 

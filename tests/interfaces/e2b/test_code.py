@@ -7,9 +7,11 @@ import base64
 import pytest
 from e2b import NotFoundException, SandboxException
 from e2b_code_interpreter import Context, Sandbox
+from e2b_code_interpreter.charts import LineChart
 
 from interfaces.e2b.conftest import options
 from interfaces.http.running_service import RunningService, running_service
+from python_data import python_data_home
 
 pytestmark = pytest.mark.requirement("INT-2")
 
@@ -127,3 +129,28 @@ def test_client_that_leaves_ends_its_run(service: RunningService):
         with pytest.raises(SandboxException):
             sandbox.run_code("import time\ntime.sleep(600)", timeout=1)
         assert sandbox.run_code("1 + 1").text == "2"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_figures_have_pictures_and_their_data(tmp_path_factory: pytest.TempPathFactory):
+    home = tmp_path_factory.mktemp("cellwall-e2b-charts")
+    (home / "templates").symlink_to(f"{python_data_home(tmp_path_factory)}/templates")
+    with (
+        running_service(home) as service,
+        Sandbox.create("python-data", **options(service)) as sandbox,
+    ):
+        done = sandbox.run_code(
+            "import matplotlib.pyplot as plt\n"
+            "plt.plot([1, 2], [3, 4], label='rise')\n"
+            "plt.figure()\n"
+            "_ = plt.plot(range(40_000))"
+        )
+        assert done.error is None
+        first, second = done.results
+        assert base64.b64decode(first.png).startswith(b"\x89PNG")
+        assert isinstance(first.chart, LineChart)
+        assert [(each.label, each.points) for each in first.chart.elements] == [
+            ("rise", [(1, 3), (2, 4)])
+        ]
+        assert (second.png is not None, second.chart) == (True, None)  # too large for its data

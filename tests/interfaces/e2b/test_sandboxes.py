@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from e2b import (
@@ -133,6 +134,44 @@ def test_paused_sandbox_keeps_its_files_and_is_resumed_by_its_id(service: Runnin
     assert same.kill()
 
 
+def test_resumed_sandbox_has_its_variables_and_its_egress(service: RunningService):
+    wanted = {"envs": {"WHO": "me"}, "network": {"allow_out": ["pypi.org"]}}
+    sandbox = Sandbox.create(**wanted, **options(service, "owner"))
+    seen = "echo $WHO; env | grep -c -i proxy"
+    first = sandbox.commands.run(seen).stdout
+    assert first.startswith("me\n")
+    assert sandbox.pause()
+    same = sandbox.connect()
+    assert same.commands.run(seen).stdout == first
+    assert same.run_code("import os\nos.environ['WHO']").text == "'me'"
+    assert same.kill()
+
+
+def test_repeated_request_with_one_key_gets_one_sandbox(service: RunningService):
+    def create(key: str, **wanted: object) -> Sandbox:
+        return Sandbox.create(idempotency_key=key, **wanted, **options(service))
+
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(create, ["one-key"] * 3))
+    assert len({each.sandbox_id for each in made}) == 1
+    other = create("other-key")
+    try:
+        assert [each.commands.run("echo hi").stdout for each in (*made, other)] == ["hi\n"] * 4
+        assert other.sandbox_id != made[0].sandbox_id
+        with pytest.raises(SandboxException, match=r"409: .*another request"):
+            create("one-key", metadata={"who": "me"})
+        service.add_user("key-thief")
+        thief = Sandbox.create(idempotency_key="one-key", **options(service, "key-thief"))
+        assert thief.sandbox_id != made[0].sandbox_id
+        thief.kill()
+        assert made[0].kill()
+        again = create("one-key")
+        assert again.sandbox_id != made[0].sandbox_id
+        again.kill()
+    finally:
+        other.kill()
+
+
 def test_metrics_tell_the_memory_in_use(sandbox: Sandbox):
     sandbox.run_code("1")
     (sample,) = sandbox.get_metrics()
@@ -237,6 +276,29 @@ def test_files_of_tmp_are_reached_like_those_of_the_workspace(sandbox: Sandbox):
     assert sandbox.files.rename("/tmp/kept/b", "/tmp/kept/c").path == "/tmp/kept/c"
     sandbox.files.remove("/tmp/kept")
     assert not sandbox.files.exists("/tmp/kept")
+
+
+def test_home_of_e2b_is_the_workspace(sandbox: Sandbox):
+    home = "/home/user"
+    assert sandbox.files.write(f"{home}/kept/a.txt", "hi").path == "/workspace/kept/a.txt"
+    sandbox.files.write_files([{"path": f"{home}/kept/b", "data": "1"}])
+    assert sandbox.files.read(f"{home}//./kept/a.txt") == "hi"
+    assert [each.name for each in sandbox.files.list(f"{home}/kept")] == ["a.txt", "b"]
+    assert sandbox.commands.run("pwd; cat kept/a.txt", cwd=home).stdout == "/workspace\nhi"
+    watch = sandbox.files.watch_dir(f"{home}/kept")
+    sandbox.files.rename(f"{home}/kept/b", f"{home}/kept/c")
+    assert "c" in {each.name for each in watch.get_new_events()}
+    watch.stop()
+    context = sandbox.create_code_context(cwd=f"{home}/kept")
+    assert (
+        sandbox.run_code("import os\nsorted(os.listdir())", context=context).text
+        == "['a.txt', 'c']"
+    )
+    sandbox.remove_code_context(context)
+    sandbox.files.remove(f"{home}/kept")
+    for path in ("/home/user2/a", "/home/a", f"{home}/../other/a", "/home/./x/user/a"):
+        with pytest.raises(InvalidArgumentException):
+            sandbox.files.write(path, "x")
 
 
 def test_path_outside_the_workspace_is_refused(sandbox: Sandbox):

@@ -10,7 +10,8 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import Action, CallTool, Principal, UseTool
 from cellwall.runtime import policies, policy_places
-from cellwall.runtime.policies import effective_policy, judge_by_rules
+from cellwall.runtime.policies import effective_policy
+from cellwall.runtime.rule_judging import judge_by_rules
 
 CLONE = '{"permissions": {"allow": ["Bash"], "deny": ["Read(.env)"]}}'
 
@@ -155,14 +156,16 @@ def test_no_rule_lets_an_agent_write_the_cache_of_compiled_rules(place, monkeypa
 
 
 @pytest.mark.requirement("PKG-2")
-def test_a_tool_named_install_is_not_allowed_by_the_checks_of_packages(place):
+def test_a_tool_named_install_or_port_is_not_allowed_by_what_needs_no_rule_inside(place):
     user(place, '[permissions]\nallow = ["Install"]\n')
     who = Principal("agent", "hook")
     for operation in (
         UseTool("Install", {"package": "pypi:x"}, cwd=str(place / "project")),
         CallTool("Install", (), {"package": "pypi:x"}),
+        UseTool("Port", {"port": "8000"}, cwd=str(place / "project")),
+        CallTool("Port", (), {"port": "8000"}),
     ):
-        found = policies.judge_by_rules(
+        found = judge_by_rules(
             Action(principal=who, operation=operation),
             named=(),
             environ=environ(place),

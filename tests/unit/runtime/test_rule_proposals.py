@@ -32,6 +32,7 @@ def rules(tool: str, text: str, decision: Decision = ASK) -> list[str]:
         ("Edit", "/srv/a b.txt", ["Edit(//srv/a b.txt)"]),
         ("WebFetch", "https://docs.example.org/x?y", ["WebFetch(domain:docs.example.org)"]),
         ("mcp__github__search", "{}", ["mcp__github__search"]),
+        ("Port", "connect to port 8000 of the sandbox", ["Port(8000)"]),
     ],
 )
 def test_the_narrowest_rule_comes_first(tool: str, text: str, expected: list[str]) -> None:
@@ -53,6 +54,7 @@ def test_the_narrowest_rule_comes_first(tool: str, text: str, expected: list[str
         ("WebFetch", "https://EVIL\u0430.com/"),
         ("Code", "# python\n1"),
         ("Process", "list"),
+        ("Port", "every port"),
         ("a tool", "x"),
         ("Tool(", "x"),
         ("", "x"),

@@ -28,6 +28,7 @@ from cellwall.sandbox.conformance import (
     ConformanceCheck,
     RunAction,
     checks,
+    lacks_of,
     run_conformance,
 )
 from cellwall.sandbox.linux import cgroups, pool
@@ -39,9 +40,11 @@ WALLS = {check.name for check in checks() if check.expected == {"status": "ok", 
 LIMITS = {check.name for check in checks() if check.requirement == "LIM-2"}
 
 
-def judge(run: RunAction) -> dict[str, CheckResult]:
+def judge(run: RunAction, backend: str = "native") -> dict[str, CheckResult]:
     async def work() -> list[CheckResult]:
-        return await run_conformance(run, principal=SOMEBODY, session_id="sbx_of_the_fake")
+        return await run_conformance(
+            run, principal=SOMEBODY, session_id="sbx_of_the_fake", backend=backend
+        )
 
     return {result.name: result for result in anyio.run(work)}
 
@@ -238,6 +241,26 @@ FAULTS: dict[str, tuple[Callable[[Outcome], Outcome], set[str]]] = {
 def test_each_fault_fails_the_checks_it_concerns_and_no_other(fault: str) -> None:
     change, names = FAULTS[fault]
     assert failed(faulty(change)) == names
+
+
+@pytest.mark.requirement("ISO-11")
+def test_a_declared_lack_passes_where_it_is_and_fails_where_it_is_not() -> None:
+    (lack,) = lacks_of("gvisor")
+
+    def lacking(told: Outcome) -> Outcome:
+        if told.limit != LimitName.OPEN_FILES:
+            return told
+        return replace(told, limit=None, status=Status.FAILED, exit_code=1)
+
+    as_declared = judge(faulty(lacking), "gvisor")
+    assert [name for name, result in as_declared.items() if not result.passed] == []
+    assert [name for name, result in as_declared.items() if result.lack] == [lack.check]
+    assert failed(faulty(lacking)) == {lack.check}  # nobody else has declared it
+    assert not judge(faulty(lambda told: told), "gvisor")[lack.check].passed
+    guide = Path(__file__).parents[3] / "docs/guides/backends.md"
+    words = " ".join(guide.read_text().split())
+    assert lack.words in words
+    assert lack.reason in words
 
 
 def test_error_that_is_raised_is_a_failed_check_with_its_words() -> None:

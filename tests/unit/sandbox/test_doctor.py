@@ -88,7 +88,7 @@ def test_backend_with_an_engine_needs_neither_bubblewrap_nor_user_namespaces_of_
     engine = EngineTrial("Docker 28.1")
     facts = replace(GOOD, layers=layers, namespaces=refused, backend="container", engine=engine)
     assert missing(facts) == []
-    for backend, lacks in (("container", "DIR:cow"), ("gvisor", "egress, skills")):
+    for backend, lacks in (("container", "DIR:cow"), ("gvisor", "does not name the limit")):
         report = judge(replace(facts, backend=backend))
         (told,) = (each.found for each in report.checks if each.name == f"not in {backend}")
         assert lacks in told

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from cellwall.core.errors import BadInput
 from cellwall.core.snapshots import MAX_NAME_CHARS
+from cellwall.interfaces.e2b.paths import below_workspace
 from cellwall.interfaces.e2b.problems import not_offered
 from cellwall.interfaces.http.checked_route import check_json
 from cellwall.interfaces.http.sandboxes import MAX_KEEP_ALIVE_S
@@ -31,9 +32,18 @@ def _bounded_metadata(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+def _bounded_envs(value: dict[str, str]) -> dict[str, str]:
+    """Attack: variables are kept in memory with a paused sandbox."""
+    if sum(len(name) + len(text) for name, text in value.items()) > MAX_ENVS_LENGTH:
+        raise ValueError(f"variables of a sandbox have at most {MAX_ENVS_LENGTH} characters")
+    return value
+
+
 MAX_METADATA_LENGTH = 16_384
+MAX_ENVS_LENGTH = 65_536
 Metadata = Annotated[Variables, AfterValidator(_bounded_metadata)]
-Path = Annotated[str, Field(max_length=4096)]
+KeptVariables = Annotated[Variables, AfterValidator(_bounded_envs)]
+Path = Annotated[str, Field(max_length=4096), AfterValidator(below_workspace)]
 LifetimeSeconds = Annotated[float, Field(ge=0, le=MAX_KEEP_ALIVE_S)]
 Side = Annotated[int, Field(gt=0, le=1000)]
 DEFAULT_LIFETIME_S = 300.0
@@ -90,7 +100,7 @@ class NewSandbox(WireBody):
     template: str = Field("base", alias="templateID", max_length=100)
     timeout: LifetimeSeconds = DEFAULT_LIFETIME_S
     metadata: Metadata = {}
-    envs: Variables = Field({}, alias="envVars")
+    envs: KeptVariables = Field({}, alias="envVars")
     network: NetworkOptions | None = None
     auto_pause: bool | None = Field(None, alias="autoPause")
     mcp: Any = None

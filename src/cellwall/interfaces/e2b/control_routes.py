@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import time
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -22,6 +23,7 @@ from cellwall.interfaces.e2b.bodies import (
     Pause,
     parse,
 )
+from cellwall.interfaces.e2b.creations import HEADER
 from cellwall.interfaces.e2b.paths import timestamp
 from cellwall.interfaces.e2b.problems import not_offered
 from cellwall.interfaces.e2b.state import SandboxFacts, extend_lifetime, state_of
@@ -50,31 +52,63 @@ _MAX_PAGE = 100
 async def create_sandbox(request: Request) -> Response:
     """`POST /v2/sandboxes`, and `/sandboxes` for older clients."""
     service, caller = service_of(request), await caller_by_key(request)
-    body = parse(NewSandbox, await request.body())
+    content = await request.body()
+    body = parse(NewSandbox, content)
     body.refuse_unoffered()
     require(service, caller, Permission.SANDBOX_EXECUTE)
+    key = request.headers.get(HEADER)
+    if key is None:
+        facts = await _create(request, caller, body)
+        return JSONResponse(opened(request, caller, facts), status_code=201)
+    creations = state_of(request).creations
+    async with creations.lock(caller.id, key):
+        made_id = creations.find(caller.id, key, content)
+        found = None if made_id is None else await _find_live(request, caller, made_id)
+        facts = found or await _create(request, caller, body)
+        creations.add(caller.id, key, content, facts.public_id)
+    return JSONResponse(opened(request, caller, facts), status_code=201)
+
+
+async def _find_live(request: Request, caller: Caller, public_id: str) -> SandboxFacts | None:
+    try:
+        return (await _find(request, caller, public_id))[1]
+    except NotFound:  # the sandbox has ended, and with it the use of its key
+        return None
+
+
+async def _create(request: Request, caller: Caller, body: NewSandbox) -> SandboxFacts:
+    service = service_of(request)
     domains, registries = _egress(body)
     is_snapshot = body.template.startswith(SNAPSHOT_PREFIX)
-    spec = SandboxSpec(
-        workspace=None,  # a directory of the host is never a client's choice
-        policy=None,  # nor is the policy
+    spec = replace(
+        _plain_spec("python" if is_snapshot else _template(service, body.template)),
         allow_domains=domains,
         registries=registries,
-        secrets=(),
         envs=body.envs,
-        timeout=None,
-        memory=None,
-        limits={},
-        template="python" if is_snapshot else _template(service, body.template),
-        skills=(),
         from_snapshot=body.template if is_snapshot else None,
     )
     made = await service.sandboxes.create(caller.identity, spec, keep_alive_s=body.timeout)
     extend_lifetime(made, body.timeout)
-    facts = state_of(request).add(
-        made, public_id=made.id, template=body.template, metadata=body.metadata
+    return state_of(request).add(
+        made, public_id=made.id, template=body.template, metadata=body.metadata, spec=spec
     )
-    return JSONResponse(opened(request, caller, facts), status_code=201)
+
+
+def _plain_spec(template: str) -> SandboxSpec:
+    """Without egress and variables; the limits of the service apply."""
+    return SandboxSpec(
+        workspace=None,  # a directory of the host is never a client's choice
+        policy=None,  # nor is the policy
+        allow_domains=(),
+        registries=(),
+        secrets=(),
+        envs={},
+        timeout=None,
+        memory=None,
+        limits={},
+        template=template,
+        skills=(),
+    )
 
 
 def _template(service: Service, name: str) -> str:
@@ -137,24 +171,15 @@ async def _resume(request: Request, caller: Caller) -> tuple[OwnedSandbox, Sandb
     kept = await service.kept.find(caller.identity, state.session_id(public_id))
     before = state.known(kept.id)
     template = before.template if before else "base"
-    spec = SandboxSpec(
-        workspace=None,
-        policy=None,
-        allow_domains=(),
-        registries=(),
-        secrets=(),
-        envs={},
-        timeout=None,
-        memory=None,
-        limits={},
-        template=_template(service, template),
-        skills=(),
-    )
+    spec = before.spec if before and before.spec else _plain_spec(_template(service, template))
     made = await service.sandboxes.create(
-        caller.identity, spec, keep_alive_s=1.0, resumed_id=kept.id
+        caller.identity,
+        replace(spec, from_snapshot=None),  # its files are among those that were kept
+        keep_alive_s=1.0,
+        resumed_id=kept.id,
     )
     metadata = before.metadata if before else {}
-    facts = state.add(made, public_id=public_id, template=template, metadata=metadata)
+    facts = state.add(made, public_id=public_id, template=template, metadata=metadata, spec=spec)
     return made, facts
 
 
@@ -292,8 +317,14 @@ def _seconds(text: str) -> float | None:
 
 async def find_sandbox(request: Request, caller: Caller) -> tuple[OwnedSandbox, SandboxFacts]:
     """The sandbox that the path names."""
+    return await _find(request, caller, str(request.path_params["sandbox_id"]))
+
+
+async def _find(
+    request: Request, caller: Caller, public_id: str
+) -> tuple[OwnedSandbox, SandboxFacts]:
     state = state_of(request)
-    name = state.session_id(str(request.path_params["sandbox_id"]))
+    name = state.session_id(public_id)
     sandbox = await service_of(request).sandboxes.find(caller.identity, name)
     return sandbox, state.facts_of(sandbox)
 

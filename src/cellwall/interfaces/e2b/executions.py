@@ -27,7 +27,9 @@ from cellwall.interfaces.http.problems import raise_for_refusal
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-_FORMS = ("html", "markdown", "svg", "png", "jpeg", "pdf", "latex", "json", "javascript")
+_FORMS = (
+    *("html", "markdown", "svg", "png", "jpeg", "pdf", "latex", "json", "javascript", "chart"),
+)
 _HEADERS = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 

@@ -11,7 +11,7 @@ from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation
 from cellwall.interfaces.e2b.access import open_sandbox
 from cellwall.interfaces.e2b.filesystem_rpc import do_file
-from cellwall.interfaces.e2b.paths import absolute
+from cellwall.interfaces.e2b.paths import absolute, below_workspace
 from cellwall.interfaces.e2b.problems import not_offered
 from cellwall.interfaces.e2b.uploads import receive_files
 from cellwall.interfaces.http.spools import SpoolResponse
@@ -60,7 +60,7 @@ async def upload(request: Request) -> Response:
         written = []
         async with access.sandbox.writing:
             for each in files:
-                path = named or each.name
+                path = below_workspace(named or each.name)
                 operation = FileOperation(
                     "write",
                     path,
@@ -78,7 +78,7 @@ def _path(request: Request) -> str:
     path = request.query_params.get("path", "")
     if not path:
         raise BadInput("the request names no path")
-    return path
+    return below_workspace(path)
 
 
 def _refuse_signature(request: Request) -> None:

@@ -1,7 +1,8 @@
 """Paths of envd and entries of directories.
 
-E2B resolves a relative path below the home of its user, and Cellwall below /workspace, which is the
-home of a sandbox; /tmp and /dev/shm are reached as well. A path is judged and resolved by the
+E2B resolves a relative path below the home of its user, /home/user, and Cellwall below /workspace,
+which is the home of a sandbox; /tmp and /dev/shm are reached as well. A path that a client names
+below /home/user is taken for the same one below /workspace. A path is judged and resolved by the
 runtime, never here (FS-1).
 """
 
@@ -14,9 +15,18 @@ from typing import Any
 from cellwall.core.files import FileEntry, memory_root
 
 WORKSPACE = "/workspace"
+_HOME = ["home", "user"]
 _MAX_SECONDS = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 _TYPES = {"file": "FILE_TYPE_FILE", "dir": "FILE_TYPE_DIRECTORY", "symlink": "FILE_TYPE_SYMLINK"}
 _FORMATS = {"file": stat.S_IFREG, "dir": stat.S_IFDIR, "symlink": stat.S_IFLNK}
+
+
+def below_workspace(path: str) -> str:
+    """The path, with E2B's home as the one of the sandbox. `..` is left to the kernel."""
+    names = [name for name in path.split("/") if name not in {"", "."}]
+    if not path.startswith("/") or names[:2] != _HOME:
+        return path
+    return "/".join((WORKSPACE, *names[2:]))
 
 
 def absolute(path: str) -> str:

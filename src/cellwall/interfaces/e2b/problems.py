@@ -24,6 +24,7 @@ from cellwall.interfaces.http.problems import RefusedOutcome, record_denial, sta
 from cellwall.interfaces.http.service import service_of
 
 _STATUS = {
+    "CW-KEY-REUSED": 409,
     "CW-NOT-OFFERED": 501,
     "CW-SANDBOX-ENDED": 502,
     "CW-WORKSPACE-FULL": 507,

@@ -88,7 +88,11 @@ async def fork_live(request: Request) -> Response:
     for each in made:
         extend_lifetime(each, body.timeout)
         added = state.add(
-            each, public_id=each.id, template=facts.template, metadata=dict(facts.metadata)
+            each,
+            public_id=each.id,
+            template=facts.template,
+            metadata=facts.metadata,
+            spec=facts.spec,
         )
         results.append({"sandbox": opened(request, caller, added)})
     return JSONResponse(results, status_code=201)

@@ -12,8 +12,10 @@ import anyio
 import anyio.abc
 from starlette.requests import Request
 
+from cellwall.interfaces.e2b.creations import Creations
 from cellwall.interfaces.e2b.tokens import SandboxTokens
 from cellwall.interfaces.http.sandboxes import OwnedSandbox, OwnedSandboxes
+from cellwall.interfaces.sdk.hosts import SandboxSpec
 
 if TYPE_CHECKING:
     from cellwall.interfaces.e2b.processes import StreamedProcess
@@ -40,6 +42,8 @@ class SandboxFacts:
     """The id that clients use; that of the first session, also after a pause."""
     template: str = "base"
     metadata: Mapping[str, str] = field(default_factory=dict)
+    spec: SandboxSpec | None = None
+    """Variables and egress of a session that resumes it; None: made by another interface."""
     processes: dict[int, StreamedProcess] = field(default_factory=dict)
     """By the id of the process, which is its PID to clients; ended ones until the next start."""
     watches: dict[str, PolledWatch] = field(default_factory=dict)
@@ -62,6 +66,7 @@ class E2bState:
 
     def __init__(self, sandboxes: OwnedSandboxes, tasks: anyio.abc.TaskGroup) -> None:
         self.tokens = SandboxTokens()
+        self.creations = Creations()
         self.tasks = tasks
         self._sandboxes = sandboxes
         self._facts: dict[str, SandboxFacts] = {}
@@ -89,13 +94,19 @@ class E2bState:
         return found
 
     def add(
-        self, sandbox: OwnedSandbox, *, public_id: str, template: str, metadata: Mapping[str, str]
+        self,
+        sandbox: OwnedSandbox,
+        *,
+        public_id: str,
+        template: str,
+        metadata: Mapping[str, str],
+        spec: SandboxSpec | None = None,
     ) -> SandboxFacts:
         """A new sandbox, or the new session of a resumed one."""
         self._forget_ended()
         if public_id != sandbox.id:
             self._sessions[public_id] = sandbox.id
-        made = SandboxFacts(self, public_id, template=template, metadata=dict(metadata))
+        made = SandboxFacts(self, public_id, template=template, metadata=dict(metadata), spec=spec)
         self._facts[sandbox.id] = made
         sandbox.at_end.callback(made.close)
         return made

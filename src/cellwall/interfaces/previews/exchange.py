@@ -17,6 +17,7 @@ import h11
 
 from cellwall.interfaces.http_heads import without_token
 from cellwall.interfaces.port_relay import InnerConnection
+from cellwall.interfaces.previews.credentials import is_own_credential
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -44,8 +45,6 @@ _REFUSED = frozenset(
 )
 # A program would follow them on the origin of the service, with its method and its credentials.
 _ELSEWHERE = frozenset((b"location", b"refresh"))
-# Service tokens, tokens of links and those of E2B's SDK: programs send them with each request.
-_CREDENTIAL = re.compile(rb"\bcw[a-z]_[A-Za-z0-9_-]{20}")
 _DOMAIN = re.compile(rb";\s*domain\s*=[^;]*", re.IGNORECASE)
 
 
@@ -61,7 +60,7 @@ def request_headers(headers: Iterable[Header], *, keeps_authorization: bool) -> 
             continue
         if name == b"authorization" and not keeps_authorization:
             continue
-        if name in _MAY_BE_OWN and _CREDENTIAL.search(value):
+        if name in _MAY_BE_OWN and is_own_credential(value):
             continue
         if name == b"cookie":
             cookie = without_token(value.decode("latin-1")).encode("latin-1")

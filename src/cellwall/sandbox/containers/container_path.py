@@ -157,6 +157,7 @@ class ContainerHost:
         spec = ContainerSpec(
             image=ready.image,
             user=user.inside,
+            closes_init=walls.is_gvisor,
             tag=self.ledger.tag,
             limits=job.limits,
             join_directory=cell.join_directory,
@@ -180,7 +181,15 @@ class ContainerHost:
             descriptors=descriptors if job.argv else {},
             egress=egress.plan(cell.egress_number) if egress else None,
         )
-        cell.start_init(container_plan(walls, job, workspace.expected, life_number=numbers.life))
+        cell.start_init(
+            container_plan(
+                walls,
+                job,
+                workspace.expected,
+                life_number=numbers.life,
+                user=user.inside if walls.is_gvisor else None,
+            )
+        )
         if egress is not None:
             egress.hand_over()
 

@@ -13,14 +13,25 @@ from cellwall.sandbox.linux import cell_plan
 from cellwall.sandbox.linux.cell_plan import Job, Walls
 from cellwall.sandbox.linux.plan import Plan, offer_files
 
+_INIT_IN_PROC = "/proc/1"
+
 
 def container_plan(
-    walls: Walls, job: Job, expected: Sequence[tuple[str, int, int]], *, life_number: int
+    walls: Walls,
+    job: Job,
+    expected: Sequence[tuple[str, int, int]],
+    *,
+    life_number: int,
+    user: tuple[int, int] | None = None,
 ) -> bytes:
     """`expected`: path -> device and inode of each mount of the workspace. `life_number`: the
-    socket whose end of file ends the cell, by its number in the cell."""
+    socket whose end of file ends the cell, by its number in the cell. `user`: whom init becomes
+    after it has closed its own part of /proc, where it was started with the right to do so."""
     plan = Plan()
     plan.step("life", life_number)
+    if user is not None:
+        plan.step("tmpfs", _INIT_IN_PROC, "size=4096,mode=0")
+        plan.step("become", *user)
     plan.files(job.files)
     for path, device, inode in expected:
         # The engine has resolved the path again: it must still be the file that was checked.

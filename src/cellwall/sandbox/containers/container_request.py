@@ -23,6 +23,8 @@ _MAX_THREADS = 16_384  # of the uid on the host; the cgroup has the limit of the
 _FOR_INIT = frozenset(
     {"seccomp", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"}
 )
+# Of gVisor's kernel, not of the host's: to mount, to become another user, and to drop them all.
+_TO_CLOSE_INIT = ("SYS_ADMIN", "SETUID", "SETGID", "SETPCAP")
 # As in plan.py. Docker passes them on only for a network namespace of its own; a setting that an
 # older kernel lacks would refuse every container.
 _SYSCTLS = (
@@ -78,6 +80,9 @@ class ContainerSpec:
     kernel: tuple[int, int]
     open_files: int
     """Above the limit of the code, for init's own descriptors."""
+    closes_init: bool = False
+    """gVisor's kernel shows everybody the environment and the memory map of every process. Init
+    starts as root of that kernel, mounts over its own directory of /proc, and becomes `user`."""
     runtime: str = ""
     profile_path: str | None = None
     """A file with the seccomp profile, for Podman; Docker takes the profile itself."""
@@ -129,10 +134,12 @@ def container_request(spec: ContainerSpec) -> dict[str, Json]:
     }
     if spec.runtime:
         host["Runtime"] = spec.runtime
+    if spec.closes_init:
+        host["CapAdd"] = list(_TO_CLOSE_INIT)
     return {
         "Image": spec.image,
         "Entrypoint": [CELL_INSIDE, "join", f"{JOIN_INSIDE}/{JOIN_SOCKET}"],
-        "User": f"{spec.user[0]}:{spec.user[1]}",
+        "User": "0:0" if spec.closes_init else f"{spec.user[0]}:{spec.user[1]}",
         "Hostname": outer_wall.HOSTNAME,
         "Env": [],
         "WorkingDir": "/",

@@ -262,8 +262,15 @@ _BY_ERRNO = {
 _HINTS = {
     "CW-PATH-OUTSIDE": "Use a path below /workspace or /tmp, without links that lead out.",
     "CW-PATH-INVALID": "Use a path relative to the workspace, such as src/main.py.",
+    "CW-NOT-FOUND": "List its directory; a relative path is below /workspace, such as src/main.py.",
     "CW-NOT-A-FILE": "Name a regular file.",
     "CW-NOT-A-DIRECTORY": "Name a directory, or remove the file in its place.",
+    "CW-ALREADY-EXISTS": "Use another name, or remove what has this name.",
+    "CW-READ-ONLY": "Write to a directory that is given as :rw or :cow, or to /tmp.",
+    "CW-NO-PERMISSION": "Change its mode with chmod, as the user who owns it, or use another path.",
+    "CW-IN-USE": "Try again when no other program changes it.",
+    "CW-CONTENT-CHANGED": "Write the file again; its source must not change meanwhile.",
+    "CW-WORKSPACE": "Use another path; `cellwall doctor` checks the disk of the workspaces.",
     "CW-PATH-PROTECTED": "Leave the path out; the configuration lists the protected names.",
     "CW-NOT-EMPTY": "Remove it recursively.",
     "CW-DISK-FULL": "Remove files, or raise the disk limit.",
@@ -287,12 +294,12 @@ _HINTS = {
 def path_error(path: str, code: str, why: str, *, detail: str = "") -> WorkspaceError:
     """An error that names the path as the user typed it, and no other path of the host (ERR-1)."""
     shown = repr(path if len(path) <= 200 else path[:200] + "…")
-    return WorkspaceError(f"{shown} {why}", hint=_HINTS.get(code, ""), code=code, detail=detail)
+    return WorkspaceError(f"{shown} {why}", hint=_HINTS[code], code=code, detail=detail)
 
 
 def archive_error(code: str, why: str) -> WorkspaceError:
     """An error about an archive as a whole, not about one member."""
-    return WorkspaceError(f"the archive {why}", hint=_HINTS.get(code, ""), code=code)
+    return WorkspaceError(f"the archive {why}", hint=_HINTS[code], code=code)
 
 
 def from_os_error(path: str, error: OSError) -> WorkspaceError:

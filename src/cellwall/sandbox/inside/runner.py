@@ -256,7 +256,7 @@ class CodeSession:
         except (OSError, ValueError):
             pass
         if "matplotlib.pyplot" in sys.modules:
-            self._shown += show().figures()
+            self._shown += show().figures(lambda x: load("_cellwall_charts").read_chart(x))
         report["results"], self._shown = self._shown, []
         if sys.modules.get("_cellwall_show") is not None and show().was_cut():
             report["cut"] = 1

@@ -110,8 +110,11 @@ def prepare_plots() -> None:
     os.environ.setdefault("MPLCONFIGDIR", "/tmp/.matplotlib")
 
 
-def figures() -> list[dict[str, object]]:
-    """Show and close every open figure: each is shown once, by the run that drew it."""
+def figures(read_chart: Callable[[Any], object]) -> list[dict[str, object]]:
+    """Show and close every open figure: each is shown once, by the run that drew it.
+
+    `read_chart` reads the data of a figure; its result, if any, must have a JSON form.
+    """
     pyplot: Any = sys.modules.get("matplotlib.pyplot")
     if pyplot is None:
         return []
@@ -124,6 +127,11 @@ def figures() -> list[dict[str, object]]:
             if _fits(len(picture), left):
                 left -= len(picture)
                 forms[key] = picture
+        chart = _attempt(read_chart, figure)  # after the pictures: drawing sets the ticks
+        form = None if chart is None else _attempt(_form, chart, "json")
+        if form is not None and _fits(size := len(repr(form)), left):
+            left -= size
+            forms["chart"] = form
         shown.append(forms)
         _attempt(pyplot.close, figure)
     _attempt(pyplot.close, "all")  # also figures whose number could not be read

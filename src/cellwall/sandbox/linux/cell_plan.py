@@ -27,6 +27,7 @@ from cellwall.sandbox.linux.plan import (
 # Above the limit, so that a program can open one descriptor too many and the filter reports its
 # use; otherwise the kernel would refuse silently and the limit could not be named (LIM-2).
 _DESCRIPTOR_ROOM = 64
+_TASK_ROOM = 16
 _TMP_INODES = 16_384
 _SHM_INODES = 1024
 _CPU_FACTOR = 1.5
@@ -80,7 +81,8 @@ class Walls:
     shm_bytes: int
     is_gvisor: bool = False
     """gVisor's kernel has no notifications of a filter, so that the limit of open files is a
-    refusal that the program sees and no outcome names; and it has no rlimits but the usual."""
+    refusal that the program sees and no outcome names; it has no rlimits but the usual; and
+    everybody may read what its /proc says of a process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,8 +385,10 @@ def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
     }
     if walls.is_gvisor:
         # The engine's cgroup counts threads of gVisor, of which one process needs one or several,
-        # by version and platform. The kernel inside counts init as well.
-        rlimits[resource.RLIMIT_NPROC] = limits.processes + 1
+        # by version and platform. The kernel inside counts init as well. It refuses in silence:
+        # with room above the limit, init sees that there are too many, and names it (LIM-2).
+        plan.step("tasks", limits.processes + 1)
+        rlimits[resource.RLIMIT_NPROC] = limits.processes + 1 + _TASK_ROOM
     else:
         rlimits[resource.RLIMIT_SIGPENDING] = _PENDING_SIGNALS
         rlimits[resource.RLIMIT_RTPRIO] = rlimits[resource.RLIMIT_NICE] = 0

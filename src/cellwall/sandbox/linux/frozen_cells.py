@@ -32,15 +32,16 @@ def frozen(cell: LiveCell) -> Iterator[None]:
         with _frozen_group(group):
             yield
         return
-    stopped: set[int] = set()
+    stopped: dict[int, int] = {}
     try:
         _stop_all(cell, stopped)
         yield
     finally:
         # In the order of their numbers: parents, which are mostly older, see no stopped child.
-        for pid in sorted(stopped & set(cell.pids())):
+        for _, process in sorted(stopped.items()):
             with suppress(OSError):
-                os.kill(pid, signal.SIGCONT)
+                signal.pidfd_send_signal(process, signal.SIGCONT)
+            os.close(process)
 
 
 @contextmanager
@@ -65,7 +66,8 @@ def _freeze(group: str) -> None:
         time.sleep(_PAUSE_S)
 
 
-def _stop_all(cell: LiveCell, stopped: set[int]) -> None:
+def _stop_all(cell: LiveCell, stopped: dict[int, int]) -> None:
+    """`stopped` receives a pidfd of each process that got the signal, by its number."""
     deadline = time.monotonic() + _WITHIN_S
     while True:
         pids = cell.pids()
@@ -79,10 +81,23 @@ def _stop_all(cell: LiveCell, stopped: set[int]) -> None:
         if all(states[pid] == "D" and pid in stopped for pid in running):
             return
         for pid in running:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-                stopped.add(pid)
+            _stop(cell, pid, stopped)
         time.sleep(_PAUSE_S)
+
+
+def _stop(cell: LiveCell, pid: int, stopped: dict[int, int]) -> None:
+    """Through a pidfd: the number may belong to a process of the host by now."""
+    try:
+        if pid not in stopped:
+            process = os.pidfd_open(pid)
+            if pid not in cell.pids():
+                os.close(process)
+                return
+            stopped[pid] = process
+        signal.pidfd_send_signal(stopped[pid], signal.SIGSTOP)
+    except ProcessLookupError:
+        if pid in stopped:
+            os.close(stopped.pop(pid))
 
 
 def _state_of(pid: int) -> str:

@@ -118,7 +118,9 @@ class Pool:
             template = self._start(spec)
             recipe = CellRecipe(self._settings.usual_limits)
             with self._lock:
-                slot = self._slots[spec]
+                slot = self._slots.get(spec)
+                if slot is None or slot.template is not template:
+                    return
                 self._ready_cells(slot, recipe)
                 self._prefork_queue(slot, template)
                 self._refill(slot, recipe)
@@ -129,7 +131,9 @@ class Pool:
 
     def _start(self, spec: TemplateSpec) -> Template:
         with self._starting:
-            slot = self._slots[spec]
+            slot = self._slots.get(spec)
+            if slot is None:
+                raise _closed_meanwhile(spec)
             if slot.template is not None and slot.template.is_alive():
                 return slot.template
             self._close_slot(slot)
@@ -150,7 +154,14 @@ class Pool:
                 raise
             finally:
                 slot.is_starting = False
-            slot.template, slot.made_at = template, time.monotonic()
+            # `close` does not wait for a start, and ends only the templates that it finds.
+            with self._lock:
+                is_open = self._slots.get(spec) is slot
+                if is_open:
+                    slot.template, slot.made_at = template, time.monotonic()
+            if not is_open:
+                template.close()
+                raise _closed_meanwhile(spec)
             return template
 
     def hold(self, template: Template) -> None:
@@ -350,6 +361,14 @@ class Pool:
             template.drop_copy()
         _parents_objects.append((self._slots, self._retired, self._used_cells))
         self._reset()
+
+
+def _closed_meanwhile(spec: TemplateSpec) -> TemplateGone:
+    return TemplateGone(
+        f"the template {spec.name} was closed while it started",
+        hint="Try again; a new one is started.",
+        code="CW-TEMPLATE-GONE",
+    )
 
 
 _POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()

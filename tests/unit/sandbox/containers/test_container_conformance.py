@@ -50,7 +50,7 @@ def configuration(folder: Path, socket: str, *lines: str, backend: str = "contai
     return str(config)
 
 
-def conformance(config: str) -> tuple[list[CheckResult], set[str]]:
+def conformance(config: str, backend: str = "native") -> tuple[list[CheckResult], set[str]]:
     used: set[str] = set()
 
     async def work() -> list[CheckResult]:
@@ -67,6 +67,7 @@ def conformance(config: str) -> tuple[list[CheckResult], set[str]]:
                 principal=local_principal("sdk"),
                 session_id=session_id,
                 limits=app.limits,
+                backend=backend,
             )
 
     return anyio.run(work), used
@@ -97,26 +98,15 @@ def test_containers_of_docker_pass_every_check(remapped: str, tmp_path: Path) ->
     assert containers(remapped) == []
 
 
-# What gVisor's kernel lacks; docs/guides/backends.md names it. Init is readable by its own uid there
-# (PR_SET_DUMPABLE has no effect on /proc), and holds no secret; a refused descriptor or process is an
-# error that the program sees, since no filter reports it.
-GVISOR_LACKS = {
-    "processes": "init's environ",
-    "limit processes": "status is <Status.FAILED",
-    "limit open_files": "status is <Status.FAILED",
-}
-
-
 @pytest.mark.requirement("ISO-11", "ISO-1", "ISO-2", "ISO-7", "LIM-2", "NET-1")
-def test_gvisor_passes_every_check_but_those_that_its_guide_names(
-    plain: str, tmp_path: Path
-) -> None:
+def test_gvisor_passes_every_check_and_lacks_what_it_declares(plain: str, tmp_path: Path) -> None:
     need(shutil.which("runsc"), "gVisor: apt-get install runsc")
     accepted = "dangerously_without_landlock = true"
-    results, used = conformance(configuration(tmp_path, plain, accepted, backend="gvisor"))
-    failed = {result.name: result.found for result in results if not result.passed}
-    assert failed.keys() == GVISOR_LACKS.keys(), failed
-    assert all(found in failed[name] for name, found in GVISOR_LACKS.items())
+    config = configuration(tmp_path, plain, accepted, backend="gvisor")
+    results, used = conformance(config, backend="gvisor")
+    assert [result for result in results if not result.passed] == []
+    assert [result.name for result in results if result.lack] == ["limit open_files"]
+    assert len(results) == len(checks())
     assert used == {"container"}
     assert containers(plain) == []
     refused = run(configuration(tmp_path, plain, backend="gvisor"), ("true",))

@@ -153,6 +153,14 @@ def test_request_holds_every_wall() -> None:
     assert not {"CapAdd", "Devices", "PortBindings", "PidMode", "UsernsMode"} & host.keys()
 
 
+@pytest.mark.requirement("ISO-5", "ISO-11")
+def test_init_of_gvisor_alone_starts_as_root_to_close_itself() -> None:
+    request = container_request.container_request(replace(SPEC, closes_init=True))
+    assert request["User"] == "0:0"
+    assert set(request["HostConfig"]["CapAdd"]) == {"SYS_ADMIN", "SETUID", "SETGID", "SETPCAP"}
+    assert request["HostConfig"]["CapDrop"] == ["ALL"]
+
+
 @pytest.mark.requirement("ISO-11")
 def test_podman_gets_the_same_walls_in_its_own_words() -> None:
     host = container_request.container_request(replace(SPEC, profile_path="/p"))["HostConfig"]

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.files import FileEntry, StreamedFile
 from cellwall.core.protected_names import load
+from cellwall.sandbox.files.descriptors import from_os_error
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits, is_blocked
 from cellwall.sandbox.files.paths import inner_path
 from cellwall.sandbox.protection.protected_paths import access_check_for
@@ -412,6 +413,14 @@ def test_messages_name_what_the_user_typed_and_no_host_path(ws, place):
         "'/workspace/out' leads out of its directory",
         "Use a path below /workspace or /tmp, without links that lead out.",
     )
+
+
+@pytest.mark.requirement("ERR-1")
+def test_every_error_of_the_kernel_has_a_hint():
+    for number in (0, *errno.errorcode):
+        error = from_os_error("a", OSError(number, ""))
+        assert (error.message.startswith("'a' "), bool(error.hint)) == (True, True), number
+    assert "/workspace" in from_os_error("a", FileNotFoundError(errno.ENOENT, "")).hint
 
 
 def test_a_missing_root_is_told_without_its_path(tmp_path):

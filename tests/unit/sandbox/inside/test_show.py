@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import base64
 import enum
-import hashlib
 import json
 import linecache
 import os
-import shutil
 import subprocess
 import sys
 import types
 from collections import OrderedDict, namedtuple
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -22,6 +19,7 @@ import pytest
 from cellwall.sandbox import languages
 from cellwall.sandbox.inside import show
 from cellwall.sandbox.templates import environments
+from python_data import python_data_home
 
 PIXEL = b"\x89PNG\r\n\x1a\n\x00\xff"
 
@@ -389,7 +387,7 @@ def test_without_matplotlib_there_are_no_figures_and_it_is_not_imported():
     # In an interpreter of its own: in this one another test may have drawn something.
     code = (
         "import sys; from cellwall.sandbox.inside import show; "
-        "print(show.figures(), 'matplotlib' in sys.modules)"
+        "print(show.figures(print), 'matplotlib' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[] False\n"
@@ -418,7 +416,7 @@ def test_a_figure_that_cannot_be_drawn_is_shown_by_its_text(monkeypatch, closed)
     else:
         fake.close = mock.Mock(side_effect=RuntimeError)
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", fake)
-    assert show.figures() == [{"text": "broken"}]
+    assert show.figures(lambda _: None) == [{"text": "broken"}]
 
 
 # Errors
@@ -601,7 +599,8 @@ CODES = {
         "other, axes = plt.subplots()\n"
         "broken = plt.figure()\n"
         "broken.savefig = None\n"
-        "told = [plt.get_backend(), show.figures(), plt.get_fignums(), show.figures()]"
+        "read = lambda figure: {'axes': len(figure.axes)}\n"
+        "told = [plt.get_backend(), show.figures(read), plt.get_fignums(), show.figures(read)]"
     ),
     "flood": (
         "import numpy as np, matplotlib.pyplot as plt\n"
@@ -609,46 +608,9 @@ CODES = {
         "for seed in range(5):\n"
         "    plt.figure(figsize=(12, 12)).gca().imshow(\n"
         "        np.random.default_rng(seed).random((500, 500)), interpolation='none')\n"
-        "told = [{key: len(form) for key, form in each.items()} for each in show.figures()]"
+        "told = [{key: len(form) for key, form in each.items()} for each in show.figures(lambda _: None)]"
     ),
 }
-
-
-def build_python_data(home: str) -> None:
-    """As a person has it built, from the registry."""
-    program = os.path.join(os.path.dirname(sys.executable), "cellwall")
-    done = subprocess.run(
-        [program, "template", "build", "python-data", "--json"],
-        env={**os.environ, "CELLWALL_HOME": home},
-        capture_output=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, b""), done.stdout
-    built = json.loads(done.stdout)
-    assert (built["name"], built["built"]) == ("python-data", True)  # or another worker built it
-    assert {"numpy", "pandas", "matplotlib"} <= built["packages"].keys()
-
-
-def python_data_home(tmp_path_factory) -> str:
-    """A state directory of this clone: to install the packages takes 20 s of processor time.
-
-    Its name holds the digest of all that builds templates, so a change of it builds anew.
-    """
-    folder = Path(environments.__file__).parent
-    files = sorted(file for file in folder.rglob("*") if file.suffix in (".py", ".toml", ".txt"))
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
-    tools = Path(__file__).parents[4] / ".tools"
-    try:
-        tools.mkdir(exist_ok=True)
-        for old in tools.glob(f"python-data-{os.geteuid()}-*"):
-            if not old.name.endswith(digest):
-                shutil.rmtree(old)
-        home = tools / f"python-data-{os.geteuid()}-{digest}"
-        home.mkdir(mode=0o700, exist_ok=True)
-    except OSError:  # a clone of somebody else's
-        home = tmp_path_factory.mktemp("python-data")
-        home.chmod(0o700)
-    return str(home)
 
 
 @pytest.fixture(scope="session")
@@ -657,8 +619,6 @@ def real(tmp_path_factory) -> dict[str, Any]:
     template's environment: its imports take seconds.
     """
     home = python_data_home(tmp_path_factory)
-    if environments.environment_of(home, "python-data") is None:
-        build_python_data(home)
     site = environments.environment_of(home, "python-data")
     assert site is not None
 
@@ -727,7 +687,9 @@ class TestRealLibraries:
         told = real["figures"]
         backend, shown, open_after, again = told
         assert (backend.lower(), open_after, again) == ("agg", [], [])
-        assert [set(each) for each in shown] == [{"text", "png", "svg"}] * 2 + [{"text"}]
+        forms = {"text", "png", "svg", "chart"}
+        assert [set(each) for each in shown] == [forms, forms, {"text", "chart"}]
+        assert [each["chart"] for each in shown] == [{"axes": 1}, {"axes": 1}, {"axes": 0}]
         assert shown[0]["text"].startswith("<Figure size ")
         assert base64.b64decode(shown[0]["png"]).startswith(b"\x89PNG\r\n")
         assert "<svg" in shown[0]["svg"]

@@ -197,6 +197,8 @@ static int limit_step(const char *verb, struct plan *plan, struct cell *cell) {
     cell->max_file_bytes = plan_number(plan);
   } else if (strcmp(verb, "open-files") == 0) {
     cell->max_open_files = plan_number(plan);
+  } else if (strcmp(verb, "tasks") == 0) {
+    cell->max_tasks = plan_number(plan);
   } else if (strcmp(verb, "rlimit") == 0) {
     uint64_t resource = plan_number(plan);
     set_rlimit(resource, plan_number(plan));
@@ -207,7 +209,10 @@ static int limit_step(const char *verb, struct plan *plan, struct cell *cell) {
 }
 
 static int wall_step(const char *verb, struct plan *plan, struct cell *cell) {
-  if (strcmp(verb, "drop") == 0) {
+  if (strcmp(verb, "become") == 0) {
+    uint64_t uid = plan_number(plan);
+    become(uid, plan_number(plan));
+  } else if (strcmp(verb, "drop") == 0) {
     drop_capabilities();
   } else if (strcmp(verb, "landlock") == 0) {
     uint64_t handled = plan_number(plan);

@@ -65,6 +65,7 @@ struct cell {
   const char *searched[MAX_WATCHED]; /* directories searched for a file that is too large */
   int watched_count, searched_count;
   uint64_t max_file_bytes, max_open_files;
+  uint64_t max_tasks; /* processes and threads; 0: a cgroup counts them */
   int listener;
   int life; /* of a container: end of file ends the cell, and init exits only after its report was read */
   int is_zygote; /* a template: forks cells, runs no program itself */
@@ -79,6 +80,7 @@ void read_program(struct plan plan, struct program *program);
 pid_t spawn(struct program *program, int *error_fd, int *terminal);
 void clear_program(struct program *program);
 void into_session(struct program *program);
+void kill_task(pid_t leader);
 
 /* run_cell returns only in a forked interpreter, whose channel is then descriptors 3 and 4. */
 void run_cell(struct cell *cell, int status_fd);
@@ -144,6 +146,7 @@ void hand_root(int line_fd, unsigned long number);
 
 /* walls.c */
 void set_rlimit(uint64_t resource, uint64_t value);
+void become(uint64_t uid, uint64_t gid);
 void drop_capabilities(void);
 void landlock_begin(uint64_t handled_fs, uint64_t scoped);
 void landlock_allow(const char *path, uint64_t access);
@@ -152,6 +155,7 @@ int seccomp_enforce(const char *filter, size_t length, int want_listener);
 
 /* watch.c: the name of the limit that was reached, or NULL. */
 const char *limit_of_mounts(const struct cell *cell);
+const char *limit_of_tasks(const struct cell *cell);
 const char *limit_after_end(const struct cell *cell, int status);
 int has_too_many_open(int listener, uint64_t most);
 

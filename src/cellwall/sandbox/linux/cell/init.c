@@ -13,7 +13,6 @@
 #define _GNU_SOURCE
 #include "cell.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -119,55 +118,6 @@ static void reap(struct cell *cell, const char *limit) {
       break;
     }
   }
-}
-
-/* Parent and session of a process, from its stat line; the command name may contain any byte. */
-static int read_stat(const char *name, long *parent, long *session) {
-  char path[64], text[512];
-  snprintf(path, sizeof path, "/proc/%.20s/stat", name);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return -1;
-  ssize_t got = read(fd, text, sizeof text - 1);
-  close(fd);
-  if (got <= 0) return -1;
-  text[got] = '\0';
-  const char *rest = strrchr(text, ')');
-  char state;
-  long group;
-  if (rest == NULL || sscanf(rest + 1, " %c %ld %ld %ld", &state, parent, &group, session) != 4)
-    return -1;
-  return state == 'Z' ? -1 : 0;
-}
-
-#define MAX_KILLED 4096
-/* Kills every process of a task: its session, and all descendants. A process that left both (setsid
- * and a dead parent) stays in the cell and ends with it. */
-static void kill_task(pid_t leader) {
-  static pid_t killed[MAX_KILLED];
-  int count = 0, found = 1;
-  killed[count++] = leader;
-  kill(leader, SIGSTOP); /* so that it starts no more processes during the search */
-  for (int round = 0; found && round < 64; round++) {
-    found = 0;
-    DIR *table = opendir("/proc");
-    if (table == NULL) break;
-    struct dirent *entry;
-    while ((entry = readdir(table)) != NULL && count < MAX_KILLED) {
-      long parent, session, pid = strtol(entry->d_name, NULL, 10);
-      if (pid <= 1 || read_stat(entry->d_name, &parent, &session) != 0) continue;
-      int known = 0, related = session == leader;
-      for (int i = 0; i < count; i++) {
-        known |= killed[i] == pid;
-        related |= killed[i] == parent;
-      }
-      if (known || !related) continue;
-      kill((pid_t)pid, SIGSTOP);
-      killed[count++] = (pid_t)pid;
-      found = 1;
-    }
-    closedir(table);
-  }
-  for (int i = 0; i < count; i++) kill(killed[i], SIGKILL);
 }
 
 /* Every task has a socket of its own, so that its waiter receives no message of another task. */
@@ -346,19 +296,20 @@ void run_cell(struct cell *cell, int status_fd) {
     for (int i = 0; i < task_count; i++)
       waits[FIRST_TASK + i] = (struct pollfd){tasks[i].error_fd, POLLIN, 0};
     /* An idle cell sleeps without a timer: hundreds of them must not use a core. */
-    int is_timed = is_watching && cell->watched_count > 0;
+    int is_timed = is_watching && (cell->watched_count > 0 || cell->max_tasks > 0);
     int ready = poll(waits, FIRST_TASK + (nfds_t)task_count, is_timed ? WATCH_EVERY_MS : -1);
     if (ready < 0 && errno != EINTR) die("init-poll");
     for (int i = task_count - 1; i >= 0; i--)
       if (tasks[i].error_fd >= 0 && waits[FIRST_TASK + i].revents) handle_exec_result(cell, &tasks[i]);
     if (waits[3].revents) end_cell(cell, 0, 0, 0, NULL); /* its keeper was killed */
     if (waits[1].revents && handle_message(cell, &is_watching)) return;
-    const char *limit = NULL;
+    /* Before any is reaped: what has ended still shows how many there were. */
+    const char *crowded = is_watching ? limit_of_tasks(cell) : NULL, *limit = crowded;
     if (waits[2].revents & POLLIN && has_too_many_open(cell->listener, cell->max_open_files))
       limit = "open_files";
     struct signalfd_siginfo ignored;
     while (read(signals, &ignored, sizeof ignored) > 0) continue;
-    reap(cell, NULL);
+    reap(cell, crowded);
     if (limit == NULL && is_watching) limit = limit_of_mounts(cell);
     if (limit == NULL) continue;
     if (cell->is_once) end_cell(cell, 0, 0, 0, limit);

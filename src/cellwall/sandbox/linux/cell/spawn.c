@@ -1,11 +1,13 @@
-/* Starts a program in the cell with no descriptor but those it is given (ISO-9). */
+/* Starts a program in the cell with no descriptor but those it is given (ISO-9), and ends it. */
 #define _GNU_SOURCE
 #include "cell.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -139,4 +141,53 @@ void into_session(struct program *program) {
   if (error != 0) _exit(125);
   /* Only init stays out of reach of its own cell. */
   prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+}
+
+/* Parent and session of a process, from its stat line; the command name may contain any byte. */
+static int read_stat(const char *name, long *parent, long *session) {
+  char path[64], text[512];
+  snprintf(path, sizeof path, "/proc/%.20s/stat", name);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  ssize_t got = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (got <= 0) return -1;
+  text[got] = '\0';
+  const char *rest = strrchr(text, ')');
+  char state;
+  long group;
+  if (rest == NULL || sscanf(rest + 1, " %c %ld %ld %ld", &state, parent, &group, session) != 4)
+    return -1;
+  return state == 'Z' ? -1 : 0;
+}
+
+#define MAX_KILLED 4096
+/* Kills every process of a task: its session, and all descendants. A process that left both (setsid
+ * and a dead parent) stays in the cell and ends with it. */
+void kill_task(pid_t leader) {
+  static pid_t killed[MAX_KILLED];
+  int count = 0, found = 1;
+  killed[count++] = leader;
+  kill(leader, SIGSTOP); /* so that it starts no more processes during the search */
+  for (int round = 0; found && round < 64; round++) {
+    found = 0;
+    DIR *table = opendir("/proc");
+    if (table == NULL) break;
+    struct dirent *entry;
+    while ((entry = readdir(table)) != NULL && count < MAX_KILLED) {
+      long parent, session, pid = strtol(entry->d_name, NULL, 10);
+      if (pid <= 1 || read_stat(entry->d_name, &parent, &session) != 0) continue;
+      int known = 0, related = session == leader;
+      for (int i = 0; i < count; i++) {
+        known |= killed[i] == pid;
+        related |= killed[i] == parent;
+      }
+      if (known || !related) continue;
+      kill((pid_t)pid, SIGSTOP);
+      killed[count++] = (pid_t)pid;
+      found = 1;
+    }
+    closedir(table);
+  }
+  for (int i = 0; i < count; i++) kill(killed[i], SIGKILL);
 }

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -34,12 +35,27 @@ void set_rlimit(uint64_t resource, uint64_t value) {
   if (setrlimit((int)resource, &limit) != 0) die("rlimit-set");
 }
 
+/* Dropping needs a capability, which a container without any lacks: only what is there is dropped. */
+static void empty_bounding_set(void) {
+  for (int held, cap = 0; (held = prctl(PR_CAPBSET_READ, cap, 0, 0, 0)) >= 0; cap++)
+    if (held && prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0) die("caps-bounding");
+}
+
+/* From root inside to the user of the code, for good: the capabilities go with the uid. */
+void become(uint64_t uid, uint64_t gid) {
+  empty_bounding_set();
+  gid_t group = (gid_t)gid;
+  if (setgroups(1, &group) != 0) die("become-groups");
+  if (setresgid(group, group, group) != 0) die("become-gid");
+  if (setresuid((uid_t)uid, (uid_t)uid, (uid_t)uid) != 0) die("become-uid");
+  /* The change of the uid has made the process dumpable again. */
+  if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) die("become-dumpable");
+}
+
 void drop_capabilities(void) {
   /* EINVAL: a kernel without such a set, as gVisor's; Linux has it since 4.3. */
   if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0 && errno != EINVAL) die("caps-ambient");
-  /* Dropping needs a capability, which a container without any lacks: only what is there is dropped. */
-  for (int held, cap = 0; (held = prctl(PR_CAPBSET_READ, cap, 0, 0, 0)) >= 0; cap++)
-    if (held && prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0) die("caps-bounding");
+  empty_bounding_set();
   struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
   struct __user_cap_data_struct none[2] = {{0}};
   if (syscall(SYS_capset, &header, none) != 0) die("caps-set");

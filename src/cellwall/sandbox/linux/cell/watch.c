@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/sysinfo.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -76,6 +77,14 @@ const char *limit_of_mounts(const struct cell *cell) {
   for (int i = 0; i < cell->watched_count; i++)
     if (is_full(cell->watched[i])) return "disk";
   return NULL;
+}
+
+/* For a kernel that tells nobody of a refused fork (gVisor's): it allows a few more than the limit, so that
+ * more than the limit are seen. Those that have ended count until they are reaped. */
+const char *limit_of_tasks(const struct cell *cell) {
+  struct sysinfo info;
+  if (cell->max_tasks == 0 || sysinfo(&info) != 0) return NULL;
+  return info.procs > cell->max_tasks ? "processes" : NULL;
 }
 
 const char *limit_after_end(const struct cell *cell, int status) {

@@ -1,0 +1,53 @@
+"""A pool ends every template that it has started, whenever it is closed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+
+import pytest
+
+from cellwall.core.errors import SandboxFailed
+from cellwall.runtime import wiring
+from cellwall.sandbox.linux import pool
+from cellwall.sandbox.linux.layers import SHELL
+from cellwall.sandbox.linux.template import Template
+from conftest import need
+
+
+@pytest.mark.requirement("ISO-8")
+@pytest.mark.slow
+def test_a_template_that_starts_while_its_pool_closes_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    need(shutil.which("bwrap"), "bubblewrap")
+    monkeypatch.setenv("CELLWALL_PATH", "warm")
+    app = wiring.open_app()
+    started: list[int] = []
+
+    class Overtaken(Template):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)  # type: ignore[arg-type]  # as it was called
+            started.append(os.pidfd_open(self.pid))
+            app.pool.close()
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(pool, "Template", Overtaken)
+            with pytest.raises(SandboxFailed) as refused:
+                app.pool.template(SHELL, wait=True)
+        assert refused.value.code == "CW-TEMPLATE-GONE"
+        (shim,) = started
+        # Waited for by `close`: the process is no child of ours any more.
+        with pytest.raises(ProcessLookupError):
+            signal.pidfd_send_signal(shim, 0)
+        assert app.pool.counts() == (0, 0)
+        # The control: the next one is not closed meanwhile, and lives.
+        template = app.pool.template(SHELL, wait=True)
+        assert template is not None
+        assert template.is_alive()
+    finally:
+        for descriptor in started:
+            os.close(descriptor)
+        app.close()
