@@ -34,6 +34,7 @@ from cellwall.config.fields import (
     size,
     word,
 )
+from cellwall.config.fleet_section import FleetSection
 from cellwall.config.mcp_section import McpSection
 from cellwall.config.observability_section import ObservabilitySection
 from cellwall.config.oidc_section import OidcSection
@@ -328,6 +329,7 @@ class Settings(Section):
     budgets: BudgetsSection = BudgetsSection()
     messages: MessagesSection = MessagesSection()
     mcp: McpSection = McpSection()
+    fleet: FleetSection = FleetSection()
 
 
 SECTIONS: dict[str, type[Section]] = {

@@ -179,6 +179,8 @@ class SessionRecord:
     about: Mapping[str, Json]
     service_id: str = field(default="", compare=False)
     """Whose process has the sandbox; set by the store."""
+    end_reason: str = field(default="", compare=False)
+    """`host-lost` for one that ended with its host; set by the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from cellwall.runtime.guarding import LazyGuard
 from cellwall.runtime.pipeline import Runtime
 from cellwall.runtime.secret_leases import SecretLeaser
 from cellwall.sandbox.files.descriptors import identity_of
-from cellwall.sandbox.governor import Governor
+from cellwall.sandbox.governor import Governor, HostMemory
 from cellwall.sandbox.linux.layers import PYTHON, SHELL, NativeSettings, python_template_spec
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.protection.host_directory import open_host_directory
@@ -75,6 +75,11 @@ class App:
         if self.settings.audit.forward is not None and not self.forwarders:
             self.forwarders.append(forwarder(self.store.home, self.settings, self.keys))
             self.forwarders[0].start()
+
+    def host_memory(self) -> tuple[int, int]:
+        """Of this machine in bytes: all, and what is available without swapping."""
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return total, HostMemory().available_bytes() or 0
 
     def check_template(self, name: str) -> None:
         """Raise for a template that is unknown or not built."""

@@ -227,6 +227,18 @@ class ServiceRow(Base):
     seen_s: Mapped[float]
 
 
+class HostRow(Base):
+    """A host of the fleet and its lease; the times are those of the database's clock."""
+
+    __tablename__ = "hosts"
+    id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    incarnation: Mapped[str] = mapped_column(_ID)
+    about: Mapped[dict[str, Any]]
+    seen_s: Mapped[float]
+    is_draining: Mapped[bool]
+    lost_s: Mapped[float | None]
+
+
 class SessionRow(Base):
     """Metadata of a session."""
 
@@ -241,6 +253,7 @@ class SessionRow(Base):
     ended_s: Mapped[float | None]
     about: Mapped[dict[str, Any]]
     service_id: Mapped[str] = mapped_column(_ID, server_default="")
+    end_reason: Mapped[str] = mapped_column(String(32), server_default="")
 
 
 class ApprovalRow(Base):

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from cellwall.storage.attempts import AttemptRepository
 from cellwall.storage.engine import Database, StorageSettings
 from cellwall.storage.flows import FlowRepository
+from cellwall.storage.hosts import HostRepository
 from cellwall.storage.identities import IdentityRepository
 from cellwall.storage.keys import KeyRepository
 from cellwall.storage.messages import MessageRepository
@@ -28,10 +29,12 @@ class Store(
     AttemptRepository,
     SessionRepository,
     ServiceRepository,
+    HostRepository,
     UsageRepository,
     MessageRepository,
 ):
-    """Implements `AccountsPort`, `SessionsPort`, `ServicesPort`, `UsagePort` and `MessagesPort`."""
+    """Implements `AccountsPort`, `SessionsPort`, `ServicesPort`, `HostsPort`, `UsagePort` and
+    `MessagesPort`."""
 
 
 @asynccontextmanager

@@ -64,6 +64,7 @@ COMMANDS = {
     "skills": ("skills", "skills", "Sign, verify and approve skills of agents."),
     "vault": ("vault", "vault", "Store secrets and grant their use."),
     "serve": ("serve", "serve", "Run the service: HTTP API for people and agents."),
+    "fleet": ("fleet", "fleet", "Run one service over several hosts."),
     "user": ("users", "user", "Add, list and remove users of the service."),
     "token": ("tokens", "token", "Create, list and revoke service tokens."),
     "budget": ("budgets", "budget", "Show and set what users of the service may use."),

@@ -58,6 +58,8 @@ _BY_CODE = {
     "CW-CANCELLED": 409,
     "CW-PRECONDITION": 412,
     "CW-TOO-LARGE": 413,
+    "CW-HOST-LOST": 410,  # never 503, which clients repeat by themselves
+    "CW-FLEET-UNKNOWN": 404,
     "CW-HOST": 421,
     "CW-ELSEWHERE": 421,
     "CW-IDEMPOTENCY": 422,

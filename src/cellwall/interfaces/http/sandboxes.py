@@ -18,8 +18,10 @@ import anyio
 import anyio.abc
 
 from cellwall.admin.accounts import Identity, require_own
+from cellwall.admin.fleet import host_lost
 from cellwall.core.accounts import SessionRecord
 from cellwall.core.errors import Busy, CellwallError, NotFound, StorageError
+from cellwall.core.hosts import HOST_LOST
 from cellwall.core.limits import Limits
 from cellwall.core.messages import SessionStore
 from cellwall.core.outcomes import Outcome
@@ -212,11 +214,13 @@ class OwnedSandboxes:
 
     async def find(self, who: Identity, name: str) -> OwnedSandbox:
         """The caller's sandbox; raises the same error for an unknown, ended or foreign id, and
-        another one for a sandbox of the caller's in another process."""
+        another one for a sandbox of the caller's in another process or on a lost host."""
         try:
             found = self.look(who, name)
         except NotFound:
             record = await self._store.find_session(name, user_id=who.user_id, teams=who.teams)
+            if record is not None and record.end_reason == HOST_LOST:
+                raise host_lost() from None
             if record is not None and record.ended_s is None and not self.is_own(record):
                 raise elsewhere("session") from None
             raise

@@ -7,38 +7,30 @@ kill -9, every cell dies with it, and what was acknowledged is on disk.
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import logging
 import math
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from urllib.parse import urlsplit
+from collections.abc import Callable
+from functools import partial
 
 import anyio
 import anyio.to_thread
-import uvicorn
 from fastapi import FastAPI
 
 from cellwall.admin.accounts import open_accounts
+from cellwall.admin.fleet import LocalFleet
 from cellwall.config.models import Settings
-from cellwall.config.server_section import is_loopback
-from cellwall.core.errors import CellwallError
 from cellwall.core.home import shaping
 from cellwall.interfaces.http.application import ServiceSettings, make_application
-from cellwall.interfaces.http.bounded_listener import BoundedListener, ConnectionPlaces
-from cellwall.interfaces.http.bounded_websocket import BoundedWebSocket
-from cellwall.interfaces.http.connections import bounded_protocol
 from cellwall.interfaces.http.housekeeping import Housekeeping, index_texts, watch_alerts
+from cellwall.interfaces.http.http_server import HttpServer
 from cellwall.interfaces.http.listening import Listening, Started
 from cellwall.interfaces.http.operator_view import OperatorView
 from cellwall.interfaces.http.presence import check_neighbours
 from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.service_manager import ServiceManager
-from cellwall.interfaces.http.terminal import MAX_FRAME_BYTES
 from cellwall.interfaces.standalone_proxy import first_error
 from cellwall.interfaces.supervisor.server import Supervisor
 from cellwall.runtime.app import App
@@ -46,7 +38,6 @@ from cellwall.runtime.app import App
 _log = logging.getLogger("cellwall.serve")
 _ENDING_S = 30.0
 """Beyond the drain: sandboxes end, and the audit log is closed."""
-_LOOK_EVERY_S = 0.1
 
 
 class ServiceProcess:
@@ -87,14 +78,21 @@ class ServiceProcess:
             store,
         ):
             await check_neighbours(store, accounts, self._settings)
-            self._api = make_application(app, accounts, self._service_settings(), store=store)
+            self._api = make_application(
+                app,
+                accounts,
+                ServiceSettings.configured(
+                    self._settings.server, names=self._listening.names, public_url=url
+                ),
+                store=store,
+            )
             self._view.follow(app, store, self._api)
-            bounds = self._settings.server
-            server = _Server(
-                self._uvicorn_config(self._api),
+            fleet = LocalFleet(self._api, store.service_id)
+            server = HttpServer(
+                self._settings.server,
+                partial(fleet.call, store.service_id),
+                self._listening,
                 self._is_busy,
-                handshake_s=bounds.request_timeout_s,
-                places=ConnectionPlaces(bounds.max_connections),
             )
 
             async def announce() -> None:
@@ -134,7 +132,7 @@ class ServiceProcess:
         return 0
 
     async def _supervise(
-        self, supervisor: Supervisor, line: socket.socket, server: _Server
+        self, supervisor: Supervisor, line: socket.socket, server: HttpServer
     ) -> None:
         """The supervisor closes the runtimes at its end, so it ends after the HTTP server."""
         await supervisor.serve(line)
@@ -151,42 +149,7 @@ class ServiceProcess:
         sandboxes = self._sandboxes()
         return sandboxes is not None and any(each.busy for each in sandboxes.all())
 
-    def _service_settings(self) -> ServiceSettings:
-        server = self._settings.server
-        return ServiceSettings(
-            hosts=self._listening.names,
-            public_url=self._listening.public_url,
-            origins=server.origins,
-            trusted_proxies=server.trusted_proxies,
-            max_sessions_per_user=server.max_sessions_per_user,
-            max_kept_per_user=server.max_kept_per_user,
-            max_kept_bytes_per_user=server.max_kept_bytes_per_user,
-            max_body_bytes=server.max_body_bytes,
-            max_file_bytes=server.max_file_bytes,
-            preview_domain=server.preview_domain or _local_previews(self._listening.public_url),
-        )
-
-    def _uvicorn_config(self, api: FastAPI) -> uvicorn.Config:
-        server, context = self._settings.server, self._listening.context
-        protocol = bounded_protocol(timeout_s=server.request_timeout_s)
-        return uvicorn.Config(
-            api,
-            http=protocol,  # type: ignore[arg-type]  # a factory serves as the class does
-            loop="asyncio",
-            lifespan="on",
-            log_config=None,
-            access_log=False,  # the audit log tells who did what
-            proxy_headers=False,  # a client could name any address
-            server_header=False,
-            # A WebSocket accepts messages before its caller is known.
-            ws=BoundedWebSocket,
-            ws_max_size=MAX_FRAME_BYTES,
-            ws_per_message_deflate=False,
-            timeout_graceful_shutdown=server.drain_s,  # type: ignore[arg-type]  # passed to asyncio
-            ssl_context_factory=None if context is None else lambda _config, _default: context,
-        )
-
-    async def _watch_signals(self, server: _Server, supervisor: Supervisor) -> None:
+    async def _watch_signals(self, server: HttpServer, supervisor: Supervisor) -> None:
         """The first signal drains, the second ends the process."""
         hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hangup) as received:
@@ -209,69 +172,3 @@ class ServiceProcess:
         while self._manager.ping_every_s is not None:
             self._manager.ping()
             await anyio.sleep(self._manager.ping_every_s)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers, and with an end of its start."""
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        is_busy: Callable[[], bool],
-        *,
-        handshake_s: float,
-        places: ConnectionPlaces,
-    ) -> None:
-        super().__init__(config)
-        self._is_busy, self._handshake_s, self._places = is_busy, handshake_s, places
-        self.on_started: Callable[[], Awaitable[None]] | None = None
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
-        """As uvicorn's, but a failed start is an error of ours, and a TLS handshake has a deadline
-        and counts as a connection."""
-        await self.lifespan.startup()
-        if self.lifespan.should_exit:
-            raise _not_started()
-        config, context = self.config, self.config.ssl
-        protocol: Callable[..., asyncio.Protocol] = config.http_protocol_class
-        make = functools.partial(
-            protocol,
-            config=config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-        )
-        self.servers = []
-        for each in sockets or ():
-            server = await asyncio.get_running_loop().create_server(
-                make,
-                sock=BoundedListener.around(each, self._places),
-                ssl=context,
-                ssl_handshake_timeout=None if context is None else self._handshake_s,
-                backlog=config.backlog,
-            )
-            self.servers.append(server)
-        self.started = True
-        if self.on_started is not None:
-            await self.on_started()
-
-    async def _wait_tasks_to_complete(self) -> None:
-        await super()._wait_tasks_to_complete()
-        while self._is_busy():  # noqa: ASYNC110  # as uvicorn waits for connections
-            await anyio.sleep(_LOOK_EVERY_S)
-
-
-def _not_started() -> CellwallError:
-    return CellwallError(
-        "the application of the service did not start",
-        hint="See the lines before this one, and `cellwall doctor --service`.",
-        code="CW-SERVE-START",
-    )
-
-
-def _local_previews(public_url: str) -> str:
-    """Browsers resolve every name below localhost to loopback (RFC 6761)."""
-    return "localhost" if is_loopback(urlsplit(public_url).hostname or "") else ""

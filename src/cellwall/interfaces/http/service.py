@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 import anyio
@@ -15,6 +16,7 @@ from cellwall.admin.connections import ConnectionAdmin
 from cellwall.admin.live_view import LiveView
 from cellwall.admin.messages import Inbox
 from cellwall.admin.owned_secrets import OwnedSecrets
+from cellwall.config.server_section import ServerSection, is_loopback
 from cellwall.core.messages import SessionStore
 from cellwall.interfaces.http.approval_records import ApprovalRecords
 from cellwall.interfaces.http.audit_verification import AuditVerification
@@ -55,6 +57,25 @@ class ServiceSettings:
 
     preview_domain: str = "localhost"
     """Servers inside sandboxes have names below it, as other origins; empty: there are none."""
+
+    @classmethod
+    def configured(cls, server: ServerSection, *, names: Iterable[str], public_url: str) -> Self:
+        """As the section says. `names`: values of `Host` that are accepted."""
+        previews = server.preview_domain
+        if not previews and is_loopback(urlsplit(public_url).hostname or ""):
+            previews = "localhost"  # browsers resolve names below it to loopback (RFC 6761)
+        return cls(
+            hosts=tuple(names),
+            public_url=public_url,
+            origins=server.origins,
+            trusted_proxies=server.trusted_proxies,
+            max_sessions_per_user=server.max_sessions_per_user,
+            max_kept_per_user=server.max_kept_per_user,
+            max_kept_bytes_per_user=server.max_kept_bytes_per_user,
+            max_body_bytes=server.max_body_bytes,
+            max_file_bytes=server.max_file_bytes,
+            preview_domain=previews,
+        )
 
     @property
     def preview_authority(self) -> str:

@@ -97,6 +97,15 @@ class Pool:
                 return None
         return self._start(spec)
 
+    def warm_names(self) -> frozenset[str]:
+        """The names of the templates that run now."""
+        with self._lock:
+            return frozenset(
+                spec.name
+                for spec, slot in self._slots.items()
+                if slot.template is not None and slot.template.is_alive()
+            )
+
     def warm_up(self, *specs: TemplateSpec) -> None:
         """Start templates, and a cell of each, in the background before the first call."""
         for spec in specs:

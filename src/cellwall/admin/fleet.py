@@ -1,0 +1,140 @@
+"""The fleet as the service and the command line use it: its engine, its hosts and its database."""
+
+# ruff: noqa: PLC0415  # late imports: Ray takes seconds, and only a fleet of several hosts needs it
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from cellwall.admin.database import storage_settings
+from cellwall.config.models import Settings
+from cellwall.core.errors import ConfigError
+from cellwall.core.hosts import Held, HostsPort
+from cellwall.fleet.engine import (
+    AnswerBroken,
+    Application,
+    FleetPort,
+    HostLost,
+    HostState,
+    Message,
+    Place,
+    Receive,
+    Scope,
+    Send,
+    Wish,
+    host_lost,
+)
+from cellwall.fleet.leasing import HostLease
+from cellwall.fleet.local import LocalFleet
+from cellwall.fleet.ray_node import NodeOptions, RayNode, ray_environment
+from cellwall.storage.service_id import service_id_of
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = [
+    "AnswerBroken",
+    "Application",
+    "FleetPort",
+    "Held",
+    "HostLease",
+    "HostLost",
+    "HostState",
+    "HostsPort",
+    "LocalFleet",
+    "Message",
+    "NodeOptions",
+    "Place",
+    "RayNode",
+    "Receive",
+    "Scope",
+    "Send",
+    "Wish",
+    "check_fleet_settings",
+    "fleet_token",
+    "host_lost",
+    "lost_after_s",
+    "open_hosts",
+    "ray_engine",
+    "require_ray",
+    "service_id_of",
+]
+_TOKEN_NAME = "fleet.token"  # noqa: S105  # a name
+_LOST_AFTER = 1.5
+
+
+def lost_after_s(settings: Settings) -> float:
+    """When others take over: a host has ended what it held by then (`HostLease`)."""
+    return settings.fleet.lease_s * _LOST_AFTER
+
+
+def check_fleet_settings(settings: Settings) -> None:
+    """Raise `ConfigError` where several hosts could not work together."""
+    missing = [
+        name
+        for name, is_set in (
+            ("url in [storage]", bool(settings.storage.url)),
+            ("public_url in [server]", bool(settings.server.public_url)),
+            ("key_file in [accounts]", settings.accounts.key_file is not None),
+        )
+        if not is_set
+    ]
+    if missing:
+        raise ConfigError(
+            f"a fleet needs {' and '.join(missing)}",
+            hint="All hosts share one PostgreSQL, one address for clients and one key of accounts: "
+            "docs/guides/fleet.md.",
+            code="CW-FLEET-CONFIG",
+        )
+
+
+def ray_engine(token_file: str) -> ModuleType:
+    """The driver of Ray; raises `ConfigError` without the extra. Ray reads its environment while it
+    is imported, and its children inherit it."""
+    require_ray()
+    os.environ.update(ray_environment(token_file))
+    from cellwall.fleet import ray
+
+    return ray
+
+
+def require_ray() -> None:
+    """Raise `ConfigError` without the extra."""
+    if find_spec("ray") is None:
+        raise ConfigError(
+            "Ray is not installed",
+            hint="Install Cellwall with the extra: pip install 'cellwall[fleet]' (Python 3.11 to "
+            "3.13).",
+            code="CW-FLEET-EXTRA",
+        )
+
+
+def fleet_token(home: str, given: str | None, *, creates: bool) -> str:
+    """The path of the file with the token of the fleet. `creates`: at the first host."""
+    path = os.path.join(home, _TOKEN_NAME) if given is None else given
+    if creates and given is None and not os.path.exists(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(32))
+    if not os.path.exists(path):
+        raise ConfigError(
+            "the token of the fleet is missing",
+            hint="Copy fleet.token from the state folder of the first host, and name the file with "
+            "--token-file.",
+            code="CW-FLEET-TOKEN",
+        )
+    return path
+
+
+@asynccontextmanager
+async def open_hosts(home: str, settings: Settings) -> AsyncIterator[HostsPort]:
+    """The hosts as the database knows them."""
+    from cellwall.storage.store import open_store
+
+    async with open_store(storage_settings(home, settings)) as store:
+        yield store

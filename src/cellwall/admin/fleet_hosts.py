@@ -1,0 +1,111 @@
+"""The hosts of a fleet, for the person who runs it: list, drain, remove.
+
+All of it is in the database: neither a front nor the engine has to run. A host learns with its next
+renewal that it drains or was removed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import AbstractContextManager
+from typing import Self
+
+import anyio
+
+from cellwall.admin.fleet import check_fleet_settings, lost_after_s, open_hosts
+from cellwall.config.load import load_settings
+from cellwall.config.models import Settings
+from cellwall.core.errors import BadInput, Busy
+from cellwall.core.outcomes import EventKind
+from cellwall.core.types import Permission, Principal
+from cellwall.fleet.engine import HostState
+from cellwall.fleet.states import state_of
+from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.home import state_home
+from cellwall.runtime.judging import require
+from cellwall.runtime.recording import AdminChange
+
+__all__ = ["FleetAdmin", "HostState"]
+_LOOK_EVERY_S = 0.5
+
+
+class FleetAdmin:
+    """The fleet of one database."""
+
+    def __init__(self, home: str, settings: Settings) -> None:
+        check_fleet_settings(settings)
+        self._home, self._settings = home, settings
+
+    @classmethod
+    def configured(cls, *, config: str | None = None, profile: str | None = None) -> Self:
+        """The fleet of the configuration and the environment."""
+        settings = load_settings(file=config, profile=profile, environ=os.environ)
+        return cls(state_home(os.environ), settings)
+
+    def status(self, principal: Principal) -> tuple[HostState, ...]:
+        """All hosts by id; one without a valid lease counts as lost."""
+        require(self._settings, principal, Permission.CONFIG_WRITE)
+        return anyio.run(self._list)
+
+    def drain(self, host_id: str, principal: Principal, *, is_draining: bool = True) -> None:
+        """Place no new session there, or do so again."""
+        what = "fleet drain" if is_draining else "fleet resume"
+
+        async def set_draining() -> bool:
+            async with open_hosts(self._home, self._settings) as hosts:
+                return await hosts.set_draining(host_id, is_draining=is_draining)
+
+        with self._changing(what, host_id, principal):
+            if not anyio.run(set_draining):
+                raise _unknown(host_id)
+
+    def wait_until_empty(self, host_id: str, *, timeout_s: float) -> None:
+        """Until the host has no session; raises `Busy` after the time."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            live = [each for each in anyio.run(self._list) if each.id == host_id]
+            if not any(each.sessions for each in live if not each.is_lost):
+                return
+            if time.monotonic() > deadline:
+                raise Busy(
+                    f"the host still has {live[0].sessions} sessions",
+                    hint="Wait longer with --wait, or remove the host, which ends them.",
+                    code="CW-FLEET-SESSIONS",
+                )
+            time.sleep(_LOOK_EVERY_S)
+
+    def remove(self, host_id: str, principal: Principal) -> None:
+        """End a host with its sessions, or forget one that is lost."""
+        refuse_agents("the removal of a host")
+
+        async def remove_host() -> bool:
+            async with open_hosts(self._home, self._settings) as hosts:
+                return await hosts.remove_host(host_id)
+
+        with self._changing("fleet remove", host_id, principal):
+            if not anyio.run(remove_host):
+                raise _unknown(host_id)
+
+    async def _list(self) -> tuple[HostState, ...]:
+        limit_s = lost_after_s(self._settings)
+        async with open_hosts(self._home, self._settings) as hosts:
+            return tuple(
+                state_of(each, is_lost=each.is_lost or each.unseen_s > limit_s)
+                for each in await hosts.list_hosts()
+            )
+
+    def _changing(
+        self, what: str, host_id: str, principal: Principal
+    ) -> AbstractContextManager[object]:
+        require(self._settings, principal, Permission.CONFIG_WRITE)
+        change = AdminChange(EventKind.CONFIG, what, host_id, {})
+        return change.recorded_in(self._home, self._settings, principal)
+
+
+def _unknown(host_id: str) -> BadInput:
+    return BadInput(
+        f"there is no host {host_id[:60]!r} in the fleet",
+        hint="`cellwall fleet status` shows the hosts.",
+        code="CW-FLEET-UNKNOWN",
+    )

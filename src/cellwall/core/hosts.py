@@ -1,0 +1,76 @@
+"""Port of the hosts of a fleet, as the shared database knows them.
+
+A host is a service (`core.services`) that also has a lease: it renews the lease every second, and
+stops serving by itself when it cannot. All times are measured by the clock of the database, so that
+the clocks of the hosts do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from cellwall.core.types import Json
+
+HOST_LOST = "host-lost"
+"""Why a session has ended whose host was lost."""
+Held = Literal["session", "approval"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRecord:
+    """One host of the fleet."""
+
+    id: str
+    """The id of its service, which marks its sessions."""
+    incarnation: str
+    """Of one process: a host that starts again is another incarnation."""
+    about: Mapping[str, Json]
+    """What the host tells of itself: labels, load, version."""
+    unseen_s: float
+    """Since it renewed its lease."""
+    is_draining: bool
+    is_lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The host that has a session or a question, or had it."""
+
+    service_id: str
+    is_ended: bool
+    is_lost: bool
+    """The session ended with its host."""
+
+
+class HostsPort(Protocol):
+    """The hosts of a fleet. Each method is one transaction."""
+
+    @property
+    def service_id(self) -> str: ...
+
+    async def join_host(self, incarnation: str, about: Mapping[str, Json]) -> None:
+        """This service is a host from now on; an earlier incarnation loses its lease."""
+
+    async def renew_host(self, incarnation: str, about: Mapping[str, Json]) -> HostRecord | None:
+        """Renew the lease; None once the host was declared lost, removed or replaced."""
+
+    async def leave_host(self, incarnation: str) -> None:
+        """This host has ended."""
+
+    async def list_hosts(self) -> tuple[HostRecord, ...]:
+        """By id; lost ones for a day."""
+
+    async def set_draining(self, host_id: str, *, is_draining: bool) -> bool:
+        """False if there is no such host."""
+
+    async def remove_host(self, host_id: str) -> bool:
+        """Forget a host; its process finds out when it renews."""
+
+    async def declare_lost(self, host: HostRecord, *, unseen_s: float, answer: str) -> bool:
+        """End sessions and questions of a host whose lease is older than this; False if the host
+        has renewed the lease meanwhile, or another caller was first."""
+
+    async def find_holder(self, kind: Held, name: str) -> Holder | None:
+        """For routing alone: whether the caller may use it is decided by the host."""

@@ -1,0 +1,321 @@
+"""The fleet on Ray: its actors are the hosts, its failure detection and its calls are used.
+
+What must survive every process stands in the database: which host has a session, who drains, who is
+lost. So several fronts work side by side, and one that starts again has lost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.hosts import Held, HostRecord, HostsPort
+from cellwall.core.ids import new_id
+from cellwall.fleet.engine import (
+    AnswerBroken,
+    HostState,
+    Place,
+    Receive,
+    Scope,
+    Send,
+    Wish,
+    host_lost,
+)
+from cellwall.fleet.exchanges import Plain, plain_scope, read_body
+from cellwall.fleet.placement import choose_host
+from cellwall.fleet.ray_host import RayHost
+from cellwall.fleet.ray_node import LABEL
+from cellwall.fleet.states import state_of
+
+NAMESPACE = "cellwall"
+_log = logging.getLogger("cellwall.fleet")
+_LOOK_EVERY_S = 0.5
+_TOLD_S = 2.0
+"""A host tells its load at least this often."""
+_MAX_KNOWN = 100_000
+_CALLS = 8192
+"""That one host handles at once; each open stream is one."""
+_STARTS_WITHIN_S = 180.0
+_STOPS_WITHIN_S = 60.0
+UNANSWERED = "host-lost"
+
+
+def connect(address: str, *, node_ip: str) -> None:
+    """Connect this process to the node of Ray on this machine."""
+    ray.init(
+        address=address,
+        namespace=NAMESPACE,
+        log_to_driver=False,
+        configure_logging=False,
+        _node_ip_address=node_ip,
+    )
+
+
+def disconnect() -> None:
+    """End the connection; detached hosts go on."""
+    ray.shutdown()
+
+
+class RayFleet:
+    """Implements `FleetPort`; `watch` must run meanwhile."""
+
+    def __init__(self, hosts: HostsPort, *, lost_after_s: float, max_body_bytes: int) -> None:
+        self._hosts, self._lost_after_s, self._max_body_bytes = hosts, lost_after_s, max_body_bytes
+        self._states: dict[str, HostState] = {}
+        self._actors: dict[str, Any] = {}
+        self._calls: dict[str, set[asyncio.Timeout]] = {}
+        self._placed: deque[tuple[float, str]] = deque()
+        self._known: OrderedDict[str, str] = OrderedDict()
+        self._looked_at = -_TOLD_S
+
+    async def watch(self) -> None:
+        """Follow the hosts, until cancelled. A failed look changes nothing."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            try:
+                await self.look()
+            except (CellwallError, RayError, OSError) as error:
+                _log.warning("the hosts were not looked at: %s", type(error).__name__)
+
+    async def look(self) -> None:
+        """Who is there: the database tells the leases, and Ray which processes live."""
+        records = await self._hosts.list_hosts()
+        alive = await asyncio.to_thread(_live_names)
+        states = {}
+        for record in records:
+            is_gone = _name(record.id, record.incarnation) not in alive
+            is_late = record.unseen_s > self._lost_after_s
+            is_lost = record.is_lost or is_gone or is_late
+            states[record.id] = state_of(record, is_lost=is_lost)
+            if is_lost:
+                self._break_calls(record)
+            if is_late and not record.is_lost:
+                await self._declare(record)
+        self._states, self._looked_at = states, time.monotonic()
+
+    async def _declare(self, record: HostRecord) -> None:
+        after_s = self._lost_after_s
+        if await self._hosts.declare_lost(record, unseen_s=after_s, answer=UNANSWERED):
+            _log.error("host %s is lost: its sessions have ended", record.id)
+
+    def _break_calls(self, record: HostRecord) -> None:
+        self._actors.pop(record.incarnation, None)
+        for call in self._calls.pop(record.id, ()):
+            call.reschedule(asyncio.get_running_loop().time())
+
+    async def place(self, wish: Wish) -> str:
+        if not self._states:
+            await self.look()
+        since_s = time.monotonic() - _TOLD_S
+        while self._placed and self._placed[0][0] < since_s:
+            self._placed.popleft()
+        placed = Counter(host_id for _, host_id in self._placed)
+        chosen = choose_host(tuple(self._states.values()), wish, placed)
+        self._placed.append((time.monotonic(), chosen.id))
+        return chosen.id
+
+    async def find(self, kind: Held, name: str) -> Place | None:
+        host_id = self._known.get(name)
+        if host_id is not None and self._is_there(host_id):
+            self._known.move_to_end(name)
+            return Place(host_id, is_lost=False)
+        holder = await self._hosts.find_holder(kind, name)
+        if holder is None:
+            return None
+        is_there = self._is_there(holder.service_id)
+        if is_there:
+            self._known[name] = holder.service_id
+            if len(self._known) > _MAX_KNOWN:
+                self._known.popitem(last=False)
+        return Place(holder.service_id, is_lost=holder.is_lost or not is_there)
+
+    def _is_there(self, host_id: str) -> bool:
+        state = self._states.get(host_id)
+        return state is not None and not state.is_lost
+
+    async def call(self, host_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        actor = await self._actor(host_id)
+        body = await read_body(scope, receive, max_bytes=self._max_body_bytes)
+        call_id, has_begun = new_id("call"), False
+        with self._breakable(host_id) as broken:
+            relay: asyncio.Task[None] | None = None
+            try:
+                async with broken:
+                    answer = actor.answer.options(num_returns="streaming").remote(
+                        call_id, plain_scope(scope), body
+                    )
+                    relay = asyncio.ensure_future(_relay(actor, call_id, scope, receive))
+                    async for part in _parts(answer):
+                        for message in part["messages"]:
+                            has_begun = True
+                            await send(message)
+            except (RayActorError, TimeoutError) as error:
+                if isinstance(error, TimeoutError) and not broken.expired():
+                    raise
+                _log.warning("host %s was lost during a call", host_id)
+                if has_begun:
+                    raise AnswerBroken from None
+                raise host_lost(was_sent=True) from None
+            finally:
+                if relay is not None:
+                    relay.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await relay
+
+    @contextmanager
+    def _breakable(self, host_id: str) -> Any:  # noqa: ANN401  # a generator of one
+        """A call that ends when its host is lost, also where Ray would wait for ever."""
+        broken = asyncio.timeout(None)
+        calls = self._calls.setdefault(host_id, set())
+        calls.add(broken)
+        try:
+            yield broken
+        finally:
+            calls.discard(broken)
+
+    async def _actor(self, host_id: str) -> Any:  # noqa: ANN401  # Ray's handle has no type
+        state = self._states.get(host_id)
+        if state is None:
+            await self.look()
+            state = self._states.get(host_id)
+        if state is None or state.is_lost:
+            raise host_lost()
+        found = self._actors.get(state.incarnation)
+        if found is None:
+            try:
+                found = await asyncio.to_thread(ray.get_actor, _name(host_id, state.incarnation))
+            except ValueError:
+                raise host_lost() from None
+            self._actors[state.incarnation] = found
+        return found
+
+    async def list(self) -> tuple[HostState, ...]:
+        if time.monotonic() - self._looked_at > _TOLD_S:
+            await self.look()
+        return tuple(self._states.values())
+
+    async def lost(self) -> tuple[str, ...]:
+        return tuple(state.id for state in await self.list() if state.is_lost)
+
+    async def drain(self, host_id: str, *, is_draining: bool = True) -> None:
+        if not await self._hosts.set_draining(host_id, is_draining=is_draining):
+            raise _unknown(host_id)
+        await self.look()
+
+    async def remove(self, host_id: str) -> None:
+        await self.look()
+        if host_id not in self._states:
+            raise _unknown(host_id)
+        if self._is_there(host_id):
+            await stop_host(await self._actor(host_id))
+        await self._hosts.remove_host(host_id)
+        await self.look()
+
+    async def owner_code(self) -> str:
+        """Of the sign-in link of the first owner; asks any host."""
+        live = [state.id for state in await self.list() if not state.is_lost]
+        return str(await (await self._actor(live[0])).owner_code.remote()) if live else ""
+
+
+async def start_host(
+    host_id: str,
+    incarnation: str,
+    *,
+    opening: str,
+    options: Mapping[str, Any],
+    is_pinned: bool,
+) -> Any:  # noqa: ANN401  # Ray's handle has no type
+    """Start the host of this machine; it lives until `stop_host`, also without this process.
+    `is_pinned`: to the node that was started for it; else to the node of this process."""
+    node = ray.get_runtime_context().get_node_id()
+    if is_pinned:
+        node = await asyncio.to_thread(_node_of, host_id)
+    made = ray.remote(RayHost).options(
+        name=_name(host_id, incarnation),
+        lifetime="detached",
+        num_cpus=0,
+        max_concurrency=_CALLS,
+        max_restarts=0,  # a process that starts again is another incarnation
+        max_task_retries=0,  # nothing is executed twice
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+    )
+    actor = made.remote(opening, dict(options))
+    async with asyncio.timeout(_STARTS_WITHIN_S):
+        told = await actor.start.remote()
+    if "error" in told:
+        ray.kill(actor)
+        code, message, hint = told["error"]
+        raise CellwallError(message, hint=hint, code=code)
+    return actor
+
+
+async def stop_host(actor: Any) -> None:  # noqa: ANN401  # Ray's handle has no type
+    """End a host with its sessions."""
+    try:
+        async with asyncio.timeout(_STOPS_WITHIN_S):
+            await actor.stop.remote()
+    except (RayActorError, TimeoutError):
+        _log.warning("a host did not end cleanly")
+    finally:
+        with suppress(RayError):
+            ray.kill(actor)
+
+
+async def _parts(answer: Any) -> AsyncIterator[Plain]:  # noqa: ANN401  # Ray's generator has no type
+    """Until the last: Ray's own end of the stream would cost another round."""
+    async for reference in answer:
+        part = await reference
+        yield part
+        if part["is_last"]:
+            return
+
+
+async def _relay(actor: Any, call_id: str, scope: Scope, receive: Receive) -> None:  # noqa: ANN401
+    """What the client sends behind the request, one after the other; ends with the connection."""
+    end = "websocket.disconnect" if scope["type"] == "websocket" else "http.disconnect"
+    while True:
+        message = await receive()
+        if message["type"] == end or scope["type"] == "websocket":
+            with suppress(RayActorError):
+                await actor.feed.remote(call_id, dict(message))
+        if message["type"] == end:
+            return
+
+
+def _name(host_id: str, incarnation: str) -> str:
+    return f"{host_id}/{incarnation}"
+
+
+def _live_names() -> frozenset[str]:
+    return frozenset(ray.util.list_named_actors())
+
+
+def _node_of(host_id: str) -> str:
+    """The node of Ray that was started for this host; Ray may take a moment to know the node."""
+    deadline = time.monotonic() + _STARTS_WITHIN_S
+    while time.monotonic() < deadline:
+        for node in ray.nodes():
+            if node["Alive"] and node["Labels"].get(LABEL) == host_id:
+                return str(node["NodeID"])
+        time.sleep(_LOOK_EVERY_S)
+    raise CellwallError(
+        "Ray does not know the node of this machine", code="CW-FLEET-NODE", hint="See its log."
+    )
+
+
+def _unknown(host_id: str) -> BadInput:
+    return BadInput(
+        f"there is no host {host_id[:60]!r} in the fleet",
+        hint="`cellwall fleet status` shows the hosts.",
+        code="CW-FLEET-UNKNOWN",
+    )

@@ -1,0 +1,91 @@
+"""One host in a process of Ray: a detached actor that owns the runtime of its machine.
+
+Only texts, bytes, numbers, lists and dicts cross. The application comes by the name of a function,
+since it stands above this part: it opens the service of a state folder without a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
+
+from cellwall.core.errors import CellwallError
+from cellwall.fleet.engine import Application
+from cellwall.fleet.exchanges import HostExchange, Plain
+
+
+class OpenedHost(Protocol):
+    """A service without a socket."""
+
+    @property
+    def application(self) -> Application: ...
+
+    async def first_owner_code(self) -> str:
+        """Of the sign-in link of the first owner; empty once there is a user."""
+
+    async def closed(self) -> None:
+        """Returns when the service has ended, by `close` or by itself."""
+
+    async def close(self) -> None: ...
+
+
+class RayHost:
+    """The actor. Its methods run on the event loop of the actor, as the service does."""
+
+    def __init__(self, opening: str, options: Mapping[str, Any]) -> None:
+        self._opening, self._options = opening, options
+        self._host: OpenedHost | None = None
+        self._exchanges: dict[str, HostExchange] = {}
+        self._watcher: asyncio.Future[None] | None = None
+        self._is_stopping = False
+
+    async def start(self) -> Plain:
+        """Open the service; `{"error": …}` where it refuses, since an exception would cross as an
+        object."""
+        module, _, name = self._opening.partition(":")
+        try:
+            self._host = await getattr(importlib.import_module(module), name)(self._options)
+        except CellwallError as error:
+            return {"error": [error.code, error.message, error.hint]}
+        self._watcher = asyncio.ensure_future(self._end_with(self._host))
+        return {"pid": os.getpid()}
+
+    async def _end_with(self, host: OpenedHost) -> None:
+        """A host that was removed or has failed leaves no process behind."""
+        await host.closed()
+        if not self._is_stopping:
+            os._exit(0)
+
+    async def owner_code(self) -> str:
+        return await self._opened().first_owner_code()
+
+    async def answer(self, call_id: str, scope: Plain, body: bytes) -> AsyncIterator[Plain]:
+        """The messages of one answer, several at a time where they are ready."""
+        exchange = HostExchange(self._opened().application, scope, body)
+        self._exchanges[call_id] = exchange
+        try:
+            async for messages in exchange.answer():
+                yield messages
+        finally:
+            del self._exchanges[call_id]
+
+    async def feed(self, call_id: str, message: Plain) -> None:
+        """A later message of the client: a frame of a WebSocket, or the end of the connection."""
+        exchange = self._exchanges.get(call_id)
+        if exchange is not None:
+            exchange.feed(message)
+
+    async def stop(self) -> None:
+        """End the service with its sessions."""
+        self._is_stopping = True
+        if self._host is not None:
+            await self._host.close()
+            self._host = None
+
+    def _opened(self) -> OpenedHost:
+        if self._host is None:
+            raise RuntimeError("the host has not started")
+        return self._host

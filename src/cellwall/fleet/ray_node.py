@@ -1,0 +1,157 @@
+"""Ray's processes on this machine: one node, started by Ray's own program and ended with ours.
+
+Nodes recognise each other by a token (`RAY_AUTH_MODE=token`): a program that can call Ray can run
+code on every host. Ray notices within four seconds that a node does not answer.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from cellwall.core.errors import CellwallError
+
+LABEL = "cellwall-host"
+"""The label of a node, with the id of the host that runs on it."""
+_STARTS_WITHIN_S = 120.0
+_ENDS_WITHIN_S = 40.0
+_AGENT_PORTS = (
+    "metrics-export-port",
+    "dashboard-agent-listen-port",
+    "dashboard-agent-grpc-port",
+    "runtime-env-agent-port",
+)
+_LOOK_EVERY_S = 0.2
+_NOTICED_BY_RAY = {
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+}
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to Ray's makers
+    "RAY_enable_worker_prestart": "0",
+    "RAY_agent_register_timeout_ms": "120000",  # a busy machine is no failure
+    "RAY_DEDUP_LOGS": "0",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """How a node of Ray is started."""
+
+    address: str
+    """Of the head, HOST:PORT; the head itself listens there."""
+    is_head: bool
+    node_ip: str
+    """Under which the other nodes reach this one."""
+    host_id: str
+    token_file: str
+    log_file: str
+    object_store_bytes: int = 128 * 1024 * 1024
+    """Bodies above 100 KB cross by it."""
+
+
+def ray_environment(token_file: str) -> dict[str, str]:
+    """The variables of every process that speaks to Ray, ours included."""
+    secured = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token_file}
+    return {**_NOTICED_BY_RAY, **_QUIET, **secured}
+
+
+class RayNode:
+    """The processes of one node."""
+
+    def __init__(self, options: NodeOptions, environ: Mapping[str, str]) -> None:
+        self._options, self._environ = options, environ
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start Ray's program; it runs until `stop`."""
+        host, _, port = self._options.address.rpartition(":")
+        words = [
+            "--num-cpus=1", f"--node-ip-address={self._options.node_ip}",
+            f"--object-store-memory={self._options.object_store_bytes}",
+            f"--labels={LABEL}={self._options.host_id}", "--disable-usage-stats", "--block",
+        ]  # fmt: skip
+        # With given ports a node does not wait for its agents, which fails on a busy machine: Ray
+        # allows them fifteen seconds.
+        ports = _free_ports(self._options.node_ip, len(_AGENT_PORTS))
+        words += [f"--{name}={port}" for name, port in zip(_AGENT_PORTS, ports, strict=True)]
+        if self._options.is_head:
+            words += ["--head", f"--port={port}", "--include-dashboard=false"]
+        else:
+            words += [f"--address={host}:{port}"]
+        program = os.path.join(os.path.dirname(os.path.abspath(sys.executable)), "ray")
+        with open(self._options.log_file, "ab", opener=_private) as log:
+            self._process = subprocess.Popen(
+                [program, "start", *words],
+                env={**self._environ, **ray_environment(self._options.token_file)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,  # a signal of the terminal is for us: we drain first
+            )
+
+    def wait_until_up(self) -> None:
+        """Until the engine of the first host accepts connections; raises if Ray ends before."""
+        host, _, port = self._options.address.rpartition(":")
+        deadline = time.monotonic() + _STARTS_WITHIN_S
+        while True:
+            self.check()
+            try:
+                socket.create_connection((host, int(port)), _LOOK_EVERY_S).close()
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise _unreachable(self._options.address) from None
+                time.sleep(_LOOK_EVERY_S)
+            else:
+                return
+
+    def check(self) -> None:
+        """Raise if Ray's program has ended."""
+        if self._process is not None and self._process.poll() is not None:
+            raise CellwallError(
+                "Ray ended on this machine",
+                hint=f"Its last lines are in {self._options.log_file}.",
+                code="CW-FLEET-NODE",
+            )
+
+    def stop(self) -> None:
+        """End all processes of the node."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def _unreachable(address: str) -> CellwallError:
+    return CellwallError(
+        f"the first host of the fleet does not answer at {address[:80]}",
+        hint="Check the address, and that `cellwall fleet up` runs there.",
+        code="CW-FLEET-NODE",
+    )
+
+
+def _free_ports(address: str, count: int) -> list[int]:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with ExitStack() as opened:  # all at once, so that they differ
+        found = [
+            opened.enter_context(socket.create_server((address, 0), family=family))
+            for _ in range(count)
+        ]
+        return [each.getsockname()[1] for each in found]

@@ -1,0 +1,288 @@
+"""`cellwall fleet`: several hosts behind one address."""
+
+# ruff: noqa: PLC0415  # late imports: heavy modules load when a command runs, not for --help
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cellwall.core.limits import size_text
+from cellwall.interfaces.cli.exit_codes import CHANGE_EXIT_CODES
+from cellwall.interfaces.cli.options import (
+    ConfigOptions,
+    Decorated,
+    cli_principal,
+    json_option,
+    place_options,
+)
+from cellwall.interfaces.cli.output import print_json, print_result, print_text
+from cellwall.interfaces.terminal import one_line
+
+if TYPE_CHECKING:
+    from cellwall.admin.fleet_hosts import FleetAdmin, HostState
+    from cellwall.interfaces.http.fleet_process import FleetStarted
+
+_SERVE_EXIT_CODES = """\b
+Exit codes:
+  0        ended by Ctrl-C or SIGTERM, after the requests under way
+  125      Cellwall refused or failed; the reason is on standard error
+"""
+
+
+@click.group(
+    epilog="""\b
+Examples:
+  cellwall fleet up --config /etc/cellwall/config.toml
+  cellwall fleet join 10.0.0.5:6390 --token-file /etc/cellwall/fleet.token --label gpu=a100
+  cellwall fleet status
+  cellwall fleet drain svc_… --wait 600
+"""
+)
+def fleet() -> None:
+    """Run one service over several hosts.
+
+    The first host starts with `up`, which also listens for clients; others `join`. Every session
+    lives on one host, chosen by free memory, warm templates and labels. All hosts need the same
+    PostgreSQL, public_url and key_file (docs/guides/fleet.md), and the extra: cellwall[fleet].
+    """
+
+
+def _read_labels(
+    _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, str]:
+    found = dict(text.partition("=")[::2] for text in texts)
+    if not all(name and value for name, value in found.items()):
+        raise click.BadParameter("write NAME=VALUE, for example region=eu-1.")
+    return found
+
+
+def _machine_options(command: Decorated) -> Decorated:
+    """What `up` and `join` have in common."""
+    options: tuple[Callable[[Any], Any], ...] = (
+        click.option(
+            "--label",
+            "labels",
+            metavar="NAME=VALUE",
+            multiple=True,
+            callback=_read_labels,
+            help="Of this host, beside labels in [fleet]; `tenant` reserves the host.",
+        ),
+        click.option(
+            "--token-file",
+            metavar="FILE",
+            type=click.Path(),
+            help="The token of the fleet.  [default: token_file in [fleet], fleet.token in the "
+            "state folder]",
+        ),
+        click.option(
+            "--with-running-ray",
+            "is_ray_running",
+            is_flag=True,
+            help="A node of Ray runs on this machine already, as KubeRay starts it.",
+        ),
+        click.option("--host", metavar="H", help="Address on which the front listens."),
+        click.option(
+            "--port",
+            metavar="N",
+            type=click.IntRange(0, 65_535),
+            help="Port of the front.  [default: port in [server], 8750]",
+        ),
+        click.option(
+            "--dangerously-as-root",
+            "as_root",
+            is_flag=True,
+            help="Serve as root. A hole in the service would then be one in the whole machine.",
+        ),
+        json_option("Print one JSON object once it serves."),
+        place_options,
+    )
+    for option in options:
+        command = option(command)
+    return command
+
+
+@fleet.command(
+    epilog=f"""\b
+Examples:
+  cellwall fleet up
+  cellwall fleet up --host 0.0.0.0 --label region=eu-1
+  cellwall fleet up --no-sandboxes
+
+{_SERVE_EXIT_CODES}"""
+)
+@_machine_options
+@click.option(
+    "--no-sandboxes",
+    "has_host",
+    is_flag=True,
+    default=True,
+    flag_value=False,
+    help="Only listen and place: this machine takes no sessions.",
+)
+def up(**values: Any) -> int:  # noqa: ANN401  # what click has parsed
+    """Start the first host of a fleet, and listen for clients."""
+    return _run_process(address=None, has_front=True, **values)
+
+
+@fleet.command(
+    epilog=f"""\b
+Examples:
+  cellwall fleet join 10.0.0.5:6390 --token-file /etc/cellwall/fleet.token
+  cellwall fleet join 10.0.0.5:6390 --front --label region=eu-2
+
+{_SERVE_EXIT_CODES}"""
+)
+@click.argument("address", metavar="HOST:PORT")
+@_machine_options
+@click.option(
+    "--front",
+    "has_front",
+    is_flag=True,
+    help="Also listen for clients: any number of fronts may run, behind one public_url.",
+)
+def join(address: str, *, has_front: bool, **values: Any) -> int:  # noqa: ANN401  # what click has parsed
+    """Add this machine to a fleet. ADDRESS is what `fleet up` printed.
+
+    At SIGTERM the host drains: new sessions go elsewhere, and runs under way have drain_s of
+    [server] to end. Its sessions end with it.
+    """
+    return _run_process(address=address, has_front=has_front, has_host=True, **values)
+
+
+def _run_process(
+    *,
+    configured: ConfigOptions,
+    as_json: bool,
+    address: str | None,
+    **values: Any,  # noqa: ANN401  # what click has parsed
+) -> int:
+    from cellwall.interfaces.http.fleet_process import FleetOptions, FleetProcess
+    from cellwall.runtime.observing import log_to_stderr
+
+    log_to_stderr(os.environ, config=configured["config"], profile=configured["profile"])
+    logging.getLogger("uvicorn").setLevel("CRITICAL")  # its errors quote requests and paths
+
+    def tell(started: FleetStarted) -> None:
+        front = started.front
+        code = None if front is None else front.sign_in_code
+        link = f"{front.url}/#sign-in={code}" if front is not None and code else None
+        if as_json:
+            print_json(
+                {
+                    "host": started.host_id,
+                    "join": started.address,
+                    "token_file": started.token_file,
+                    "address": None if front is None else front.url,
+                    "sign_in_link": link,
+                    "pid": os.getpid(),
+                }
+            )
+            return
+        text = f"Host {started.host_id} is part of the fleet. Ctrl-C drains and ends it.\n"
+        if front is not None:
+            text += f"Cellwall listens on {front.url}.\n"
+        if address is None:
+            text += f"Others join at {started.address} with a copy of {started.token_file}.\n"
+        if link is not None and front is not None:
+            text += f"Become its owner, once and within {front.link_s // 60} minutes: {link}\n"
+        print_text(text)
+
+    return FleetProcess(FleetOptions(**configured, address=address, **values), tell).run()
+
+
+def _admin_options(command: Decorated) -> Decorated:
+    def with_admin(*, configured: ConfigOptions, **values: Any) -> int:  # noqa: ANN401  # what click has parsed
+        from cellwall.admin.fleet_hosts import FleetAdmin
+
+        return int(command(admin=FleetAdmin.configured(**configured), **values))
+
+    with_admin.__name__, with_admin.__doc__ = command.__name__, command.__doc__
+    with_admin.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]  # as click keeps them
+    return json_option("Print one JSON object.")(place_options(with_admin))  # type: ignore[return-value]  # click keeps what it decorates
+
+
+@fleet.command(
+    epilog="""\b
+Examples:
+  cellwall fleet status
+  cellwall fleet status --json
+"""
+)
+@_admin_options
+def status(*, admin: FleetAdmin, as_json: bool) -> int:
+    """List the hosts: state, load, labels and version. A lost one is listed for a day."""
+    hosts = admin.status(cli_principal())
+    shown = [{**asdict(each), "templates": sorted(each.templates)} for each in hosts]
+    print_result({"hosts": shown}, _table(hosts), as_json=as_json)
+    return 0
+
+
+@fleet.command(
+    epilog=f"""\b
+Examples:
+  cellwall fleet drain svc_…
+  cellwall fleet drain svc_… --wait 600
+  cellwall fleet drain svc_… --undo
+
+{CHANGE_EXIT_CODES}"""
+)
+@click.argument("host_id", metavar="HOST")
+@click.option("--undo", is_flag=True, help="Place sessions there again.")
+@click.option(
+    "--wait",
+    "wait_s",
+    metavar="S",
+    type=click.FloatRange(0),
+    help="Return once the host has no session, at most after S seconds.",
+)
+@_admin_options
+def drain(
+    *, admin: FleetAdmin, host_id: str, undo: bool, wait_s: float | None, as_json: bool
+) -> int:
+    """Place no new session on a host; those that it has go on until they end.
+
+    For an upgrade without a failed call: drain --wait, remove, install, join.
+    """
+    admin.drain(host_id, cli_principal(), is_draining=not undo)
+    if wait_s is not None and not undo:
+        admin.wait_until_empty(host_id, timeout_s=wait_s)
+    done = "takes sessions again" if undo else "takes no new sessions"
+    print_result({"host": host_id, "is_draining": not undo}, f"{host_id} {done}\n", as_json=as_json)
+    return 0
+
+
+@fleet.command(
+    epilog=f"""\b
+Examples:
+  cellwall fleet remove svc_…
+
+{CHANGE_EXIT_CODES}"""
+)
+@click.argument("host_id", metavar="HOST")
+@_admin_options
+def remove(*, admin: FleetAdmin, host_id: str, as_json: bool) -> int:
+    """End a host with all of its sessions, or forget a lost one. Drain it first."""
+    admin.remove(host_id, cli_principal())
+    print_result({"host": host_id}, f"{host_id} was removed\n", as_json=as_json)
+    return 0
+
+
+def _table(hosts: tuple[HostState, ...]) -> str:
+    if not hosts:
+        return "no hosts\n"
+    lines = [f"{'host':32} {'state':9} {'sessions':>8} {'busy':>5} {'free':>7}  version  labels"]
+    for each in hosts:
+        state = "lost" if each.is_lost else "drains" if each.is_draining else "serves"
+        labels = ",".join(f"{name}={value}" for name, value in sorted(each.labels.items()))
+        lines.append(
+            f"{each.id:32} {state:9} {each.sessions:8} {each.busy:5} "
+            f"{size_text(each.memory_free_bytes // 2**20 * 2**20):>7}  "
+            f"{one_line(each.version):8} {one_line(labels)}"
+        )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,278 @@
+"""The front of a fleet: an ASGI application that decides nothing but the host of a request.
+
+It keeps no state of its own. Who the caller is, what the caller may do and what is recorded is
+decided by the host, as without a fleet. For a session whose host is lost another host is asked:
+only it can tell the owner of the session from everybody else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import anyio
+
+from cellwall.admin.fleet import (
+    AnswerBroken,
+    FleetPort,
+    Held,
+    HostState,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    Wish,
+    host_lost,
+)
+from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.limits import parse_size
+from cellwall.core.outcomes import ErrorInfo
+from cellwall.interfaces.http.fleet_answers import Answer, merged, read_again, with_body
+from cellwall.interfaces.http.fleet_routing import (
+    LABELS_HEADER,
+    Target,
+    is_id,
+    labels_of,
+    target_of,
+    with_host,
+    without_host,
+)
+from cellwall.interfaces.http.problems import problem, status_of
+
+_ELSEWHERE = 421
+_INTERNAL_CLOSE = 1011
+_MCP_SESSION = b"mcp-session-id"
+_WHO = frozenset({b"host", b"cookie"})
+
+
+class FleetFront:
+    """ASGI application over a `FleetPort`."""
+
+    def __init__(self, fleet: FleetPort, *, max_body_bytes: int) -> None:
+        self._fleet, self._max_body_bytes = fleet, max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+            return
+        has_begun = False
+
+        async def begin(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._route(scope, receive, begin)
+        except AnswerBroken:
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": _INTERNAL_CLOSE})
+                return
+            raise  # uvicorn closes the connection: the client sees that the answer is not whole
+        except CellwallError as error:
+            if has_begun:
+                raise
+            await _refuse(error, scope, receive, send)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        target = target_of(scope.get("method", "GET"), scope["path"], headers)
+        match target.kind:
+            case "session" | "approval":
+                await self._to_holder(target, scope, receive, send)
+            case "new":
+                await self._to_new(scope, receive, send)
+            case "all":
+                await self._to_all(scope, send)
+            case "snapshot":
+                await self._to_snapshot(target.name, scope, receive, send)
+            case "mcp":
+                await self._to_mcp(target.name, scope, receive, send)
+            case "any":
+                await self._call(await self._any(scope, target.name), scope, receive, send)
+
+    async def _call(self, host_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._fleet.call(host_id, scope, receive, send)
+
+    async def _live_hosts(self) -> Sequence[HostState]:
+        return [host for host in await self._fleet.list() if not host.is_lost]
+
+    async def _any(self, scope: Scope, named: str = "") -> str:
+        """The named host; else one that stays the same for a caller while the hosts stay."""
+        live = await self._live_hosts()
+        if named:
+            if all(host.id != named for host in live):
+                raise BadInput(
+                    "there is no such host in the fleet",
+                    hint="Leave Cellwall-Host out; `cellwall fleet status` shows the hosts.",
+                    code="CW-FLEET-UNKNOWN",
+                )
+            return named
+        if not live:
+            await self._fleet.place(Wish())  # raises with the reason
+        headers = dict(scope["headers"])
+        shown = headers.get(b"authorization") or headers.get(b"x-api-key") or b""
+        shown = shown or headers.get(b"cookie") or str((scope.get("client") or [""])[0]).encode()
+        return max(live, key=lambda host: hashlib.sha256(host.id.encode() + shown).digest()).id
+
+    async def _to_holder(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
+        kind: Held = "approval" if target.kind == "approval" else "session"
+        place = await self._fleet.find(kind, target.name)
+        if place is None or place.is_lost:
+            other = await self._any(scope)
+            lost = None if place is None else host_lost()
+            await self._call(other, scope, receive, _telling(lost, scope, receive, send))
+            return
+        await self._call(place.host_id, scope, receive, send)
+
+    async def _to_new(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        body, again = await read_again(receive, max_bytes=self._max_body_bytes)
+        wish = await self._wish(scope, headers, body)
+        host_id = await self._fleet.place(wish)
+        answer = _naming(host_id, send) if scope["path"] == "/mcp" else send
+        await self._call(host_id, scope, again, answer)
+
+    async def _wish(self, scope: Scope, headers: Mapping[bytes, bytes], body: bytes) -> Wish:
+        """From the body as far as it can be read; the host refuses what is malformed."""
+        try:
+            asked = json.loads(body or b"{}")
+        except (ValueError, RecursionError):
+            asked = {}
+        asked = asked if isinstance(asked, dict) else {}
+        labels = labels_of(headers)
+        if headers.get(LABELS_HEADER) and not labels:
+            raise BadInput(
+                "Cellwall-Labels has no label", hint="Write for example: region=eu, gpu=a100"
+            )
+        return Wish(
+            memory_bytes=_size(asked.get("memory")),
+            template=_text(asked.get("template") or asked.get("templateID")) or "python",
+            labels=labels,
+            host_id=await self._nearest(scope, asked),
+        )
+
+    async def _nearest(self, scope: Scope, asked: Mapping[str, Any]) -> str:
+        """The host that has the files of a kept session or a snapshot; any where none is named."""
+        if resumed := _text(asked.get("resume")):
+            place = await self._fleet.find("session", resumed)
+            if place is not None and place.is_lost:
+                raise host_lost()
+            return "" if place is None else place.host_id
+        snapshot = _text(asked.get("from_snapshot")) or _text(asked.get("templateID"))
+        if is_id(snapshot):
+            return await self._find_snapshot(snapshot, scope)
+        return ""
+
+    async def _find_snapshot(self, name: str, scope: Scope) -> str:
+        asked: Scope = {**scope, "method": "GET", "path": f"/v1/snapshots/{name}"}
+        headers = dict(scope["headers"])
+        bearer = headers.get(b"authorization") or b"Bearer " + headers.get(b"x-api-key", b"")
+        asked["raw_path"], asked["query_string"] = asked["path"].encode(), b""
+        asked["headers"] = [
+            *((name, value) for name, value in scope["headers"] if name in _WHO),
+            (b"authorization", bearer),
+        ]
+        for host_id, answer in (await self._ask_all(asked)).items():
+            if answer.status == 200:
+                return host_id
+        return ""
+
+    async def _to_snapshot(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        host_id = await self._find_snapshot(name, scope)
+        await self._call(host_id or await self._any(scope), scope, receive, send)
+
+    async def _to_mcp(self, host_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """A session of a lost host is unknown to all others, and then the client begins anew."""
+        live = {host.id for host in await self._live_hosts()}
+        headers = [
+            (name, without_host(value) if name == _MCP_SESSION else value)
+            for name, value in scope["headers"]
+        ]
+        chosen = host_id if host_id in live else await self._any(scope)
+        await self._call(chosen, {**scope, "headers": headers}, receive, _naming(chosen, send))
+
+    async def _to_all(self, scope: Scope, send: Send) -> None:
+        answers = await self._ask_all(scope)
+        if not answers:
+            await self._fleet.place(Wish())  # raises with the reason
+        await merged(scope, list(answers.values())).send(send)
+
+    async def _ask_all(self, scope: Scope) -> dict[str, Answer]:
+        """The answer of each live host; one that is lost meanwhile has none."""
+        found: dict[str, Answer] = {}
+
+        async def ask(host_id: str) -> None:
+            answer = Answer()
+            try:
+                await self._call(host_id, dict(scope), with_body(b""), answer.take)
+            except (CellwallError, AnswerBroken):
+                return
+            found[host_id] = answer
+
+        async with anyio.create_task_group() as tasks:
+            for host in await self._live_hosts():
+                tasks.start_soon(ask, host.id)
+        return dict(sorted(found.items()))
+
+
+def _telling(lost: CellwallError | None, scope: Scope, receive: Receive, send: Send) -> Send:
+    """Pass the answer of another host on; `CW-ELSEWHERE` of the owner becomes `lost`."""
+    if lost is None:
+        return send
+    is_told = False
+
+    async def tell(message: Message) -> None:
+        nonlocal is_told
+        if message["type"] == "http.response.start" and message["status"] == _ELSEWHERE:
+            is_told = True
+            await _refuse(lost, scope, receive, send)
+        if not is_told:
+            await send(message)
+
+    return tell
+
+
+def _naming(host_id: str, send: Send) -> Send:
+    """The id of an MCP session names its host from here on."""
+
+    async def name(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [
+                (key, with_host(value, host_id) if key == _MCP_SESSION else value)
+                for key, value in message["headers"]
+            ]
+        await send(message)
+
+    return name
+
+
+async def _refuse(error: CellwallError, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": _INTERNAL_CLOSE})
+        return
+    await problem(ErrorInfo.of(error), status_of(error))(scope, receive, send)
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) and len(value) <= 100 else ""
+
+
+def _size(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return 0
+    try:
+        return parse_size(value) if isinstance(value, str) else max(0, value)
+    except (CellwallError, ValueError):
+        return 0

@@ -1,0 +1,245 @@
+"""The service of one host of a fleet: all of it but the socket, which the fronts have.
+
+The engine opens it by name (`OPENING`) in a process of its own. It answers requests as long as its
+lease is valid, and drains when it is told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import socket
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+from fastapi import FastAPI
+
+import cellwall
+from cellwall.admin.accounts import Accounts, open_accounts
+from cellwall.admin.fleet import HostLease, Receive, Scope, Send
+from cellwall.config.load import load_settings
+from cellwall.config.models import Settings
+from cellwall.config.server_section import is_loopback
+from cellwall.core.errors import Busy, CellwallError
+from cellwall.core.home import shaping
+from cellwall.core.outcomes import ErrorInfo
+from cellwall.core.types import Json, Permission
+from cellwall.interfaces.http.application import ServiceSettings, make_application
+from cellwall.interfaces.http.housekeeping import Housekeeping, index_texts, watch_alerts
+from cellwall.interfaces.http.operator_view import OperatorView
+from cellwall.interfaces.http.presence import check_neighbours
+from cellwall.interfaces.http.problems import problem, status_of
+from cellwall.interfaces.http.sandboxes import OwnedSandboxes
+from cellwall.interfaces.standalone_proxy import first_error
+from cellwall.interfaces.supervisor.ownership import own_cells
+from cellwall.interfaces.supervisor.server import Supervisor
+from cellwall.runtime.app import App
+
+OPENING = f"{__name__}:open_host"
+_LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+_BEYOND = frozenset({Permission.NETWORK_USE, Permission.PACKAGES_INSTALL, Permission.SECRETS_USE})
+_log = logging.getLogger("cellwall.fleet")
+
+
+async def open_host(options: Mapping[str, Any]) -> FleetHost:
+    """Start the service of a state folder; raises what its start refuses."""
+    os.environ.update(options["environ"])
+    os.umask(0o077)
+    os.chdir("/")
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    host = FleetHost(options)
+    await host.start()
+    return host
+
+
+class FleetHost:
+    """Implements `OpenedHost` and `LeasedHost`."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._config, self._profile = options["config"], options["profile"]
+        self._home, self._incarnation = options["home"], options["incarnation"]
+        self._settings: Settings = load_settings(
+            file=self._config, profile=self._profile, environ=os.environ
+        )
+        self._labels = {**self._settings.fleet.labels, **options["labels"]}
+        self._is_draining = False
+        self._lease: HostLease | None = None
+        self._api: FastAPI | None = None
+        self._accounts: Accounts | None = None
+        self._app: App | None = None
+        self._started, self._stopping = asyncio.Event(), asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns once the host serves; raises what the start has raised."""
+        self._task = asyncio.ensure_future(self._run())
+        waiting = asyncio.ensure_future(self._started.wait())
+        await asyncio.wait({self._task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._task.done():
+            self._task.result()
+
+    async def close(self) -> None:
+        """End the sessions and the service."""
+        self._stopping.set()
+        await self.closed()
+
+    async def closed(self) -> None:
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def first_owner_code(self) -> str:
+        assert self._accounts is not None  # noqa: S101  # it has started
+        return await self._accounts.sign_in.first_owner_link() or ""
+
+    async def application(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The service, while the lease is valid."""
+        if self._lease is None or self._api is None or not self._lease.is_valid:
+            await _refuse(_fenced(), scope, receive, send)
+        elif self._is_draining and _is_new_session(scope):
+            await _refuse(_drains(), scope, receive, send)
+        else:
+            await self._api(scope, receive, send)
+
+    def describe(self) -> Mapping[str, Json]:
+        total, free = (0, 0) if self._app is None else self._app.host_memory()
+        live = () if (found := self._sandboxes()) is None else found.all()
+        return {
+            "version": cellwall.__version__,
+            "address": self._settings.fleet.node_address,
+            "labels": self._labels,
+            "memory_bytes": total,
+            "memory_free_bytes": free,
+            "sessions": len(live),
+            "busy": sum(1 for each in live if each.busy),
+            "templates": [] if self._app is None else sorted(self._app.pool.warm_names()),
+        }
+
+    def set_draining(self, *, is_draining: bool) -> None:
+        self._is_draining = is_draining
+
+    async def fence(self) -> None:
+        """The host may be cut off: sessions that reach other machines or use secrets end."""
+        found = self._sandboxes()
+        for each in () if found is None else found.all():
+            if each.needs & _BEYOND:
+                _log.error("a session with egress or secrets ends: the lease is not proven")
+                await found.end(each)  # type: ignore[union-attr]  # not None where it has sessions
+
+    def _sandboxes(self) -> OwnedSandboxes | None:
+        service = None if self._api is None else getattr(self._api.state, "service", None)
+        return None if service is None else service.sandboxes
+
+    async def _run(self) -> None:
+        line, lock = await anyio.to_thread.run_sync(own_cells, self._home)
+        try:
+            supervisor = Supervisor(
+                self._home, service=(view := OperatorView(self._settings.server.public_url or ""))
+            )
+            try:
+                app = await supervisor.cache.take(self._config, self._profile, shaping(os.environ))
+                await self._serve(app, supervisor, line, view)
+            except BaseExceptionGroup as group:
+                raise first_error(group) from None
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(supervisor.cache.close)
+        finally:
+            line.close()
+            os.close(lock)
+
+    async def _serve(
+        self, app: App, supervisor: Supervisor, line: socket.socket, view: OperatorView
+    ) -> None:
+        settings, url = self._settings, self._settings.server.public_url or ""
+        async with open_accounts(self._home, settings, issuer=url, audit=app.audit) as (
+            accounts,
+            store,
+        ):
+            await check_neighbours(store, accounts, settings)
+            api = make_application(
+                app,
+                accounts,
+                ServiceSettings.configured(settings.server, names=_names(settings), public_url=url),
+                store=store,
+            )
+            view.follow(app, store, api)
+            housekeeping = Housekeeping(
+                app=app,
+                accounts=accounts,
+                tls=None,
+                context=None,
+                every_s=settings.server.housekeeping_s,
+            )
+            lease = HostLease(
+                store,
+                self,
+                self._incarnation,
+                lease_s=settings.fleet.lease_s,
+                end_process=self._end_process,
+            )
+            async with anyio.create_task_group() as tasks, api.router.lifespan_context(api):
+                self._app, self._accounts, self._api = app, accounts, api
+                await lease.join()
+                self._lease = lease
+                for task in (
+                    partial(watch_alerts, app),
+                    partial(index_texts, app),
+                    housekeeping.run,
+                    partial(housekeeping.watch_owners, store, self._sandboxes),
+                    partial(supervisor.serve, line),
+                    lease.keep,
+                ):
+                    tasks.start_soon(task)
+                self._started.set()
+                await self._stopping.wait()
+                await lease.leave()
+                supervisor.stop()
+                tasks.cancel_scope.cancel()
+
+    async def _end_process(self) -> None:
+        self._stopping.set()
+
+
+def _names(settings: Settings) -> list[str]:
+    """Values of `Host` that are accepted: a front passes on what clients have sent."""
+    public = urlsplit(settings.server.public_url or "").hostname or ""
+    named = [f"[{public}]" if ":" in public else public, *settings.server.hosts]
+    return [*named, *(_LOOPBACK_NAMES if is_loopback(public) else ())]
+
+
+def _is_new_session(scope: Scope) -> bool:
+    paths = {"/v1/sessions", "/e2b/sandboxes", "/e2b/v2/sandboxes"}
+    return scope.get("method") == "POST" and scope["path"] in paths
+
+
+def _fenced() -> Busy:
+    return Busy(
+        "this host cannot prove its lease, so it does not serve",
+        hint="Try again in a moment: the request was not executed.",
+        code="CW-HOST-FENCED",
+    )
+
+
+def _drains() -> Busy:
+    return Busy(
+        "this host takes no new sessions",
+        hint="Try again: another host takes the session.",
+        code="CW-HOST-DRAINS",
+    )
+
+
+async def _refuse(error: CellwallError, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1013})
+        return
+    response = problem(ErrorInfo.of(error), status_of(error))
+    await response(scope, receive, send)

@@ -1,0 +1,250 @@
+"""The processes of `cellwall fleet up` and `join`: Ray's node, the host of this machine, a front.
+
+They start in this order, and each step can refuse with a hint:
+  (1) settings: what several hosts must share is configured;
+  (2) sockets of the front, if there is one;
+  (3) database: created, or refused with an old schema;
+  (4) the node of Ray; a first one, or one that joins;
+  (5) the host: a detached process of Ray that owns the runtime of this state folder;
+  (6) the front listens.
+At the first signal the host drains: no new sessions, and requests under way have `drain_s`.
+"""
+
+# ruff: noqa: PLC0415  # late imports: Ray takes seconds, a refusal must not
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from cellwall.admin.fleet import (
+    FleetPort,
+    HostsPort,
+    NodeOptions,
+    RayNode,
+    check_fleet_settings,
+    fleet_token,
+    lost_after_s,
+    open_hosts,
+    ray_engine,
+    require_ray,
+    service_id_of,
+)
+from cellwall.config.load import load_settings
+from cellwall.config.models import Settings
+from cellwall.core.errors import Denied
+from cellwall.core.home import shaping
+from cellwall.core.ids import new_id
+from cellwall.interfaces.http.listening import Listening, Started, open_listening
+from cellwall.runtime.home import local_principal, state_home
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from cellwall.interfaces.http.http_server import HttpServer
+
+OPENING = "cellwall.interfaces.http.fleet_host:open_host"
+_LOOK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """What the command line says."""
+
+    config: str | None
+    profile: str | None
+    address: str | None = None
+    """Of the first host; None: this is the first."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    token_file: str | None = None
+    has_front: bool = True
+    has_host: bool = True
+    is_ray_running: bool = False
+    """Ray's node on this machine was started before, for example by KubeRay."""
+    host: str | None = None
+    port: int | None = None
+    as_root: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetStarted:
+    """What a person needs once the machine is part of the fleet."""
+
+    host_id: str
+    address: str
+    """For `cellwall fleet join`."""
+    token_file: str
+    front: Started | None
+
+
+class FleetProcess:
+    """This machine's part of a fleet, from its start to its end."""
+
+    def __init__(self, options: FleetOptions, on_ready: Callable[[FleetStarted], None]) -> None:
+        self._options, self._on_ready = options, on_ready
+        self._config = None if options.config is None else os.path.abspath(options.config)
+        self._settings: Settings = load_settings(
+            file=self._config, profile=options.profile, environ=os.environ
+        )
+        self._home = state_home(os.environ)
+
+    def run(self) -> int:
+        """Serve until a signal; returns the exit code."""
+        options, settings = self._options, self._settings
+        if os.geteuid() == 0 and not options.as_root:
+            raise Denied(
+                "the service does not run as root",
+                hint="Run it as an ordinary user (docs/guides/serve.md shows how), or accept the "
+                "risk with --dangerously-as-root.",
+                code="CW-SERVE-ROOT",
+            )
+        check_fleet_settings(settings)  # (1)
+        require_ray()
+        os.umask(0o077)
+        listening = None
+        if options.has_front:
+            listening = open_listening(settings, host=options.host, port=options.port)  # (2)
+        from cellwall.admin.database import DatabaseAdmin
+
+        DatabaseAdmin(self._home, settings).prepare(local_principal("cli"))  # (3)
+        os.environ.update(shaping(os.environ))
+        return anyio.run(self._serve, listening)
+
+    async def _serve(self, listening: Listening | None) -> int:
+        fleet_section = self._settings.fleet
+        given = self._options.token_file or fleet_section.token_file
+        token = fleet_token(self._home, given, creates=self._options.address is None)
+        engine = ray_engine(token)
+        own = f"{fleet_section.node_address}:{fleet_section.port}"
+        address = self._options.address or own
+        host_id = service_id_of(self._home)
+        async with AsyncExitStack() as stack:
+            if not self._options.is_ray_running:
+                await stack.enter_async_context(self._node(address, host_id, token))  # (4)
+            connect = anyio.to_thread.run_sync(
+                lambda: engine.connect(address, node_ip=fleet_section.node_address)
+            )
+            await connect
+            stack.callback(engine.disconnect)
+            if self._options.has_host:
+                await stack.enter_async_context(self._host(engine, host_id))  # (5)
+            hosts: HostsPort = await stack.enter_async_context(
+                open_hosts(self._home, self._settings)
+            )
+            server = self._settings.server
+            fleet = engine.RayFleet(
+                hosts,
+                lost_after_s=lost_after_s(self._settings),
+                max_body_bytes=max(server.max_body_bytes, server.max_file_bytes),
+            )
+            await fleet.look()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(fleet.watch)
+                told = FleetStarted(host_id=host_id, address=address, token_file=token, front=None)
+                if listening is None:
+                    self._on_ready(told)
+                    await _signalled()
+                else:
+                    await self._front(fleet, listening, told)  # (6)
+                if self._options.has_host:
+                    await self._drain(fleet, host_id)
+                tasks.cancel_scope.cancel()
+        return 0
+
+    @asynccontextmanager
+    async def _node(self, address: str, host_id: str, token: str) -> AsyncIterator[None]:
+        node = RayNode(
+            NodeOptions(
+                address=address,
+                is_head=self._options.address is None,
+                node_ip=self._settings.fleet.node_address,
+                host_id=host_id,
+                token_file=token,
+                log_file=os.path.join(self._home, "fleet-node.log"),
+            ),
+            os.environ,
+        )
+        node.start()
+        try:
+            await anyio.to_thread.run_sync(node.wait_until_up)
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(node.stop)
+
+    @asynccontextmanager
+    async def _host(self, engine: ModuleType, host_id: str) -> AsyncIterator[None]:
+        options: dict[str, Any] = {
+            "home": self._home,
+            "config": self._config,
+            "profile": self._options.profile,
+            "environ": shaping(os.environ),
+            "incarnation": (incarnation := new_id("inc")),
+            "labels": dict(self._options.labels),
+        }
+        actor = await engine.start_host(
+            host_id,
+            incarnation,
+            opening=OPENING,
+            options=options,
+            is_pinned=not self._options.is_ray_running,
+        )
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await engine.stop_host(actor)
+
+    async def _front(self, fleet: Any, listening: Listening, told: FleetStarted) -> None:  # noqa: ANN401  # the driver loads late
+        from cellwall.interfaces.http.fleet_front import FleetFront
+        from cellwall.interfaces.http.http_server import HttpServer
+
+        bounds = self._settings.server
+        front = FleetFront(fleet, max_body_bytes=max(bounds.max_body_bytes, bounds.max_file_bytes))
+        server = HttpServer(bounds, front, listening, lambda: False)
+
+        async def announce() -> None:
+            started = Started(
+                url=bounds.public_url or listening.public_url,
+                sign_in_code=await fleet.owner_code() or None,
+                link_s=self._settings.accounts.sign_in_link_s,
+            )
+            self._on_ready(
+                FleetStarted(
+                    host_id=told.host_id,
+                    address=told.address,
+                    token_file=told.token_file,
+                    front=started,
+                )
+            )
+
+        server.on_started = announce
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_stop_by_signal, server)
+            await server.serve(sockets=list(listening.sockets))
+            tasks.cancel_scope.cancel()
+
+    async def _drain(self, fleet: FleetPort, host_id: str) -> None:
+        """No new sessions come; runs under way have `drain_s` to end."""
+        await fleet.drain(host_id)
+        with anyio.move_on_after(self._settings.server.drain_s):
+            while any(each.id == host_id and each.busy for each in await fleet.list()):  # noqa: ASYNC110  # of another process
+                await anyio.sleep(_LOOK_EVERY_S)
+
+
+async def _signalled() -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+        async for _ in received:
+            return
+
+
+async def _stop_by_signal(server: HttpServer) -> None:
+    await _signalled()
+    server.should_exit = True

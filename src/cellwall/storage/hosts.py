@@ -1,0 +1,125 @@
+"""The hosts of a fleet, and which of them has a session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, literal_column, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from cellwall.core.hosts import HOST_LOST, Held, Holder, HostRecord
+from cellwall.core.types import Json
+from cellwall.storage.models import ApprovalRow, HostRow, SessionRow
+from cellwall.storage.repository import Repository, insert_or_update
+
+_FORGET_AFTER_S = 86_400.0
+
+
+class HostRepository(Repository):
+    """Implements `HostsPort`."""
+
+    async def join_host(self, incarnation: str, about: Mapping[str, Json]) -> None:
+        async with self._database.write() as connection:
+            now_s = await _now(connection)
+            values = {
+                "id": self.service_id,
+                "incarnation": incarnation,
+                "about": dict(about),
+                "seen_s": now_s,
+                "is_draining": False,
+                "lost_s": None,
+            }
+            await connection.execute(insert_or_update(connection, HostRow, ["id"], **values))
+            old = HostRow.lost_s < now_s - _FORGET_AFTER_S
+            await connection.execute(delete(HostRow).where(old))
+
+    async def renew_host(self, incarnation: str, about: Mapping[str, Json]) -> HostRecord | None:
+        ours = (
+            HostRow.id == self.service_id,
+            HostRow.incarnation == incarnation,
+            HostRow.lost_s.is_(None),
+        )
+        async with self._database.write() as connection:
+            values = {"seen_s": await _now(connection), "about": dict(about)}
+            statement = update(HostRow).where(*ours).values(**values)
+            if (await connection.execute(statement)).rowcount != 1:
+                return None
+            row = (await connection.execute(select(HostRow).where(*ours))).one()
+            return _record(row, unseen_s=0.0)
+
+    async def leave_host(self, incarnation: str) -> None:
+        ours = HostRow.id == self.service_id, HostRow.incarnation == incarnation
+        async with self._database.write() as connection:
+            await connection.execute(delete(HostRow).where(*ours, HostRow.lost_s.is_(None)))
+
+    async def list_hosts(self) -> tuple[HostRecord, ...]:
+        async with self._database.read() as connection:
+            now_s = await _now(connection)
+            rows = await connection.execute(select(HostRow).order_by(HostRow.id))
+            return tuple(_record(row, unseen_s=now_s - row.seen_s) for row in rows)
+
+    async def set_draining(self, host_id: str, *, is_draining: bool) -> bool:
+        known = update(HostRow).where(HostRow.id == host_id, HostRow.lost_s.is_(None))
+        async with self._database.write() as connection:
+            return (await connection.execute(known.values(is_draining=is_draining))).rowcount == 1
+
+    async def remove_host(self, host_id: str) -> bool:
+        async with self._database.write() as connection:
+            done = await connection.execute(delete(HostRow).where(HostRow.id == host_id))
+            return done.rowcount == 1
+
+    async def declare_lost(self, host: HostRecord, *, unseen_s: float, answer: str) -> bool:
+        async with self._database.write() as connection:
+            now_s = await _now(connection)
+            mark = update(HostRow).where(
+                HostRow.id == host.id,
+                HostRow.incarnation == host.incarnation,
+                HostRow.lost_s.is_(None),
+                HostRow.seen_s < now_s - unseen_s,
+            )
+            if (await connection.execute(mark.values(lost_s=now_s))).rowcount != 1:
+                return False
+            await connection.execute(
+                update(SessionRow)
+                .where(SessionRow.ended_s.is_(None), SessionRow.service_id == host.id)
+                .values(ended_s=now_s, end_reason=HOST_LOST)
+            )
+            await connection.execute(
+                update(ApprovalRow)
+                .where(ApprovalRow.answered_s.is_(None), ApprovalRow.service_id == host.id)
+                .values(answer=answer, answered_s=now_s)
+            )
+            return True
+
+    async def find_holder(self, kind: Held, name: str) -> Holder | None:
+        if kind == "session":
+            query = select(SessionRow.service_id, SessionRow.ended_s, SessionRow.end_reason)
+            query = query.where(SessionRow.id == name)
+        else:
+            reason: ColumnElement[str] = literal_column("''")
+            query = select(ApprovalRow.service_id, ApprovalRow.answered_s, reason)
+            query = query.where(ApprovalRow.id == name)
+        async with self._database.read() as connection:
+            row = (await connection.execute(query)).one_or_none()
+        return None if row is None else Holder(row[0], row[1] is not None, row[2] == HOST_LOST)
+
+
+async def _now(connection: AsyncConnection) -> float:
+    """By the clock of the database, in seconds since 1970."""
+    text = "(julianday('now') - 2440587.5) * 86400.0"
+    if connection.dialect.name == "postgresql":
+        text = "extract(epoch from clock_timestamp())::float8"
+    column: ColumnElement[float] = literal_column(text)
+    return float((await connection.execute(select(column))).scalar_one())
+
+
+def _record(row: Any, *, unseen_s: float) -> HostRecord:  # noqa: ANN401  # a row of SQLAlchemy
+    return HostRecord(
+        id=row.id,
+        incarnation=row.incarnation,
+        about=row.about,
+        unseen_s=max(0.0, unseen_s),
+        is_draining=row.is_draining,
+        is_lost=row.lost_s is not None,
+    )

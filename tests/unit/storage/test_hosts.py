@@ -1,0 +1,75 @@
+"""The leases of hosts, by the clock of the database (SRV-6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from cellwall.core.ids import new_id
+from cellwall.storage.store import Store
+from databases import in_store
+from unit.storage import records
+
+pytestmark = pytest.mark.requirement("SRV-6")
+FIRST, SECOND = new_id("inc"), new_id("inc")
+
+
+def test_a_lease_is_renewed_by_its_incarnation_alone_until_the_host_is_lost(settings):
+    async def go(store: Store) -> None:
+        await store.join_host(FIRST, {"version": "1"})
+        assert await store.set_draining(store.service_id, is_draining=True)
+        renewed = await store.renew_host(FIRST, {"version": "2"})
+        assert renewed is not None
+        assert renewed.is_draining
+        await store.join_host(SECOND, {})  # the process was started again
+        assert await store.renew_host(FIRST, {}) is None
+        (host,) = await store.list_hosts()
+        assert (host.incarnation, host.is_draining, host.unseen_s < 60) == (SECOND, False, True)
+        assert not await store.declare_lost(host, unseen_s=3600, answer="x")  # it has just renewed
+        assert await store.declare_lost(host, unseen_s=-1, answer="x")
+        assert not await store.declare_lost(host, unseen_s=-1, answer="x")  # another was first
+        assert await store.renew_host(SECOND, {}) is None
+        assert [each.is_lost for each in await store.list_hosts()] == [True]
+        assert await store.remove_host(host.id)
+        assert not await store.remove_host(host.id)
+        assert not await store.set_draining(host.id, is_draining=True)
+
+    in_store(settings, go)
+
+
+def test_sessions_and_questions_of_a_lost_host_end_with_the_reason(settings):
+    ann = records.user("ann")
+    session, question = records.session(ann.id), records.approval(ann.id)
+
+    async def go(store: Store) -> None:
+        await store.add_user(ann)
+        await store.join_host(FIRST, {})
+        assert await store.add_session(session, max_live=9)
+        assert await store.add_approval(question)
+        held = await store.find_holder("session", session.id)
+        assert held is not None
+        assert (held.service_id, held.is_ended, held.is_lost) == (store.service_id, False, False)
+        (host,) = await store.list_hosts()
+        assert await store.declare_lost(host, unseen_s=-1, answer="host-lost")
+        held = await store.find_holder("session", session.id)
+        assert held is not None
+        assert (held.is_ended, held.is_lost) == (True, True)
+        found = await store.find_session(session.id, user_id=ann.id, teams=frozenset())
+        assert found is not None
+        assert found.end_reason == "host-lost"
+        asked = await store.find_holder("approval", question.id)
+        assert asked is not None
+        assert asked.is_ended
+        assert await store.find_holder("session", new_id("sbx")) is None
+
+    in_store(settings, go)
+
+
+def test_a_host_that_leaves_is_forgotten_and_one_that_is_lost_is_kept(settings):
+    async def go(store: Store) -> None:
+        await store.join_host(FIRST, {})
+        await store.leave_host(SECOND)
+        assert len(await store.list_hosts()) == 1
+        await store.leave_host(FIRST)
+        assert await store.list_hosts() == ()
+
+    in_store(settings, go)
