@@ -20,10 +20,10 @@ _WARM = 0.25
 def choose_host(hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int]) -> HostState:
     """The best host for a session; raises `Busy` with the reason where none fits. `placed`: how
     many sessions each got since it told its state."""
-    live = [host for host in hosts if host.takes_sessions]
+    live = [host for host in hosts if host.takes_sessions and host.id not in wish.avoided]
     if not live:
         is_draining = any(host.is_draining and not host.is_lost for host in hosts)
-        raise no_host("every host drains" if is_draining else "no host is there")
+        raise no_host("every host drains" if is_draining or wish.avoided else "no host is there")
     if wish.host_id:
         live = [host for host in live if host.id == wish.host_id]
         if not live:

@@ -74,8 +74,8 @@ def _limit(scope: Scope) -> int:
     return int(asked[0]) if asked else _DEFAULT_LIMIT
 
 
-async def read_again(receive: Receive, *, max_bytes: int) -> tuple[bytes, Receive]:
-    """The body of a request, and a `receive` that gives the body once more."""
+async def read_whole(receive: Receive, *, max_bytes: int) -> bytes:
+    """The body of a request."""
     body = b""
     while True:
         message = await receive()
@@ -85,7 +85,7 @@ async def read_again(receive: Receive, *, max_bytes: int) -> tuple[bytes, Receiv
         if len(body) > max_bytes:
             raise BadInput("the body is too large", hint="Send less.", code="CW-TOO-LARGE")
         if not message.get("more_body", False):
-            return body, with_body(body, receive)
+            return body
 
 
 async def _nothing_more() -> Message:
