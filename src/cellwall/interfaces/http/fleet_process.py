@@ -146,7 +146,10 @@ class FleetProcess:
             )
             await fleet.look()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(fleet.watch)
+                if (
+                    listening is not None
+                ):  # else each machine would read the rows of all, each second
+                    tasks.start_soon(fleet.watch)
                 told = FleetStarted(host_id=host_id, address=address, token_file=token, front=None)
                 if listening is None:
                     self._on_ready(told)
