@@ -15,6 +15,7 @@ from cellwall.admin.database import storage_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
 from cellwall.core.hosts import Held, HostsPort
+from cellwall.fleet.bodies import Bodies
 from cellwall.fleet.engine import (
     AnswerBroken,
     Application,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AnswerBroken",
     "Application",
+    "Bodies",
     "FleetPort",
     "Held",
     "HostLease",
