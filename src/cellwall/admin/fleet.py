@@ -15,7 +15,6 @@ from cellwall.admin.database import storage_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
 from cellwall.core.hosts import Held, HostsPort
-from cellwall.fleet.bodies import Bodies
 from cellwall.fleet.engine import (
     AnswerBroken,
     Application,
@@ -33,6 +32,7 @@ from cellwall.fleet.engine import (
 from cellwall.fleet.leasing import HostLease
 from cellwall.fleet.local import LocalFleet
 from cellwall.fleet.ray_node import NodeOptions, RayNode, ray_environment
+from cellwall.fleet.request_bodies import RequestBodies
 from cellwall.storage.service_id import service_id_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AnswerBroken",
     "Application",
-    "Bodies",
     "FleetPort",
     "Held",
     "HostLease",
@@ -54,6 +53,7 @@ __all__ = [
     "Place",
     "RayNode",
     "Receive",
+    "RequestBodies",
     "Scope",
     "Send",
     "Wish",

@@ -1,6 +1,6 @@
 """One request on its way to a host and its answer on the way back, as plain messages.
 
-The front reads the body (`bodies`) and sends it with the request. A WebSocket,
+The front reads the body (`request_bodies`) and sends it with the request. A WebSocket,
 and the end of the client's connection, follow as messages of their own.
 """
 

@@ -21,7 +21,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.hosts import Held, HostRecord, HostsPort
 from cellwall.core.ids import new_id
-from cellwall.fleet.bodies import Bodies
 from cellwall.fleet.engine import (
     AnswerBroken,
     HostState,
@@ -36,6 +35,7 @@ from cellwall.fleet.exchanges import Plain, plain_scope
 from cellwall.fleet.placement import choose_host
 from cellwall.fleet.ray_host import RayHost
 from cellwall.fleet.ray_node import LABEL
+from cellwall.fleet.request_bodies import RequestBodies
 from cellwall.fleet.states import state_of
 
 NAMESPACE = "cellwall"
@@ -70,7 +70,7 @@ def disconnect() -> None:
 class RayFleet:
     """Implements `FleetPort`; `watch` must run meanwhile."""
 
-    def __init__(self, hosts: HostsPort, *, lost_after_s: float, bodies: Bodies) -> None:
+    def __init__(self, hosts: HostsPort, *, lost_after_s: float, bodies: RequestBodies) -> None:
         self._hosts, self._lost_after_s, self._bodies = hosts, lost_after_s, bodies
         self._states: dict[str, HostState] = {}
         self._actors: dict[str, Any] = {}

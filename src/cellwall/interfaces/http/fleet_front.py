@@ -16,12 +16,12 @@ import anyio
 
 from cellwall.admin.fleet import (
     AnswerBroken,
-    Bodies,
     FleetPort,
     Held,
     HostState,
     Message,
     Receive,
+    RequestBodies,
     Scope,
     Send,
     Wish,
@@ -51,7 +51,7 @@ _WHO = frozenset({b"host", b"cookie"})
 class FleetFront:
     """ASGI application over a `FleetPort`."""
 
-    def __init__(self, fleet: FleetPort, bodies: Bodies) -> None:
+    def __init__(self, fleet: FleetPort, bodies: RequestBodies) -> None:
         self._fleet, self._bodies = fleet, bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

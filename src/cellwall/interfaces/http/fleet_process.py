@@ -25,11 +25,11 @@ import anyio
 import anyio.to_thread
 
 from cellwall.admin.fleet import (
-    Bodies,
     FleetPort,
     HostsPort,
     NodeOptions,
     RayNode,
+    RequestBodies,
     check_fleet_settings,
     fleet_token,
     lost_after_s,
@@ -142,7 +142,7 @@ class FleetProcess:
                 open_hosts(self._home, self._settings)
             )
             most = max(self._settings.server.max_body_bytes, self._settings.server.max_file_bytes)
-            bodies = Bodies(max_bytes=most, max_total_bytes=max(_BODIES_BYTES, 4 * most))
+            bodies = RequestBodies(max_bytes=most, max_total_bytes=max(_BODIES_BYTES, 4 * most))
             fleet = engine.RayFleet(hosts, lost_after_s=lost_after_s(self._settings), bodies=bodies)
             await fleet.look()
             async with anyio.create_task_group() as tasks:
@@ -205,7 +205,7 @@ class FleetProcess:
     async def _front(
         self,
         fleet: Any,  # noqa: ANN401  # the driver loads late
-        bodies: Bodies,
+        bodies: RequestBodies,
         listening: Listening,
         told: FleetStarted,
     ) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from cellwall.core.errors import BadInput, Busy
-from cellwall.fleet.bodies import Bodies
 from cellwall.fleet.engine import Message, Receive
+from cellwall.fleet.request_bodies import RequestBodies
 
 pytestmark = pytest.mark.requirement("SRV-6")
 KIB = 1024
@@ -32,7 +32,7 @@ def parts(*sizes: int) -> Receive:
 
 def test_large_bodies_are_bounded_together_and_small_ones_go_on() -> None:
     async def go() -> None:
-        bodies = Bodies(max_bytes=200 * KIB, max_total_bytes=250 * KIB)
+        bodies = RequestBodies(max_bytes=200 * KIB, max_total_bytes=250 * KIB)
         async with bodies.read(dict(HTTP), parts(100 * KIB, 60 * KIB)) as held:
             assert len(held) == 160 * KIB
             with pytest.raises(Busy):
@@ -49,7 +49,7 @@ def test_large_bodies_are_bounded_together_and_small_ones_go_on() -> None:
 
 def test_one_body_is_bounded_and_a_broken_one_is_not_passed_on() -> None:
     async def go() -> None:
-        bodies = Bodies(max_bytes=100 * KIB, max_total_bytes=100 * KIB)
+        bodies = RequestBodies(max_bytes=100 * KIB, max_total_bytes=100 * KIB)
         with pytest.raises(BadInput, match="too large"):
             async with bodies.read(dict(HTTP), parts(90 * KIB, 11 * KIB)):
                 pass
@@ -71,7 +71,7 @@ def test_a_websocket_has_no_body() -> None:
         raise AssertionError
 
     async def go() -> None:
-        async with Bodies(max_bytes=1, max_total_bytes=1).read(
+        async with RequestBodies(max_bytes=1, max_total_bytes=1).read(
             {"type": "websocket"}, never
         ) as body:
             assert body == b""

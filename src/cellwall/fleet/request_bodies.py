@@ -16,7 +16,7 @@ from cellwall.fleet.engine import Receive, Scope
 _UNCOUNTED_BYTES = 64 * 1024
 
 
-class Bodies:
+class RequestBodies:
     """The bodies under way in one front."""
 
     def __init__(self, *, max_bytes: int, max_total_bytes: int) -> None:
