@@ -23,6 +23,7 @@ from cellwall.admin.fleet import (
     HostState,
     Message,
     Receive,
+    RequestBodies,
     Scope,
     Send,
     Wish,
@@ -31,7 +32,7 @@ from cellwall.admin.fleet import (
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.limits import parse_size
 from cellwall.core.outcomes import ErrorInfo
-from cellwall.interfaces.http.fleet_answers import Answer, merged, read_whole, with_body
+from cellwall.interfaces.http.fleet_answers import Answer, merged, with_body
 from cellwall.interfaces.http.fleet_routing import (
     LABELS_HEADER,
     UNSERVED_HEADER,
@@ -54,8 +55,8 @@ _WHO = frozenset({b"host", b"cookie"})
 class FleetFront:
     """ASGI application over a `FleetPort`."""
 
-    def __init__(self, fleet: FleetPort, *, max_body_bytes: int) -> None:
-        self._fleet, self._max_body_bytes = fleet, max_body_bytes
+    def __init__(self, fleet: FleetPort, bodies: RequestBodies) -> None:
+        self._fleet, self._bodies = fleet, bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -133,8 +134,8 @@ class FleetFront:
 
     async def _to_new(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        body = await read_whole(receive, max_bytes=self._max_body_bytes)
-        wish = await self._wish(scope, headers, body)
+        async with self._bodies.read(scope, receive) as body:
+            wish = await self._wish(scope, headers, body)
         while True:
             host_id = await self._fleet.place(wish)
             answer = _naming(host_id, send) if scope["path"] == "/mcp" else send
