@@ -16,13 +16,15 @@ from cellwall.core.errors import BadInput
 from cellwall.fleet.engine import Application, Message, Receive, Scope
 
 Plain = dict[str, Any]
+_FRAME = "websocket.receive"
 _log = logging.getLogger("cellwall.fleet")
 _KEPT = (
     "type", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path",
     "headers", "client", "server", "subprotocols",
 )  # fmt: skip
 _MAX_WAITING = 64
-"""Messages of an answer that the front has not taken yet; then the application waits."""
+"""Messages of an answer that the front has not taken yet; then the application waits. Also frames
+of a WebSocket that the application has not taken yet; then the front reads no more of them."""
 
 
 def plain_scope(scope: Scope) -> Plain:
@@ -50,13 +52,24 @@ class HostExchange:
     def __init__(self, application: Application, scope: Plain, body: bytes) -> None:
         self._application, self._scope = application, asgi_scope(scope)
         self._incoming: asyncio.Queue[Message] = asyncio.Queue()
+        self._room = asyncio.Semaphore(_MAX_WAITING)
         self._outgoing: asyncio.Queue[Message | None] = asyncio.Queue(_MAX_WAITING)
         if scope["type"] == "http":
-            self.feed({"type": "http.request", "body": body, "more_body": False})
+            request = {"type": "http.request", "body": body, "more_body": False}
+            self._incoming.put_nowait(request)
 
-    def feed(self, message: Message) -> None:
-        """A message of the client, in order."""
+    async def feed(self, message: Message) -> None:
+        """A message of the client, in order. A frame waits for room: a client that sends faster
+        than a server inside reads must not fill the memory of the host."""
+        if message["type"] == _FRAME:
+            await self._room.acquire()
         self._incoming.put_nowait(message)
+
+    async def _receive(self) -> Message:
+        message = await self._incoming.get()
+        if message["type"] == _FRAME:
+            self._room.release()
+        return message
 
     async def answer(self) -> AsyncIterator[Plain]:
         """The messages of the answer: `{"messages": […], "is_last": …}`, all that are ready at a
@@ -80,7 +93,7 @@ class HostExchange:
 
     async def _run(self) -> None:
         try:
-            await self._application(self._scope, self._incoming.get, self._outgoing.put)
+            await self._application(self._scope, self._receive, self._outgoing.put)
         except Exception as error:  # noqa: BLE001  # an answer without a beginning tells the front
             _log.error("the application failed on a request: %s", type(error).__name__)
         await self._outgoing.put(None)  # not behind a cancellation: it would not be taken
