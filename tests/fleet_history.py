@@ -3,7 +3,7 @@
 In the manner of Jepsen: clients run commands that carry a mark each and note what became of them,
 while hosts are killed, stopped and cut off. Afterwards the records of all hosts are read as one,
 and the files that the commands have written where their sessions live. Then must hold:
-  (1) no run is lost: an acknowledged one has its outcome in the record, once;
+  (1) no run is lost: an acknowledged one has its intent and its outcome in the record, once;
   (2) no run happens twice: a mark has one intent at most, and is in its file once at most;
   (3) what a host has refused was not done;
   (4) no session is on two hosts;
@@ -42,7 +42,7 @@ class Attempt:
     session: str
     fate: Fate
     audit_id: str = ""
-    """Of an acknowledged one: the record of its outcome."""
+    """Of an acknowledged one: the record of its intent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +79,22 @@ def violations(history: History) -> list[str]:
 
 
 def _lost(history: History) -> Iterator[str]:
-    marks = {each.action: each.mark for each in history.events if each.mark}
-    outcomes = defaultdict(list)
+    intents, outcomes = defaultdict(list), Counter[str]()
     for event in history.events:
-        if event.kind == "outcome":
-            outcomes[event.id].append(event)
+        if event.kind == "intent":
+            intents[event.id].append(event)
+        elif event.kind == "outcome":
+            outcomes[event.action] += 1
     for attempt in history.attempts:
         if attempt.fate is not Fate.ACKNOWLEDGED:
             continue
-        found = outcomes[attempt.audit_id]
+        found = intents[attempt.audit_id]
         if len(found) != 1:
-            yield f"{attempt.mark} was acknowledged and has {len(found)} records of its outcome"
-        elif marks.get(found[0].action) != attempt.mark or found[0].session != attempt.session:
+            yield f"{attempt.mark} was acknowledged and has {len(found)} records"
+        elif (found[0].mark, found[0].session) != (attempt.mark, attempt.session):
             yield f"{attempt.mark} was acknowledged with the record of another run"
+        elif (count := outcomes[found[0].action]) != 1:
+            yield f"{attempt.mark} was acknowledged and has {count} records of its outcome"
         written = history.files.get(attempt.session)
         if written is not None and attempt.mark not in written:
             yield f"{attempt.mark} was acknowledged, and its file does not have it"

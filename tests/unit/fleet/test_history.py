@@ -21,7 +21,7 @@ def run(host: str, number: int, session: str = "sbx_1") -> list[HostEvent]:
 
 
 def attempt(number: int, fate: Fate = Fate.ACKNOWLEDGED, session: str = "sbx_1") -> Attempt:
-    known = f"evt_outcome_{number}" if fate is Fate.ACKNOWLEDGED else ""
+    known = f"evt_intent_{number}" if fate is Fate.ACKNOWLEDGED else ""
     return Attempt(f"mark-1-{number}", session, fate, known)
 
 
@@ -48,19 +48,23 @@ def test_a_right_history_has_no_fault():
     [
         (
             replace(RIGHT, events=[each for each in RIGHT.events if each.id != "evt_outcome_1"]),
-            "mark-1-1 was acknowledged and has 0 records",
+            "mark-1-1 was acknowledged and has 0 records of its outcome",
         ),
         (
             replace(RIGHT, events=[*RIGHT.events, replace(RIGHT.events[1], host="b")]),
-            "mark-1-1 was acknowledged and has 2 records",
+            "mark-1-1 was acknowledged and has 2 records of its outcome",
         ),
         (
-            replace(RIGHT, attempts=[*RIGHT.attempts, replace(attempt(4), audit_id="evt_outcome_1")]),
+            replace(RIGHT, attempts=[*RIGHT.attempts, replace(attempt(4), audit_id="evt_intent_1")]),
             "mark-1-4 was acknowledged with the record of another run",
+        ),
+        (
+            replace(RIGHT, attempts=[*RIGHT.attempts, attempt(8)]),
+            "mark-1-8 was acknowledged and has 0 records",
         ),
         (replace(RIGHT, files={"sbx_2": []}), "mark-1-5 was acknowledged, and its file"),
         (
-            replace(RIGHT, events=[*RIGHT.events, replace(RIGHT.events[0], action="act_9")]),
+            replace(RIGHT, events=[*RIGHT.events, replace(RIGHT.events[0], id="evt_9")]),
             "mark-1-1 was begun 2 times",
         ),
         (replace(RIGHT, files={"sbx_2": ["mark-1-5"] * 2}), "mark-1-5 was executed 2 times"),
