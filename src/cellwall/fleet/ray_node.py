@@ -56,7 +56,7 @@ class NodeOptions:
     token_file: str
     log_file: str
     object_store_bytes: int = 128 * 1024 * 1024
-    """Bodies above 100 KB cross by it."""
+    """RequestBodies above 100 KB cross by it."""
 
 
 def ray_environment(token_file: str) -> dict[str, str]:
