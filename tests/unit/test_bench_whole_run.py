@@ -51,7 +51,9 @@ def test_every_bench_of_the_plan_and_of_the_catalogue_exists():
     planned = {bench.name for bench in PLAN}
     assert planned == set(BENCHES) - {"peers", "fleet-sim"}
     assert {figure.bench for figure in read_catalogue()} <= planned
-    assert all(bench.name not in {"search", "families", "providers", "fleet"} for bench in choose(None))
+    assert all(
+        bench.name not in {"search", "families", "providers", "fleet"} for bench in choose(None)
+    )
     assert [bench.name for bench in choose("policy,cells")] == ["cells", "policy"]
     with pytest.raises(SystemExit, match="no bench speed"):
         choose("speed")
