@@ -136,14 +136,20 @@ class FleetProcess:
             )
             await connect
             stack.callback(engine.disconnect)
+            coordinator = await anyio.to_thread.run_sync(engine.coordinator_id)
             if self._options.has_host:
-                await stack.enter_async_context(self._host(engine, host_id))  # (5)
+                await stack.enter_async_context(self._host(engine, host_id, coordinator))  # (5)
             hosts: HostsPort = await stack.enter_async_context(
                 open_hosts(self._home, self._settings)
             )
             most = max(self._settings.server.max_body_bytes, self._settings.server.max_file_bytes)
             bodies = RequestBodies(max_bytes=most, max_total_bytes=max(_BODIES_BYTES, 4 * most))
-            fleet = engine.RayFleet(hosts, lost_after_s=lost_after_s(self._settings), bodies=bodies)
+            fleet = engine.RayFleet(
+                hosts,
+                coordinator=coordinator,
+                lost_after_s=lost_after_s(self._settings),
+                bodies=bodies,
+            )
             await fleet.look()
             async with anyio.create_task_group() as tasks:
                 if (
@@ -183,7 +189,9 @@ class FleetProcess:
                 await anyio.to_thread.run_sync(node.stop)
 
     @asynccontextmanager
-    async def _host(self, engine: ModuleType, host_id: str) -> AsyncIterator[None]:
+    async def _host(
+        self, engine: ModuleType, host_id: str, coordinator: str
+    ) -> AsyncIterator[None]:
         options: dict[str, Any] = {
             "home": self._home,
             "config": self._config,
@@ -191,6 +199,7 @@ class FleetProcess:
             "environ": shaping(os.environ),
             "incarnation": (incarnation := new_id("inc")),
             "labels": dict(self._options.labels),
+            "coordinator": coordinator,
         }
         actor = await engine.start_host(
             host_id,
