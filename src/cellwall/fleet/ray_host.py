@@ -17,7 +17,6 @@ from cellwall.core.errors import CellwallError
 from cellwall.fleet.engine import Application
 from cellwall.fleet.exchanges import HostExchange, Plain
 
-
 _MAX_SEEN = 100_000
 """Ids of calls that a host remembers."""
 
