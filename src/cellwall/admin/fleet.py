@@ -32,6 +32,7 @@ from cellwall.fleet.engine import (
 from cellwall.fleet.leasing import HostLease
 from cellwall.fleet.local import LocalFleet
 from cellwall.fleet.ray_node import NodeOptions, RayNode, ray_environment
+from cellwall.fleet.request_bodies import RequestBodies
 from cellwall.storage.service_id import service_id_of
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ __all__ = [
     "Place",
     "RayNode",
     "Receive",
+    "RequestBodies",
     "Scope",
     "Send",
     "Wish",

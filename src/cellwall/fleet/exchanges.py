@@ -1,6 +1,6 @@
 """One request on its way to a host and its answer on the way back, as plain messages.
 
-The front reads the body within the bound of the service and sends it with the request. A WebSocket,
+The front reads the body (`request_bodies`) and sends it with the request. A WebSocket,
 and the end of the client's connection, follow as messages of their own.
 """
 
@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
-from cellwall.core.errors import BadInput
-from cellwall.fleet.engine import Application, Message, Receive, Scope
+from cellwall.fleet.engine import Application, Message, Scope
 
 Plain = dict[str, Any]
 _FRAME = "websocket.receive"
@@ -97,20 +96,3 @@ class HostExchange:
         except Exception as error:  # noqa: BLE001  # an answer without a beginning tells the front
             _log.error("the application failed on a request: %s", type(error).__name__)
         await self._outgoing.put(None)  # not behind a cancellation: it would not be taken
-
-
-async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
-    """The whole body of a request; empty for a WebSocket. Raises `BadInput` beyond the bound."""
-    parts: list[bytes] = []
-    size = 0
-    while scope["type"] == "http":
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise BadInput("the connection ended before the body")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > max_bytes:
-            raise BadInput("the body is too large", hint="Send less at once.", code="CW-TOO-LARGE")
-        if not message.get("more_body", False):
-            break
-    return b"".join(parts)

@@ -41,7 +41,7 @@ Examples:
   cellwall fleet up --config /etc/cellwall/config.toml
   cellwall fleet join 10.0.0.5:6390 --token-file /etc/cellwall/fleet.token --label gpu=a100
   cellwall fleet status
-  cellwall fleet drain svc_… --wait 600
+  cellwall fleet drain svc_ID --wait 600
 """
 )
 def fleet() -> None:
@@ -226,9 +226,9 @@ def status(*, admin: FleetAdmin, as_json: bool) -> int:
 @fleet.command(
     epilog=f"""\b
 Examples:
-  cellwall fleet drain svc_…
-  cellwall fleet drain svc_… --wait 600
-  cellwall fleet drain svc_… --undo
+  cellwall fleet drain svc_ID
+  cellwall fleet drain svc_ID --wait 600
+  cellwall fleet drain svc_ID --undo
 
 {CHANGE_EXIT_CODES}"""
 )
@@ -260,7 +260,7 @@ def drain(
 @fleet.command(
     epilog=f"""\b
 Examples:
-  cellwall fleet remove svc_…
+  cellwall fleet remove svc_ID
 
 {CHANGE_EXIT_CODES}"""
 )
