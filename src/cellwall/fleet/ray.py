@@ -326,7 +326,7 @@ def _node_of(host_id: str) -> str:
 
 
 def coordinator_id() -> str:
-    """The id of the first host of this cluster; empty where Ray was started by somebody else."""
+    """The id of the first host of this cluster; empty where Ray was started by another program."""
     named = [node["Labels"].get(COORDINATOR_LABEL) for node in ray.nodes()]
     return next((str(name) for name in named if name), "")
 
