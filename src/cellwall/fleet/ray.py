@@ -271,6 +271,12 @@ async def start_host(
     return actor
 
 
+async def wait_for_host(actor: Any) -> None:  # noqa: ANN401  # Ray's handle has no type
+    """Returns when a host has ended, by itself or with its process."""
+    with suppress(RayActorError):
+        await actor.closed.remote()
+
+
 async def stop_host(actor: Any) -> None:  # noqa: ANN401  # Ray's handle has no type
     """End a host with its sessions."""
     try:

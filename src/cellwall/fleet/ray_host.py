@@ -64,6 +64,10 @@ class RayHost:
         if not self._is_stopping:
             os._exit(0)
 
+    async def closed(self) -> None:
+        """Until the service has ended; the call fails when the process or its machine is gone."""
+        await self._opened().closed()
+
     async def owner_code(self) -> str:
         return await self._opened().first_owner_code()
 
