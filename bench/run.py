@@ -28,6 +28,7 @@ BENCHES = {
     "e2b": "e2b_sdk",
     "egress": "egress",
     "families": "guard_families",
+    "fleet-sim": "fleet_sim",
     "flow": "flow",
     "gateway": "gateway",
     "guard": "guard",
@@ -72,7 +73,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--fail-on-worse", action="store_true", help=f"all: exit status {_WORSE} on a worse figure"
     )
-    parser.add_argument("--record", action="store_true", help="all, peers: keep the results")
+    parser.add_argument(
+        "--record", action="store_true", help="all, fleet-sim, peers: keep the results"
+    )
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="fleet-sim: of 1,000 hosts and their sessions"
+    )
     parser.add_argument("--install", action="store_true", help="peers: install them again")
     parser.add_argument("--parts", default="times,attacks", help="peers: times, attacks or both")
     return parser.parse_args()
@@ -108,6 +114,8 @@ def _measure_one(options: argparse.Namespace) -> dict[str, Any]:
         if options.name == "peers":
             more |= {"only": options.only, "is_record": options.record}
             more |= {"is_install": options.install, "parts": options.parts}
+        if options.name == "fleet-sim":
+            more |= {"share": options.share, "is_record": options.record}
         return measure(options.rounds, quiet=options.json, **more)
 
 

@@ -33,6 +33,7 @@ from cellwall.fleet.engine import (
 from cellwall.fleet.leasing import HostLease
 from cellwall.fleet.local import LocalFleet
 from cellwall.fleet.ray_node import NodeOptions, RayNode, RayTrust, ray_environment
+from cellwall.fleet.request_bodies import RequestBodies
 from cellwall.storage.service_id import service_id_of
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ __all__ = [
     "RayNode",
     "RayTrust",
     "Receive",
+    "RequestBodies",
     "Scope",
     "Send",
     "Wish",

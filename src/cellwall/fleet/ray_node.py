@@ -79,7 +79,7 @@ class NodeOptions:
     trust: RayTrust
     log_file: str
     object_store_bytes: int = 128 * 1024 * 1024
-    """Bodies above 100 KB cross by it."""
+    """RequestBodies above 100 KB cross by it."""
 
 
 def ray_environment(trust: RayTrust) -> dict[str, str]:

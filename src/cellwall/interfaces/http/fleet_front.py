@@ -21,6 +21,7 @@ from cellwall.admin.fleet import (
     HostState,
     Message,
     Receive,
+    RequestBodies,
     Scope,
     Send,
     Wish,
@@ -29,7 +30,7 @@ from cellwall.admin.fleet import (
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.limits import parse_size
 from cellwall.core.outcomes import ErrorInfo
-from cellwall.interfaces.http.fleet_answers import Answer, merged, read_again, with_body
+from cellwall.interfaces.http.fleet_answers import Answer, merged, with_body
 from cellwall.interfaces.http.fleet_routing import (
     LABELS_HEADER,
     Target,
@@ -50,8 +51,8 @@ _WHO = frozenset({b"host", b"cookie"})
 class FleetFront:
     """ASGI application over a `FleetPort`."""
 
-    def __init__(self, fleet: FleetPort, *, max_body_bytes: int) -> None:
-        self._fleet, self._max_body_bytes = fleet, max_body_bytes
+    def __init__(self, fleet: FleetPort, bodies: RequestBodies) -> None:
+        self._fleet, self._bodies = fleet, bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -129,11 +130,11 @@ class FleetFront:
 
     async def _to_new(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        body, again = await read_again(receive, max_bytes=self._max_body_bytes)
-        wish = await self._wish(scope, headers, body)
+        async with self._bodies.read(scope, receive) as body:
+            wish = await self._wish(scope, headers, body)
         host_id = await self._fleet.place(wish)
         answer = _naming(host_id, send) if scope["path"] == "/mcp" else send
-        await self._call(host_id, scope, again, answer)
+        await self._call(host_id, scope, with_body(body, receive), answer)
 
     async def _wish(self, scope: Scope, headers: Mapping[bytes, bytes], body: bytes) -> Wish:
         """From the body as far as it can be read; the host refuses what is malformed."""

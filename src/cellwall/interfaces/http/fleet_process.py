@@ -31,6 +31,7 @@ from cellwall.admin.fleet import (
     NodeOptions,
     RayNode,
     RayTrust,
+    RequestBodies,
     check_fleet_settings,
     lost_after_s,
     open_hosts,
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 
 OPENING = "cellwall.interfaces.http.fleet_host:open_host"
 _LOOK_EVERY_S = 1.0
+_BODIES_BYTES = 512 * 1024 * 1024
+"""Of all large requests that the front holds at a time, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,24 +149,22 @@ class FleetProcess:
             hosts: HostsPort = await stack.enter_async_context(
                 open_hosts(self._home, self._settings)
             )
-            server = self._settings.server
-            fleet = engine.RayFleet(
-                hosts,
-                lost_after_s=lost_after_s(self._settings),
-                max_body_bytes=max(server.max_body_bytes, server.max_file_bytes),
-            )
+            most = max(self._settings.server.max_body_bytes, self._settings.server.max_file_bytes)
+            bodies = RequestBodies(max_bytes=most, max_total_bytes=max(_BODIES_BYTES, 4 * most))
+            fleet = engine.RayFleet(hosts, lost_after_s=lost_after_s(self._settings), bodies=bodies)
             await fleet.look()
             await stack.enter_async_context(
                 listening_for_machines(self._home, self._settings, trust, ray_address=own)
             )
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(fleet.watch)
+                if listening is not None:  # else each machine would read all rows, each second
+                    tasks.start_soon(fleet.watch)
                 told = FleetStarted(host_id=host_id, address=address, front=None)
                 if listening is None:
                     self._on_ready(told)
                     await _signalled()
                 else:
-                    await self._front(fleet, listening, told)  # (7)
+                    await self._front(fleet, bodies, listening, told)  # (7)
                 if self._options.has_host:
                     await self._drain(fleet, host_id)
                 tasks.cancel_scope.cancel()
@@ -222,13 +223,18 @@ class FleetProcess:
             with anyio.CancelScope(shield=True):
                 await engine.stop_host(actor)
 
-    async def _front(self, fleet: Any, listening: Listening, told: FleetStarted) -> None:  # noqa: ANN401  # the driver loads late
+    async def _front(
+        self,
+        fleet: Any,  # noqa: ANN401  # the driver loads late
+        bodies: RequestBodies,
+        listening: Listening,
+        told: FleetStarted,
+    ) -> None:
         from cellwall.interfaces.http.fleet_front import FleetFront
         from cellwall.interfaces.http.http_server import HttpServer
 
         bounds = self._settings.server
-        front = FleetFront(fleet, max_body_bytes=max(bounds.max_body_bytes, bounds.max_file_bytes))
-        server = HttpServer(bounds, front, listening, lambda: False)
+        server = HttpServer(bounds, FleetFront(fleet, bodies), listening, lambda: False)
 
         async def announce() -> None:
             started = Started(
