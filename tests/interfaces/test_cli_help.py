@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from cellwall import __version__
-from cellwall.interfaces.cli.main import cli
+from cellwall.interfaces.cli.commands import cli
 from conftest import growing_segment
 from interfaces.test_cli_process import PROGRAM, cellwall
 

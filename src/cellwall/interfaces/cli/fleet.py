@@ -44,7 +44,7 @@ Examples:
   cellwall fleet token
   cellwall fleet join 10.0.0.5:6390 --join-token - --label gpu=a100
   cellwall fleet status
-  cellwall fleet drain svc_… --wait 600
+  cellwall fleet drain svc_ID --wait 600
 """
 )
 def fleet() -> None:
@@ -275,9 +275,9 @@ def status(*, admin: FleetAdmin, as_json: bool) -> int:
 @fleet.command(
     epilog=f"""\b
 Examples:
-  cellwall fleet drain svc_…
-  cellwall fleet drain svc_… --wait 600
-  cellwall fleet drain svc_… --undo
+  cellwall fleet drain svc_ID
+  cellwall fleet drain svc_ID --wait 600
+  cellwall fleet drain svc_ID --undo
 
 {CHANGE_EXIT_CODES}"""
 )
@@ -309,7 +309,7 @@ def drain(
 @fleet.command(
     epilog=f"""\b
 Examples:
-  cellwall fleet remove svc_…
+  cellwall fleet remove svc_ID
 
 {CHANGE_EXIT_CODES}"""
 )
