@@ -24,7 +24,7 @@ class Admission(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoredCertificate:
-    """A certificate as the database has it; whoever reads it checks it."""
+    """A certificate as the database has it; each reader checks it."""
 
     host_id: str
     pem: str
