@@ -30,6 +30,8 @@ _AGENT_PORTS = (
     "runtime-env-agent-port",
 )
 _LOOK_EVERY_S = 0.2
+_STARTED = b"Ray runtime started."
+_MAX_LOG_BYTES = 1024 * 1024
 _NOTICED_BY_RAY = {
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "1000",
@@ -93,6 +95,7 @@ class RayNode:
     def __init__(self, options: NodeOptions, environ: Mapping[str, str]) -> None:
         self._options, self._environ = options, environ
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_begins_at = 0
 
     def start(self) -> None:
         """Start Ray's program; it runs until `stop`."""
@@ -101,17 +104,18 @@ class RayNode:
             "--num-cpus=1", f"--node-ip-address={self._options.node_ip}",
             f"--object-store-memory={self._options.object_store_bytes}",
             f"--labels={LABEL}={self._options.host_id}", "--disable-usage-stats", "--block",
+            "--include-log-monitor=false",  # logs of workers stay where they are
         ]  # fmt: skip
-        # With given ports a node does not wait for its agents, which fails on a busy machine: Ray
-        # allows them fifteen seconds.
+        # With given ports a node waits for fewer of its agents (`wait_until_up`).
         ports = _free_ports(self._options.node_ip, len(_AGENT_PORTS))
         words += [f"--{name}={port}" for name, port in zip(_AGENT_PORTS, ports, strict=True)]
         if self._options.is_head:
-            words += ["--head", f"--port={port}", "--include-dashboard=false"]
+            words += ["--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"]
         else:
             words += [f"--address={host}:{port}"]
         program = os.path.join(os.path.dirname(os.path.abspath(sys.executable)), "ray")
         with open(self._options.log_file, "ab", opener=_private) as log:
+            self._log_begins_at = log.tell()
             self._process = subprocess.Popen(
                 [program, "start", *words],
                 env={**self._environ, **ray_environment(self._options.trust)},
@@ -122,23 +126,28 @@ class RayNode:
             )
 
     def wait_until_up(self) -> None:
-        """Until the engine of the first host accepts connections; raises if Ray ends before."""
-        host, _, port = self._options.address.rpartition(":")
+        """Until the node is part of the cluster. On a busy machine the agents of a node take longer
+        than the fifteen seconds that Ray allows them, and the node ends: it is started again."""
         deadline = time.monotonic() + _STARTS_WITHIN_S
-        while True:
-            self.check()
-            try:
-                socket.create_connection((host, int(port)), _LOOK_EVERY_S).close()
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise _unreachable(self._options.address) from None
-                time.sleep(_LOOK_EVERY_S)
-            else:
-                return
+        while not self._has_started():
+            if time.monotonic() > deadline:
+                self.check()
+                raise _unreachable(self._options.address)
+            if self._has_ended():
+                self.start()
+            time.sleep(_LOOK_EVERY_S)
+
+    def _has_started(self) -> bool:
+        with open(self._options.log_file, "rb") as log:
+            log.seek(self._log_begins_at)
+            return _STARTED in log.read(_MAX_LOG_BYTES)
+
+    def _has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
 
     def check(self) -> None:
         """Raise if Ray's program has ended."""
-        if self._process is not None and self._process.poll() is not None:
+        if self._has_ended():
             raise CellwallError(
                 "Ray ended on this machine",
                 hint=f"Its last lines are in {self._options.log_file}.",
