@@ -157,6 +157,7 @@ class RunningFleet:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._ray_port = free_port(links.front_address)
+        self._join_port = free_port(links.front_address)
         self.front = self._machine("front")
         self.hosts: list[Machine] = []
         self._tokens: dict[str, str] = {}
@@ -186,6 +187,7 @@ class RunningFleet:
             "argon2_memory_kib = 64\nargon2_passes = 1\n"
             f"[sandbox]\n{weaker}"
             f'[fleet]\nnode_address = "{address}"\nport = {self._ray_port}\n'
+            f"join_port = {self._join_port}\n"
             f'{self._config}\n[server]\npublic_url = "{self.url}"\n'
             f"max_sessions_per_user = 5000\n{self._more}"
         )
@@ -212,9 +214,12 @@ class RunningFleet:
         return machine
 
     def launch_again(self, machine: Machine, *words: str) -> None:
-        token = str(self.front.home / "fleet.token")
         address = f"{self.links.front_address}:{self._ray_port}"
-        machine.launch("join", address, "--token-file", token, *words)
+        if not (machine.home / "fleet" / "tls.pem").exists():  # it has not joined yet
+            token = machine.folder / "join-token"
+            token.write_text(self.front.cellwall("fleet", "token"))
+            words = ("--join-token", str(token), *words)
+        machine.launch("join", address, *words)
 
     def token(self, name: str = "ann", role: str = "owner") -> str:
         """Of a user, who is made with the first call."""

@@ -1,7 +1,8 @@
 """Ray's processes on this machine: one node, started by Ray's own program and ended with ours.
 
-Nodes recognise each other by a token (`RAY_AUTH_MODE=token`): a program that can call Ray can run
-code on every host. Ray notices within four seconds that a node does not answer.
+A program that can call Ray can run code on every host. So nodes recognise each other by TLS, with
+certificates of the fleet's authority on both ends, and by a token (`RAY_AUTH_MODE=token`). Ray
+notices within four seconds that a node does not answer.
 """
 
 from __future__ import annotations
@@ -55,6 +56,28 @@ _QUIET = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RayTrust:
+    """The files with which Ray's processes prove themselves to each other."""
+
+    token_file: str
+    authority: str = ""
+    certificate: str = ""
+    """Empty: without TLS (`dangerously_without_tls`), or as the environment says."""
+    key: str = ""
+
+    def environment(self) -> dict[str, str]:
+        found = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": self.token_file}
+        if self.certificate:
+            found |= {
+                "RAY_USE_TLS": "1",
+                "RAY_TLS_CA_CERT": self.authority,
+                "RAY_TLS_SERVER_CERT": self.certificate,
+                "RAY_TLS_SERVER_KEY": self.key,
+            }
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
     """How a node of Ray is started."""
 
@@ -64,16 +87,15 @@ class NodeOptions:
     node_ip: str
     """Under which the other nodes reach this one."""
     host_id: str
-    token_file: str
+    trust: RayTrust
     log_file: str
     object_store_bytes: int = 128 * 1024 * 1024
     """RequestBodies above 100 KB cross by it."""
 
 
-def ray_environment(token_file: str) -> dict[str, str]:
+def ray_environment(trust: RayTrust) -> dict[str, str]:
     """The variables of every process that speaks to Ray, ours included."""
-    secured = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token_file}
-    return {**_NOTICED_BY_RAY, **_QUIET, **secured}
+    return {**_NOTICED_BY_RAY, **_QUIET, **trust.environment()}
 
 
 class RayNode:
@@ -117,7 +139,7 @@ class RayNode:
                 [program, "start", *words],
                 env={
                     **self._environ,
-                    **ray_environment(self._options.token_file),
+                    **ray_environment(self._options.trust),
                     **self._store(),
                     "RAY_OVERRIDE_NODE_ID_FOR_TESTING": self._node_id,
                 },
