@@ -66,6 +66,10 @@ class Machine:
         return self.folder / "state"
 
     @property
+    def join_token(self) -> Path:
+        return self.folder / "join-token"
+
+    @property
     def id(self) -> str:
         return str(self.told["host"])
 
@@ -203,8 +207,9 @@ class RunningFleet:
         self.front.wait_until_up()
 
     def new_host(self) -> Machine:
-        """One that does not run yet."""
+        """One that does not run yet, with a token to join."""
         machine = self._machine(f"host{len(self.hosts) + 1}")
+        machine.join_token.write_text(self.front.cellwall("fleet", "token"))
         self.hosts.append(machine)
         return machine
 
@@ -216,9 +221,7 @@ class RunningFleet:
     def launch_again(self, machine: Machine, *words: str) -> None:
         address = f"{self.links.front_address}:{self._ray_port}"
         if not (machine.home / "fleet" / "tls.pem").exists():  # it has not joined yet
-            token = machine.folder / "join-token"
-            token.write_text(self.front.cellwall("fleet", "token"))
-            words = ("--join-token", str(token), *words)
+            words = ("--join-token", str(machine.join_token), *words)
         machine.launch("join", address, *words)
 
     def token(self, name: str = "ann", role: str = "owner") -> str:
