@@ -22,7 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+from sqlalchemy import select
 
+from cellwall.storage.engine import StorageSettings, blocking_engine
+from cellwall.storage.models import SessionRow
 from fleet_links import HostLinks
 
 PROGRAM = os.path.join(os.path.dirname(sys.executable), "cellwall")
@@ -146,11 +149,15 @@ class Machine:
 class RunningFleet:
     """A front and its hosts."""
 
-    def __init__(self, folder: Path, database: str, links: HostLinks, *, config: str = "") -> None:
-        self._folder, self._database, self.links, self._config = folder, database, links, config
+    def __init__(
+        self, folder: Path, database: str, links: HostLinks, *, config: str = "", more: str = ""
+    ) -> None:
+        self._folder, self._database, self.links = folder, database, links
+        self._config, self._more = config, more
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._ray_port = free_port(links.front_address)
+        self._join_port = free_port(links.front_address)
         self.front = self._machine("front")
         self.hosts: list[Machine] = []
         self._tokens: dict[str, str] = {}
@@ -180,8 +187,9 @@ class RunningFleet:
             "argon2_memory_kib = 64\nargon2_passes = 1\n"
             f"[sandbox]\n{weaker}"
             f'[fleet]\nnode_address = "{address}"\nport = {self._ray_port}\n'
+            f"join_port = {self._join_port}\n"
             f'{self._config}\n[server]\npublic_url = "{self.url}"\n'
-            "max_sessions_per_user = 5000\n"
+            f"max_sessions_per_user = 5000\n{self._more}"
         )
 
     def start(self, hosts: int) -> None:
@@ -201,9 +209,12 @@ class RunningFleet:
         return machine
 
     def launch_again(self, machine: Machine, *words: str) -> None:
-        token = str(self.front.home / "fleet.token")
         address = f"{self.links.front_address}:{self._ray_port}"
-        machine.launch("join", address, "--token-file", token, *words)
+        if not (machine.home / "fleet" / "tls.pem").exists():  # it has not joined yet
+            token = machine.folder / "join-token"
+            token.write_text(self.front.cellwall("fleet", "token"))
+            words = ("--join-token", str(token), *words)
+        machine.launch("join", address, *words)
 
     def token(self, name: str = "ann", role: str = "owner") -> str:
         """Of a user, who is made with the first call."""
@@ -222,6 +233,17 @@ class RunningFleet:
         listed = json.loads(self.front.cellwall("fleet", "status", "--json"))
         return {each["id"]: each for each in listed["hosts"]}
 
+    def places(self) -> dict[str, str]:
+        """The host of each session that lives, as the database knows it."""
+        engine = blocking_engine(StorageSettings(home=str(self.front.home), url=self._database))
+        try:
+            with engine.connect() as connection:
+                query = select(SessionRow.id, SessionRow.service_id)
+                rows = connection.execute(query.where(SessionRow.ended_s.is_(None))).all()
+        finally:
+            engine.dispose()
+        return {str(session): str(host) for session, host in rows}
+
     def close(self) -> None:
         for machine in [*self.hosts, self.front]:
             machine.signal(signal.SIGCONT)
@@ -232,10 +254,17 @@ class RunningFleet:
 
 @contextmanager
 def running_fleet(
-    folder: Path, database: str, links: HostLinks, *, hosts: int = 2, config: str = ""
+    folder: Path,
+    database: str,
+    links: HostLinks,
+    *,
+    hosts: int = 2,
+    config: str = "",
+    more: str = "",
 ) -> Iterator[RunningFleet]:
-    """A started fleet; every process of it has ended behind the block."""
-    fleet = RunningFleet(folder, database, links, config=config)
+    """A started fleet; every process of it has ended behind the block. `config`: lines of [fleet];
+    `more`: other sections."""
+    fleet = RunningFleet(folder, database, links, config=config, more=more)
     try:
         fleet.start(hosts)
         yield fleet

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from conftest import need
 
-_BRIDGE_ADDRESS = "10.213.77.1"
+BRIDGE_ADDRESS = "10.213.77.1"
+SUBNET = "10.213.77.0/24"
 
 
 class HostLinks(Protocol):
@@ -55,7 +56,7 @@ class LoopbackLinks:
 class NamespaceLinks:
     """A bridge in this namespace; each host behind a veth pair in a namespace of its own."""
 
-    front_address = _BRIDGE_ADDRESS
+    front_address = BRIDGE_ADDRESS
     is_separate = True
 
     def __init__(self) -> None:
@@ -64,12 +65,12 @@ class NamespaceLinks:
         self._bridge, self._names = f"{self._mark}b", dict[str, str]()
         made = _ip("link", "add", self._bridge, "type", "bridge", is_checked=False)
         need(made, "network bridges")
-        _ip("addr", "add", f"{_BRIDGE_ADDRESS}/24", "dev", self._bridge)
+        _ip("addr", "add", f"{BRIDGE_ADDRESS}/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
 
     def add(self, name: str) -> tuple[str, tuple[str, ...]]:
         if name == "front":
-            return _BRIDGE_ADDRESS, ()
+            return BRIDGE_ADDRESS, ()
         number = len(self._names) + 1
         space, address = f"{self._mark}n{number}", f"10.213.77.{10 + number}"
         self._names[name] = outer = f"{self._mark}v{number}"
