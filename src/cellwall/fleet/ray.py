@@ -12,6 +12,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from random import Random
 from typing import Any
 
 import ray
@@ -32,7 +33,7 @@ from cellwall.fleet.engine import (
     host_lost,
 )
 from cellwall.fleet.exchanges import Plain, plain_scope
-from cellwall.fleet.placement import choose_host
+from cellwall.fleet.placement import place_session
 from cellwall.fleet.ray_host import RayHost
 from cellwall.fleet.ray_node import COORDINATOR_LABEL, LABEL
 from cellwall.fleet.request_bodies import RequestBodies
@@ -79,6 +80,7 @@ class RayFleet:
         self._actors: dict[str, Any] = {}
         self._calls: dict[str, set[asyncio.Timeout]] = {}
         self._placed: deque[tuple[float, str]] = deque()
+        self._chance = Random()  # noqa: S311  # spreads load, keeps no secret
         self._known: OrderedDict[str, str] = OrderedDict()
         self._looked_at = -_TOLD_S
 
@@ -127,7 +129,7 @@ class RayFleet:
         while self._placed and self._placed[0][0] < since_s:
             self._placed.popleft()
         placed = Counter(host_id for _, host_id in self._placed)
-        chosen = choose_host(tuple(self._states.values()), wish, placed)
+        chosen = place_session(tuple(self._states.values()), wish, placed, self._chance)
         self._placed.append((time.monotonic(), chosen.id))
         return chosen.id
 
