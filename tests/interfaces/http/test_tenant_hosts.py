@@ -19,7 +19,7 @@ CLAIM = {"Cellwall-Labels": "tenant=acme"}
 
 
 def test_a_reserved_host_takes_sessions_of_the_members_of_its_team_alone(tmp_path: Path):
-    with running_service(tmp_path) as service, service.client("administrator") as client:
+    with running_service(tmp_path) as service, service.client("owner") as client:
         tokens = dict(service.tokens)
         team = client.post("/v1/teams", json={"name": "acme"}).json()["id"]
         member = service.ids["user"]
