@@ -32,7 +32,7 @@ def choose_host(hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int
     for host in hosts:
         newer = placed.get(host.id, 0)
         left_bytes = host.memory_free_bytes - newer * TYPICAL_SESSION_BYTES - memory_bytes
-        if host.is_lost or host.is_draining:
+        if host.is_lost or host.is_draining or host.id in wish.avoided:
             reason = _Reason.NONE if host.is_lost else _Reason.DRAINS
         elif host_id and host.id != host_id:
             reason = _Reason.NOT_ITS_HOST
