@@ -207,8 +207,11 @@ def documents() -> dict[Path, str]:
     from docs.api_reference import api_reference  # noqa: PLC0415  # see above
     from docs.benchmark_tables import benchmark_parts, benchmark_plots  # noqa: PLC0415  # see above
     from docs.comparison_tables import comparison_parts  # noqa: PLC0415  # see above
+    from docs.scale_tables import scale_parts, scale_plots  # noqa: PLC0415  # see above
 
-    plots = {HERE / "images" / name: text for name, text in benchmark_plots().items()}
+    plots = {
+        HERE / "images" / name: text for name, text in (benchmark_plots() | scale_plots()).items()
+    }
 
     return {
         HERE / "specification.md": with_generated(
@@ -224,6 +227,7 @@ def documents() -> dict[Path, str]:
         HERE / "api.md": with_generated("api.md", (API, api_reference())),
         HERE / "benchmarks.md": with_generated("benchmarks.md", *benchmark_parts()),
         HERE / "comparison.md": with_generated("comparison.md", *comparison_parts()),
+        HERE / "scale.md": with_generated("scale.md", *scale_parts()),
         HERE / "fuzzing.md": with_generated("fuzzing.md", (FUZZING, fuzzing_figures())),
         HERE / "cellwall.schema.json": schema_text(),
         **plots,

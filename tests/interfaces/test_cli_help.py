@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from cellwall import __version__
-from cellwall.interfaces.cli.main import cli
+from cellwall.interfaces.cli.commands import cli
 from conftest import growing_segment
 from interfaces.test_cli_process import PROGRAM, cellwall
 
@@ -46,6 +46,7 @@ COMMANDS = [
         "skills",
         "vault",
         "serve",
+        "fleet",
         "user",
         "token",
         "budget",
@@ -90,6 +91,7 @@ INNER = [
     *(["pair", name] for name in ("code", "list", "remove")),
     *(["connection", name] for name in ("add", "list", "remove")),
     *(["calendar", name] for name in ("list", "create")),
+    *(["fleet", name] for name in ("up", "join", "token", "status", "drain", "remove")),
     *(["supervisor", name] for name in ("start", "stop", "status")),
 ]
 

@@ -36,6 +36,9 @@ class Label(StrEnum):
     EGRESS = "egress"
     """It can send data to others."""
 
+    # As of an equal text; an enumeration's own is a function in Python, and each key has a label.
+    __hash__ = str.__hash__
+
     @property
     def words(self) -> str:
         """For people."""
@@ -47,6 +50,7 @@ _WORDS = {
     Label.PRIVATE: "private data",
     Label.EGRESS: "egress",
 }
+_LABELS = tuple(Label)
 LabelKey: TypeAlias = tuple[Label, str]
 
 
@@ -94,11 +98,12 @@ class LabelSet:
 
     def to_json(self) -> dict[str, Json]:
         """Each label with its first sources; labels without a source are left out."""
-        return {
-            label.value: [dict(each.to_json()) for each in found[:MAX_SHOWN_SOURCES]]
-            for label in Label
-            if (found := self.of(label))
-        }
+        listed: dict[Label, list[Json]] = {}
+        for each in self.sources:
+            found = listed.setdefault(each.label, [])
+            if len(found) < MAX_SHOWN_SOURCES:
+                found.append(each.to_json())
+        return {str(label): listed[label] for label in _LABELS if label in listed}
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> LabelSet:
@@ -115,7 +120,7 @@ class LabelSet:
 
 def is_complete(labels: Iterable[Label]) -> bool:
     """Whether all three labels are among these."""
-    return len(set(labels)) == len(Label)
+    return len(set(labels)) == len(_LABELS)
 
 
 class ActionLabelsPort(Protocol):

@@ -115,6 +115,13 @@ class WorkspaceLease(Protocol):
     def has_room(self, limits: Limits, unlinked: UnlinkedFiles = NO_UNLINKED_FILES) -> bool:
         """Whether the files that the run has added are within its limits; walks the tree."""
 
+    @property
+    def is_quick(self) -> bool:
+        """Its files are on a disk of this host: reading few of them does not wait."""
+
+    def has_room_if_small(self, limits: Limits, unlinked: UnlinkedFiles) -> bool | None:
+        """`has_room` for the event loop; None if there are more files than it can look at."""
+
     def is_filling(self, limits: Limits) -> bool:
         """Whether free space has shrunk enough to call `has_room` again; cheap."""
 

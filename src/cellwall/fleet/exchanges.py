@@ -1,6 +1,6 @@
 """One request on its way to a host and its answer on the way back, as plain messages.
 
-The front reads the body within the bound of the service and sends it with the request. A WebSocket,
+The front reads the body (`request_bodies`) and sends it with the request. A WebSocket,
 and the end of the client's connection, follow as messages of their own.
 """
 
@@ -12,17 +12,18 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
-from cellwall.core.errors import BadInput
-from cellwall.fleet.engine import Application, Message, Receive, Scope
+from cellwall.fleet.engine import Application, Message, Scope
 
 Plain = dict[str, Any]
+_FRAME = "websocket.receive"
 _log = logging.getLogger("cellwall.fleet")
 _KEPT = (
     "type", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path",
     "headers", "client", "server", "subprotocols",
 )  # fmt: skip
 _MAX_WAITING = 64
-"""Messages of an answer that the front has not taken yet; then the application waits."""
+"""Messages of an answer that the front has not taken yet; then the application waits. Also frames
+of a WebSocket that the application has not taken yet; then the front reads no more of them."""
 
 
 def plain_scope(scope: Scope) -> Plain:
@@ -50,13 +51,24 @@ class HostExchange:
     def __init__(self, application: Application, scope: Plain, body: bytes) -> None:
         self._application, self._scope = application, asgi_scope(scope)
         self._incoming: asyncio.Queue[Message] = asyncio.Queue()
+        self._room = asyncio.Semaphore(_MAX_WAITING)
         self._outgoing: asyncio.Queue[Message | None] = asyncio.Queue(_MAX_WAITING)
         if scope["type"] == "http":
-            self.feed({"type": "http.request", "body": body, "more_body": False})
+            request = {"type": "http.request", "body": body, "more_body": False}
+            self._incoming.put_nowait(request)
 
-    def feed(self, message: Message) -> None:
-        """A message of the client, in order."""
+    async def feed(self, message: Message) -> None:
+        """A message of the client, in order. A frame waits for room: a client that sends faster
+        than a server inside reads must not fill the memory of the host."""
+        if message["type"] == _FRAME:
+            await self._room.acquire()
         self._incoming.put_nowait(message)
+
+    async def _receive(self) -> Message:
+        message = await self._incoming.get()
+        if message["type"] == _FRAME:
+            self._room.release()
+        return message
 
     async def answer(self) -> AsyncIterator[Plain]:
         """The messages of the answer: `{"messages": […], "is_last": …}`, all that are ready at a
@@ -80,24 +92,7 @@ class HostExchange:
 
     async def _run(self) -> None:
         try:
-            await self._application(self._scope, self._incoming.get, self._outgoing.put)
+            await self._application(self._scope, self._receive, self._outgoing.put)
         except Exception as error:  # noqa: BLE001  # an answer without a beginning tells the front
             _log.error("the application failed on a request: %s", type(error).__name__)
         await self._outgoing.put(None)  # not behind a cancellation: it would not be taken
-
-
-async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
-    """The whole body of a request; empty for a WebSocket. Raises `BadInput` beyond the bound."""
-    parts: list[bytes] = []
-    size = 0
-    while scope["type"] == "http":
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise BadInput("the connection ended before the body")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > max_bytes:
-            raise BadInput("the body is too large", hint="Send less at once.", code="CW-TOO-LARGE")
-        if not message.get("more_body", False):
-            break
-    return b"".join(parts)

@@ -9,32 +9,67 @@ requests at once do not all choose the same host.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 
 from cellwall.fleet.engine import HostState, Wish, no_host
 
 TYPICAL_SESSION_BYTES = 128 * 1024 * 1024
 """For a session that names no limit of memory: what one usually takes, not what it may take."""
 _WARM = 0.25
+_SESSION = 1 / 10_000
+"""Of hosts with equal memory, the one with fewer sessions."""
 
 
 def choose_host(hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int]) -> HostState:
     """The best host for a session; raises `Busy` with the reason where none fits. `placed`: how
-    many sessions each got since it told its state."""
-    live = [host for host in hosts if host.takes_sessions]
-    if not live:
-        is_draining = any(host.is_draining and not host.is_lost for host in hosts)
-        raise no_host("every host drains" if is_draining else "no host is there")
-    if wish.host_id:
-        live = [host for host in live if host.id == wish.host_id]
-        if not live:
-            raise no_host("the host with its files drains or is gone")
-    fitting = [host for host in live if _has_labels(host, wish)]
-    if not fitting:
-        raise no_host("none has the labels that it asks for")
-    roomy = [host for host in fitting if _free(host, placed) >= wish.memory_bytes]
-    if not roomy:
-        raise no_host("none has enough free memory")
-    return max(roomy, key=lambda host: (_score(host, wish, placed), host.id))
+    many sessions each got since it told its state. One pass, since a front does this for each new
+    session over all hosts."""
+    best: HostState | None = None
+    best_score, nearest = 0.0, _Reason.NONE
+    memory_bytes, template, labels, host_id = (
+        wish.memory_bytes, wish.template, wish.labels, wish.host_id,
+    )  # fmt: skip
+    for host in hosts:
+        newer = placed.get(host.id, 0)
+        left_bytes = host.memory_free_bytes - newer * TYPICAL_SESSION_BYTES - memory_bytes
+        if host.is_lost or host.is_draining or host.id in wish.avoided:
+            reason = _Reason.NONE if host.is_lost else _Reason.DRAINS
+        elif host_id and host.id != host_id:
+            reason = _Reason.NOT_ITS_HOST
+        elif (labels or host.labels) and not _has_labels(host, wish):
+            reason = _Reason.LABELS
+        elif left_bytes < 0:
+            reason = _Reason.MEMORY
+        else:
+            score = left_bytes / (host.memory_bytes or 1) - (host.sessions + newer) * _SESSION
+            if template in host.templates:
+                score += _WARM
+            if best is None or score > best_score or (score == best_score and host.id > best.id):
+                best, best_score = host, score
+            continue
+        nearest = max(nearest, reason)
+    if best is None:
+        raise no_host(_WORDS[nearest])
+    return best
+
+
+class _Reason(IntEnum):
+    """Why a host does not fit; the one that came nearest is told."""
+
+    NONE = 0
+    DRAINS = 1
+    NOT_ITS_HOST = 2
+    LABELS = 3
+    MEMORY = 4
+
+
+_WORDS = {
+    _Reason.NONE: "no host is there",
+    _Reason.DRAINS: "every host drains",
+    _Reason.NOT_ITS_HOST: "the host with its files drains or is gone",
+    _Reason.LABELS: "none has the labels that it asks for",
+    _Reason.MEMORY: "none has enough free memory",
+}
 
 
 def _has_labels(host: HostState, wish: Wish) -> bool:
@@ -43,14 +78,3 @@ def _has_labels(host: HostState, wish: Wish) -> bool:
     if tenant is not None and wish.labels.get("tenant") != tenant:
         return False
     return all(host.labels.get(name) == value for name, value in wish.labels.items())
-
-
-def _free(host: HostState, placed: Mapping[str, int]) -> int:
-    return host.memory_free_bytes - placed.get(host.id, 0) * TYPICAL_SESSION_BYTES
-
-
-def _score(host: HostState, wish: Wish, placed: Mapping[str, int]) -> float:
-    left = (_free(host, placed) - wish.memory_bytes) / max(host.memory_bytes, 1)
-    crowd = (host.sessions + placed.get(host.id, 0)) / 10_000
-    """Of hosts with equal memory, the one with fewer sessions."""
-    return left - crowd + (_WARM if wish.template in host.templates else 0.0)

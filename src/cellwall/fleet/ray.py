@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import ray
@@ -31,10 +31,11 @@ from cellwall.fleet.engine import (
     Wish,
     host_lost,
 )
-from cellwall.fleet.exchanges import Plain, plain_scope, read_body
+from cellwall.fleet.exchanges import Plain, plain_scope
 from cellwall.fleet.placement import choose_host
 from cellwall.fleet.ray_host import RayHost
 from cellwall.fleet.ray_node import LABEL
+from cellwall.fleet.request_bodies import RequestBodies
 from cellwall.fleet.states import state_of
 
 NAMESPACE = "cellwall"
@@ -69,8 +70,8 @@ def disconnect() -> None:
 class RayFleet:
     """Implements `FleetPort`; `watch` must run meanwhile."""
 
-    def __init__(self, hosts: HostsPort, *, lost_after_s: float, max_body_bytes: int) -> None:
-        self._hosts, self._lost_after_s, self._max_body_bytes = hosts, lost_after_s, max_body_bytes
+    def __init__(self, hosts: HostsPort, *, lost_after_s: float, bodies: RequestBodies) -> None:
+        self._hosts, self._lost_after_s, self._bodies = hosts, lost_after_s, bodies
         self._states: dict[str, HostState] = {}
         self._actors: dict[str, Any] = {}
         self._calls: dict[str, set[asyncio.Timeout]] = {}
@@ -145,9 +146,8 @@ class RayFleet:
 
     async def call(self, host_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         actor = await self._actor(host_id)
-        body = await read_body(scope, receive, max_bytes=self._max_body_bytes)
         call_id, has_begun = new_id("call"), False
-        with self._breakable(host_id) as broken:
+        async with self._bodies.read(scope, receive) as body, self._breakable(host_id) as broken:
             relay: asyncio.Task[None] | None = None
             try:
                 async with broken:
@@ -172,8 +172,8 @@ class RayFleet:
                     with suppress(asyncio.CancelledError):
                         await relay
 
-    @contextmanager
-    def _breakable(self, host_id: str) -> Any:  # noqa: ANN401  # a generator of one
+    @asynccontextmanager
+    async def _breakable(self, host_id: str) -> AsyncIterator[asyncio.Timeout]:
         """A call that ends when its host is lost, also where Ray would wait for ever."""
         broken = asyncio.timeout(None)
         calls = self._calls.setdefault(host_id, set())

@@ -76,7 +76,7 @@ class RayHost:
         """A later message of the client: a frame of a WebSocket, or the end of the connection."""
         exchange = self._exchanges.get(call_id)
         if exchange is not None:
-            exchange.feed(message)
+            await exchange.feed(message)
 
     async def stop(self) -> None:
         """End the service with its sessions."""

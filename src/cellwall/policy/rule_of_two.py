@@ -42,7 +42,7 @@ def unconsented(
     `held`: what the session has. `admitted`: sources that need no consent any more. `named`: the
     sources that a person has named in this very request.
     """
-    if not is_complete([*(each.label for each in held.sources), *(each.label for each in brought)]):
+    if not is_complete([each.label for each in (*held.sources, *brought)]):
         return ()
     if is_complete(label for label, _ in named) and all(
         each.key in named for each in (*held.sources, *brought)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.labels import (
+    MAX_SHOWN_SOURCES,
     MAX_SOURCES,
     MORE_SOURCES,
     Label,
@@ -39,6 +40,7 @@ class LabelScope:
     begun. Most actions bring nothing new: what they ask for is kept ready."""
 
     __slots__ = (
+        "_counts",
         "_held",
         "_joined",
         "_shown",
@@ -79,6 +81,8 @@ class LabelScope:
         """What a conversation has read elsewhere and may have brought here."""
         self.carried_from: LabelSet | None = None
         self._stored: Stored = {}
+        self._counts = dict.fromkeys(Label, 0)
+        """Sources of each label."""
         self._held: LabelSet | None = None
         self._joined: tuple[BroughtLabels, tuple[LabelSource, ...], BroughtLabels] | None = None
         self._shown: dict[str, Json] | None = None
@@ -94,16 +98,21 @@ class LabelScope:
             self._put(key, source, is_admitted=is_admitted)
 
     def _put(self, key: LabelKey, source: LabelSource, *, is_admitted: bool) -> None:
+        is_new = key not in self.keys
+        if is_new:
+            self.keys.add(key)
+            self._counts[key[0]] += 1
         self._stored[key] = (source, is_admitted)
-        self.keys.add(key)
         (self.admitted.add if is_admitted else self.admitted.discard)(key)
-        self._held = self._shown = None
+        self._held = None
+        if not is_new or self._counts[key[0]] <= MAX_SHOWN_SOURCES:
+            self._shown = None  # one more source than are shown changes nothing in a record
 
     @property
     def held(self) -> LabelSet:
         """The labels of all actions that have begun."""
         if self._held is None:
-            self._held = LabelSet(tuple(source for source, _ in self._stored.values()))
+            self._held = LabelSet(tuple([source for source, _ in self._stored.values()]))
         return self._held
 
     @property
@@ -163,7 +172,7 @@ class LabelScope:
         return LabelSet(tuple(each for each in self.held.sources if each.key not in self.carried))
 
     def _is_full(self, label: Label) -> bool:
-        return sum(key[0] is label for key in self.keys) >= MAX_SOURCES
+        return self._counts[label] >= MAX_SOURCES
 
     def withdraw_egress(self) -> None:
         """The three have met without a person's consent: sending anything needs one from now on."""

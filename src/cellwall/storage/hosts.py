@@ -8,9 +8,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, delete, literal_column, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from cellwall.core.errors import Denied
 from cellwall.core.hosts import HOST_LOST, Held, Holder, HostRecord
 from cellwall.core.types import Json
-from cellwall.storage.models import ApprovalRow, HostRow, SessionRow
+from cellwall.storage.models import ApprovalRow, HostCertificateRow, HostRow, SessionRow
 from cellwall.storage.repository import Repository, insert_or_update
 
 _FORGET_AFTER_S = 86_400.0
@@ -21,7 +22,14 @@ class HostRepository(Repository):
 
     async def join_host(self, incarnation: str, about: Mapping[str, Json]) -> None:
         async with self._database.write() as connection:
-            now_s = await _now(connection)
+            if await _is_revoked(connection, self.service_id):
+                raise Denied(
+                    "this host was removed from the fleet for good",
+                    hint="Remove `service-id` and the folder `fleet` from the state folder, and "
+                    "join with a new token.",
+                    code="CW-FLEET-REVOKED",
+                )
+            now_s = await database_now(connection)
             values = {
                 "id": self.service_id,
                 "incarnation": incarnation,
@@ -41,9 +49,11 @@ class HostRepository(Repository):
             HostRow.lost_s.is_(None),
         )
         async with self._database.write() as connection:
-            values = {"seen_s": await _now(connection), "about": dict(about)}
+            values = {"seen_s": await database_now(connection), "about": dict(about)}
             statement = update(HostRow).where(*ours).values(**values)
             if (await connection.execute(statement)).rowcount != 1:
+                return None
+            if await _is_revoked(connection, self.service_id):
                 return None
             row = (await connection.execute(select(HostRow).where(*ours))).one()
             return _record(row, unseen_s=0.0)
@@ -55,7 +65,7 @@ class HostRepository(Repository):
 
     async def list_hosts(self) -> tuple[HostRecord, ...]:
         async with self._database.read() as connection:
-            now_s = await _now(connection)
+            now_s = await database_now(connection)
             rows = await connection.execute(select(HostRow).order_by(HostRow.id))
             return tuple(_record(row, unseen_s=now_s - row.seen_s) for row in rows)
 
@@ -71,7 +81,7 @@ class HostRepository(Repository):
 
     async def declare_lost(self, host: HostRecord, *, unseen_s: float, answer: str) -> bool:
         async with self._database.write() as connection:
-            now_s = await _now(connection)
+            now_s = await database_now(connection)
             mark = update(HostRow).where(
                 HostRow.id == host.id,
                 HostRow.incarnation == host.incarnation,
@@ -105,7 +115,12 @@ class HostRepository(Repository):
         return None if row is None else Holder(row[0], row[1] is not None, row[2] == HOST_LOST)
 
 
-async def _now(connection: AsyncConnection) -> float:
+async def _is_revoked(connection: AsyncConnection, host_id: str) -> bool:
+    query = select(HostCertificateRow.revoked_s).where(HostCertificateRow.host_id == host_id)
+    return (await connection.execute(query)).scalar() is not None
+
+
+async def database_now(connection: AsyncConnection) -> float:
     """By the clock of the database, in seconds since 1970."""
     text = "(julianday('now') - 2440587.5) * 86400.0"
     if connection.dialect.name == "postgresql":

@@ -58,6 +58,7 @@ def test_labels_are_asked_for_and_a_tenant_keeps_its_host():
     [
         ([], Wish(), "no host is there"),
         ([host("a", is_lost=True)], Wish(), "no host is there"),
+        ([host("a")], Wish(avoided=frozenset({"a"})), "every host drains"),
         ([host("a", is_draining=True), host("b", is_lost=True)], Wish(), "every host drains"),
         ([host("a")], Wish(labels={"gpu": "a100"}), "labels"),
         ([host("a", 1)], Wish(memory_bytes=2 * GIB), "memory"),

@@ -11,7 +11,6 @@ from urllib.parse import parse_qs
 import anyio
 
 from cellwall.admin.fleet import Message, Receive, Scope, Send
-from cellwall.core.errors import BadInput
 
 _DEFAULT_LIMIT = 100
 _LISTS = ("sessions", "approvals", "snapshots")
@@ -72,20 +71,6 @@ def _limit(scope: Scope) -> int:
     """The hosts have checked the number."""
     asked = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("limit")
     return int(asked[0]) if asked else _DEFAULT_LIMIT
-
-
-async def read_again(receive: Receive, *, max_bytes: int) -> tuple[bytes, Receive]:
-    """The body of a request, and a `receive` that gives the body once more."""
-    body = b""
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise BadInput("the connection ended before the body")
-        body += message.get("body", b"")
-        if len(body) > max_bytes:
-            raise BadInput("the body is too large", hint="Send less.", code="CW-TOO-LARGE")
-        if not message.get("more_body", False):
-            return body, with_body(body, receive)
 
 
 async def _nothing_more() -> Message:

@@ -31,6 +31,7 @@ from cellwall.core.home import shaping
 from cellwall.core.outcomes import ErrorInfo
 from cellwall.core.types import Json, Permission
 from cellwall.interfaces.http.application import ServiceSettings, make_application
+from cellwall.interfaces.http.fleet_routing import UNSERVED_HEADER
 from cellwall.interfaces.http.housekeeping import Housekeeping, index_texts, watch_alerts
 from cellwall.interfaces.http.operator_view import OperatorView
 from cellwall.interfaces.http.presence import check_neighbours
@@ -242,4 +243,5 @@ async def _refuse(error: CellwallError, scope: Scope, receive: Receive, send: Se
         await send({"type": "websocket.close", "code": 1013})
         return
     response = problem(ErrorInfo.of(error), status_of(error))
+    response.headers[UNSERVED_HEADER] = "1"
     await response(scope, receive, send)

@@ -4,9 +4,10 @@ They start in this order, and each step can refuse with a hint:
   (1) settings: what several hosts must share is configured;
   (2) sockets of the front, if there is one;
   (3) database: created, or refused with an old schema;
-  (4) the node of Ray; a first one, or one that joins;
-  (5) the host: a detached process of Ray that owns the runtime of this state folder;
-  (6) the front listens.
+  (4) trust: the first host makes the fleet's authority, others join with a token, once;
+  (5) the node of Ray; a first one, or one that joins;
+  (6) the host: a detached process of Ray that owns the runtime of this state folder;
+  (7) the front listens, and the first host waits for machines that join.
 At the first signal the host drains: no new sessions, and requests under way have `drain_s`.
 """
 
@@ -29,13 +30,21 @@ from cellwall.admin.fleet import (
     HostsPort,
     NodeOptions,
     RayNode,
+    RayTrust,
+    RequestBodies,
     check_fleet_settings,
-    fleet_token,
     lost_after_s,
     open_hosts,
     ray_engine,
     require_ray,
     service_id_of,
+)
+from cellwall.admin.fleet_trust import (
+    FleetTrust,
+    listening_for_machines,
+    trust_of_first,
+    trust_of_joining,
+    trust_of_running_ray,
 )
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
@@ -52,6 +61,8 @@ if TYPE_CHECKING:
 
 OPENING = "cellwall.interfaces.http.fleet_host:open_host"
 _LOOK_EVERY_S = 1.0
+_BODIES_BYTES = 512 * 1024 * 1024
+"""Of all large requests that the front holds at a time, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +75,8 @@ class FleetOptions:
     """Of the first host; None: this is the first."""
     labels: Mapping[str, str] = field(default_factory=dict)
     token_file: str | None = None
+    join_token: str | None = field(default=None, repr=False)
+    """Of `cellwall fleet token`; needed once."""
     has_front: bool = True
     has_host: bool = True
     is_ray_running: bool = False
@@ -80,7 +93,6 @@ class FleetStarted:
     host_id: str
     address: str
     """For `cellwall fleet join`."""
-    token_file: str
     front: Started | None
 
 
@@ -119,54 +131,63 @@ class FleetProcess:
 
     async def _serve(self, listening: Listening | None) -> int:
         fleet_section = self._settings.fleet
-        given = self._options.token_file or fleet_section.token_file
-        token = fleet_token(self._home, given, creates=self._options.address is None)
-        engine = ray_engine(token)
+        trust = await self._trust()  # (4)
+        engine = ray_engine(trust.ray)
         own = f"{fleet_section.node_address}:{fleet_section.port}"
         address = self._options.address or own
         host_id = service_id_of(self._home)
         async with AsyncExitStack() as stack:
             if not self._options.is_ray_running:
-                await stack.enter_async_context(self._node(address, host_id, token))  # (4)
+                await stack.enter_async_context(self._node(address, host_id, trust.ray))  # (5)
             connect = anyio.to_thread.run_sync(
                 lambda: engine.connect(address, node_ip=fleet_section.node_address)
             )
             await connect
             stack.callback(engine.disconnect)
             if self._options.has_host:
-                await stack.enter_async_context(self._host(engine, host_id))  # (5)
+                await stack.enter_async_context(self._host(engine, host_id))  # (6)
             hosts: HostsPort = await stack.enter_async_context(
                 open_hosts(self._home, self._settings)
             )
-            server = self._settings.server
-            fleet = engine.RayFleet(
-                hosts,
-                lost_after_s=lost_after_s(self._settings),
-                max_body_bytes=max(server.max_body_bytes, server.max_file_bytes),
-            )
+            most = max(self._settings.server.max_body_bytes, self._settings.server.max_file_bytes)
+            bodies = RequestBodies(max_bytes=most, max_total_bytes=max(_BODIES_BYTES, 4 * most))
+            fleet = engine.RayFleet(hosts, lost_after_s=lost_after_s(self._settings), bodies=bodies)
             await fleet.look()
+            await stack.enter_async_context(
+                listening_for_machines(self._home, self._settings, trust, ray_address=own)
+            )
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(fleet.watch)
-                told = FleetStarted(host_id=host_id, address=address, token_file=token, front=None)
+                if listening is not None:  # else each machine would read all rows, each second
+                    tasks.start_soon(fleet.watch)
+                told = FleetStarted(host_id=host_id, address=address, front=None)
                 if listening is None:
                     self._on_ready(told)
                     await _signalled()
                 else:
-                    await self._front(fleet, listening, told)  # (6)
+                    await self._front(fleet, bodies, listening, told)  # (7)
                 if self._options.has_host:
                     await self._drain(fleet, host_id)
                 tasks.cancel_scope.cancel()
         return 0
 
+    async def _trust(self) -> FleetTrust:
+        options, is_first = self._options, self._options.address is None
+        given = options.token_file or self._settings.fleet.token_file
+        if options.is_ray_running:
+            return trust_of_running_ray(self._home, self._settings, given, creates=is_first)
+        if is_first:
+            return await trust_of_first(self._home, self._settings, given)
+        return await trust_of_joining(self._home, self._settings, options.join_token, given)
+
     @asynccontextmanager
-    async def _node(self, address: str, host_id: str, token: str) -> AsyncIterator[None]:
+    async def _node(self, address: str, host_id: str, trust: RayTrust) -> AsyncIterator[None]:
         node = RayNode(
             NodeOptions(
                 address=address,
                 is_head=self._options.address is None,
                 node_ip=self._settings.fleet.node_address,
                 host_id=host_id,
-                token_file=token,
+                trust=trust,
                 log_file=os.path.join(self._home, "fleet-node.log"),
             ),
             os.environ,
@@ -202,13 +223,18 @@ class FleetProcess:
             with anyio.CancelScope(shield=True):
                 await engine.stop_host(actor)
 
-    async def _front(self, fleet: Any, listening: Listening, told: FleetStarted) -> None:  # noqa: ANN401  # the driver loads late
+    async def _front(
+        self,
+        fleet: Any,  # noqa: ANN401  # the driver loads late
+        bodies: RequestBodies,
+        listening: Listening,
+        told: FleetStarted,
+    ) -> None:
         from cellwall.interfaces.http.fleet_front import FleetFront
         from cellwall.interfaces.http.http_server import HttpServer
 
         bounds = self._settings.server
-        front = FleetFront(fleet, max_body_bytes=max(bounds.max_body_bytes, bounds.max_file_bytes))
-        server = HttpServer(bounds, front, listening, lambda: False)
+        server = HttpServer(bounds, FleetFront(fleet, bodies), listening, lambda: False)
 
         async def announce() -> None:
             started = Started(
@@ -216,14 +242,7 @@ class FleetProcess:
                 sign_in_code=await fleet.owner_code() or None,
                 link_s=self._settings.accounts.sign_in_link_s,
             )
-            self._on_ready(
-                FleetStarted(
-                    host_id=told.host_id,
-                    address=told.address,
-                    token_file=told.token_file,
-                    front=started,
-                )
-            )
+            self._on_ready(FleetStarted(host_id=told.host_id, address=told.address, front=started))
 
         server.on_started = announce
         async with anyio.create_task_group() as tasks:

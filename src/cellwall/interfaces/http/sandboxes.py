@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import resources
+from typing import Unpack
 
 import anyio
 import anyio.abc
@@ -25,11 +26,11 @@ from cellwall.core.hosts import HOST_LOST
 from cellwall.core.limits import Limits
 from cellwall.core.messages import SessionStore
 from cellwall.core.outcomes import Outcome
-from cellwall.core.types import Json, OutputSink, Permission, Principal, SetDomains
+from cellwall.core.types import Json, Permission, Principal, SetDomains
 from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.runs import Runs
 from cellwall.interfaces.sandbox_options import with_limits
-from cellwall.interfaces.sdk.hosts import SandboxSpec
+from cellwall.interfaces.sdk.hosts import CallOptions, SandboxSpec
 from cellwall.interfaces.sdk.local_host import LocalHost
 from cellwall.interfaces.supervisor.codec import Operation
 from cellwall.runtime.app import App
@@ -102,29 +103,14 @@ class OwnedSandbox:
             self.used_at = time.monotonic()
 
     async def perform(
-        self,
-        principal: Principal,
-        operation: Operation,
-        *,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
-        sink: OutputSink | None = None,
-        spills: bool = False,
+        self, principal: Principal, operation: Operation, **options: Unpack[CallOptions]
     ) -> Outcome:
         """One action of this principal. A call can only lower the limit of time (POL-11)."""
+        timeout = options.get("timeout")
         if timeout is not None:
-            timeout = min(timeout, self.limits.wall_s)
+            options["timeout"] = min(timeout, self.limits.wall_s)
         with self.in_use():
-            return await self.host.perform(
-                operation,
-                timeout=timeout,
-                envs=envs,
-                stdin=stdin,
-                sink=sink,
-                spills=spills,
-                principal=principal,
-            )
+            return await self.host.perform(operation, principal=principal, **options)
 
     async def allow(self, principal: Principal, rules: Sequence[str]) -> Outcome:
         """Add domain rules, by an action that is judged like a run with all of them."""

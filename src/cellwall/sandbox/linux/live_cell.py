@@ -16,6 +16,7 @@ from typing import Literal
 
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.files import MEMORY_ROOTS, Watching
+from cellwall.core.forks import call_in_child
 from cellwall.core.frames import FrameReader
 from cellwall.core.limits import Limits
 from cellwall.core.types import RunCode
@@ -23,6 +24,7 @@ from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.languages import Program
 from cellwall.sandbox.linux import cell_plan, run_cgroup
 from cellwall.sandbox.linux.channels import CellPipes, InitSocket, SupervisorEnds, ready_to_read
+from cellwall.sandbox.linux.counter_files import RecentGroups
 from cellwall.sandbox.linux.outside_processes import memory_file
 from cellwall.sandbox.linux.proc_usage import UsageSampler
 
@@ -30,6 +32,8 @@ _MAX_PENDING_MESSAGES = 4
 _MAX_INTERPRETERS = 16
 """Each holds five descriptors of the supervisor."""
 _DESCRIPTOR_WITHIN_S = 20.0
+_recent_groups = RecentGroups()
+call_in_child(_recent_groups.forget_parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ class LiveCell:
         self._max_result_bytes = max_result_bytes
         self._tags = itertools.count(1)
         self._interpreters: dict[str, LiveInterpreter] = {}
+        self._is_closed = False
         self.watchers: weakref.WeakSet[Watching] = weakref.WeakSet()
         """Watches of its memory directories, which end with the cell."""
         self.turn = threading.Lock()
@@ -213,6 +218,13 @@ class LiveCell:
         meter = self.parts.meter
         return meter.counters() if meter else run_cgroup.Counters()
 
+    def counters_before_run(self) -> run_cgroup.Counters:
+        """Those of a cell that will be asked for them soon again."""
+        meter = self.parts.meter
+        if isinstance(meter, run_cgroup.RunCgroup) and not self._is_closed:
+            _recent_groups.keep(meter)
+        return self.counters()
+
     def cpu_s(self) -> float | None:
         """Of all processes since the cell was made; None if the cell is gone or not measured."""
         return self.parts.meter.cpu_s() if self.parts.meter else None
@@ -231,6 +243,9 @@ class LiveCell:
             watcher.stop()
         for interpreter in self._interpreters.values():
             interpreter.task.close()
+        self._is_closed = True
+        if isinstance(self.parts.meter, run_cgroup.RunCgroup):
+            _recent_groups.drop(self.parts.meter)
         self.parts.close()
 
 

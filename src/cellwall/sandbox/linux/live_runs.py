@@ -34,7 +34,7 @@ class _LiveRun(MonitoredRun):
     def __init__(self, cell: LiveCell, task: CellTask) -> None:
         self._cell = cell
         self._task = task
-        self._before = cell.counters()
+        self._before = cell.counters_before_run()
 
     @property
     def channels(self) -> SupervisorEnds:

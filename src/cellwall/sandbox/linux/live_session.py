@@ -17,7 +17,8 @@ from cellwall.sandbox.linux.background import BackgroundProcess
 from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.live_cell import LiveCell
 from cellwall.sandbox.linux.live_runs import CodeRun
-from cellwall.sandbox.linux.proc_usage import UsageSampler, find_unlinked_files
+from cellwall.sandbox.linux.proc_usage import UsageSampler
+from cellwall.sandbox.linux.unlinked_files import find_unlinked_files
 
 _TERMINAL_WITHIN_S = 20.0
 

@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.limits import KIB, MIB, Limits
 from cellwall.sandbox.files.descriptors import closing_fd, read_at_most
+from cellwall.sandbox.linux.counter_files import CounterFiles
 
 COLD_PROCESSES = 2  # bubblewrap's monitor and init share the group with the program
 WARM_PROCESSES = 1  # init alone
@@ -27,7 +28,6 @@ _SOCKET_SHARE = 8
 _BYTES_PER_WRITE = 128 * KIB
 _MIN_WRITES_PER_S = 64
 _MAX_TEXT_BYTES = 4 * 1024 * 1024
-_SHORT_BYTES, _WHOLE_BYTES = 4096, 3584
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class RunCgroup:
         self._nest = nest
         """For a template: the outer group, in which the groups of its cells are made as well."""
         self._removed = nest if nest is not None and removes_nest else directories
-        self._open_files: dict[str, int] | None = None
+        self._open_files: CounterFiles | None = None
 
     @property
     def _own(self) -> tuple[str, ...]:
@@ -175,9 +175,7 @@ class RunCgroup:
     def pids(self) -> list[int]:
         """The processes of the group; 0 stands for one outside our PID namespace."""
         base = self._directories["memory"] if self.version == 1 else self._own[0]
-        with suppress(OSError), open(f"{base}/cgroup.procs", encoding="ascii") as file:
-            return [int(line) for line in file]
-        return []
+        return [int(word) for word in read_text(f"{base}/cgroup.procs").split()]
 
     def try_remove(self) -> bool:
         """Try to remove it once; False while a process in it is still dying."""
@@ -247,29 +245,19 @@ class RunCgroup:
             return
 
     def keep_files_open(self) -> None:
-        """For a group that serves many cells: its counters are read through the same descriptors,
-        which costs a third of the time. The owner calls `close_files`."""
-        self._open_files = {}
+        """For a group whose counters are read often. The owner calls `close_files`."""
+        self._open_files = CounterFiles()
 
     def close_files(self) -> None:
         """The counters are read by their paths again."""
         files, self._open_files = self._open_files, None
-        for descriptor in (files or {}).values():
-            os.close(descriptor)
+        if files is not None:
+            files.close()
 
     def _read(self, path: str) -> str:
         files = self._open_files
-        if files is None:
-            return read_text(path)
-        try:
-            descriptor = files.get(path)
-            if descriptor is None:
-                descriptor = files[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            text = os.pread(descriptor, _SHORT_BYTES, 0)
-        except OSError:  # the group is removed
-            return ""
-        # The kernel ends an answer early only where the next line does not fit.
-        return read_text(path) if len(text) > _WHOLE_BYTES else text.decode("ascii", "replace")
+        text = None if files is None else files.read(path)
+        return read_text(path) if text is None else text.decode("ascii", "replace")
 
     def memory_bytes(self) -> int | None:
         """The memory that is charged to the group now; None if it is removed."""

@@ -22,9 +22,9 @@ from cellwall.core.outcomes import Finding, RunResult, Usage
 from cellwall.core.types import Json
 from cellwall.sandbox.linux import run_cgroup
 from cellwall.sandbox.linux.channels import SupervisorEnds
+from cellwall.sandbox.linux.disk_room import has_room
 from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
-from cellwall.sandbox.linux.proc_usage import find_unlinked_files
 from cellwall.sandbox.linux.run_cgroup import Counters
 from cellwall.sandbox.linux.run_io import RunIO
 from cellwall.sandbox.linux.run_serving import serve_for, wait_readable_for
@@ -139,7 +139,7 @@ class RunMonitor:
         wall_s = time.monotonic() - self._started
         if self._limit is None and run_io.is_over_limit:
             self._limit = self._output_limit
-        if self._limit is None and not await self._has_room():
+        if self._limit is None and not await has_room(self._workspace, limits, self._run.pids):
             self._limit = LimitName.DISK  # a writer faster than the monitor
         counters = self._run.counters()
         await self._run.wait_gone()
@@ -230,18 +230,11 @@ class RunMonitor:
         is_sooner = now >= self._next_walk_if_filling and workspace.is_filling(self._limits)
         if now < self._next_walk and not is_sooner:
             return None
-        has_room = await self._has_room()
+        is_within = await has_room(workspace, self._limits, self._run.pids)
         spent_s = time.monotonic() - now
         self._next_walk = now + 10 * spent_s  # a tenth of one core at most
         self._next_walk_if_filling = now + 2 * spent_s
-        return None if has_room else LimitName.DISK
-
-    async def _has_room(self) -> bool:
-        if self._workspace.bounded_by_kernel:
-            return True
-        return await anyio.to_thread.run_sync(
-            lambda: self._workspace.has_room(self._limits, find_unlinked_files(self._run.pids))
-        )
+        return None if is_within else LimitName.DISK
 
 
 def unkillable_process() -> SandboxFailed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from cellwall.core.limits import Limits
 from cellwall.core.outcomes import Finding
 from cellwall.core.protected_names import Protection
 from cellwall.core.sandbox_ports import NO_UNLINKED_FILES, UnlinkedFiles
-from cellwall.core.types import Action, WorkspaceMount
+from cellwall.core.types import Action, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.descriptors import unlock_root
 from cellwall.sandbox.files.file_tree import FileTree, WriteLimits
 from cellwall.sandbox.files.root import Root
@@ -26,6 +27,9 @@ from cellwall.sandbox.snapshots.layer_files import TreeSize
 
 _RESERVED = 12
 _LOOK_AGAIN_SHARE = 4
+_FEW_NAMES = 200
+"""A walk over so many takes less than a millisecond."""
+_SOON_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,12 @@ class PlainLease:
         self._free_bytes = self._free_when_whole = self._read_free_bytes()
         self._bytes_when_whole = 0
         self._is_suspect = False
+        self._was_small_at = float("-inf")
+
+    @property
+    def is_quick(self) -> bool:
+        """A private workspace is in Cellwall's own directory; others may be on a network."""
+        return self.mount.mode is WorkspaceMode.PRIVATE
 
     @property
     def bounded_by_kernel(self) -> bool:
@@ -68,18 +78,33 @@ class PlainLease:
     def has_room(self, limits: Limits, unlinked: UnlinkedFiles = NO_UNLINKED_FILES) -> bool:
         if self.tree is None or self._settings is None:
             return True
-        most, unreadable = self._settings.max_walk_entries, list[str]()
+        unreadable = list[str]()
         self._free_bytes = self._read_free_bytes()
         try:
-            used = self._usage(most, unreadable.append)
+            used = self._usage(self._settings.max_walk_entries, unreadable.append)
         except WorkspaceError as error:
             # More names, or deeper ones, than the walk counts: over the limit. Without a free
             # descriptor nothing can be counted; the next call counts again.
             cause = error.__cause__
             return isinstance(cause, OSError) and cause.errno in {errno.EMFILE, errno.ENFILE}
+        return self._is_within(limits, used, unlinked, is_readable=not unreadable)
+
+    def has_room_if_small(self, limits: Limits, unlinked: UnlinkedFiles) -> bool | None:
+        unreadable = list[str]()
+        self._free_bytes = self._read_free_bytes()
+        try:
+            used = self._usage(_FEW_NAMES, unreadable.append)
+        except WorkspaceError:  # `has_room` finds out
+            return None
+        self._was_small_at = time.monotonic()
+        return self._is_within(limits, used, unlinked, is_readable=not unreadable)
+
+    def _is_within(
+        self, limits: Limits, used: DiskUsage, unlinked: UnlinkedFiles, *, is_readable: bool
+    ) -> bool:
         new_bytes = used.used_bytes + unlinked.used_bytes - self._before.used_bytes
         new_files = used.name_count + unlinked.count - self._before.name_count
-        hidden_bytes = self._hidden(new_bytes, is_whole=not (unlinked.is_partial or unreadable))
+        hidden_bytes = self._hidden(new_bytes, is_whole=is_readable and not unlinked.is_partial)
         if new_bytes > limits.disk_bytes or new_files > limits.file_count:
             return False
         # Other programs fill the same disk, so one such result alone proves nothing.
@@ -151,7 +176,7 @@ class LayeredLease(PlainLease):
         base: TreeSize,
     ) -> None:
         super().__init__(mount, workspace_id=workspace_id, tree=tree, settings=settings)
-        self._before_bytes, self._before_files = -base.size_bytes, -base.files
+        self._before = DiskUsage(-base.size_bytes, -base.files)
 
 
 class ReadWriteLease(PlainLease):
@@ -209,6 +234,13 @@ class ReadWriteLease(PlainLease):
         return usage.plus(moved)
 
     async def settle(self) -> Sequence[Finding]:
+        # Counted a moment ago: there was no time to make many more.
+        is_small = time.monotonic() - self._was_small_at < _SOON_S
+        if is_small and self._lock.acquire(blocking=False):
+            try:
+                return self._settle()
+            finally:
+                self._lock.release()
         return await anyio.to_thread.run_sync(self.settle_now)
 
     def settle_now(self) -> Sequence[Finding]:

@@ -15,6 +15,7 @@ from cellwall.core.errors import LayerMissing, SandboxFailed
 from cellwall.core.limits import GIB, MIB, Limits
 from cellwall.sandbox.linux import cgroups, run_cgroup
 from cellwall.sandbox.linux.cgroups import CgroupFacts, CgroupMount, Choice
+from cellwall.sandbox.linux.counter_files import RecentGroups
 from cellwall.sandbox.linux.run_cgroup import Counters, RunCgroup
 from conftest import need
 
@@ -532,6 +533,21 @@ def test_open_files_of_a_removed_group_count_nothing_and_are_closed() -> None:
         path.rmdir()
     assert group.counters() == Counters()
     group.close_files()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.requirement("LIM-5")
+def test_only_the_groups_used_last_keep_their_files_open(tmp_path: Path) -> None:
+    (tmp_path / "cpuacct.usage").write_text("2500000000\n")
+    groups = [RunCgroup(1, {"cpuacct": str(tmp_path)}) for _ in range(40)]
+    recent, before = RecentGroups(), len(os.listdir("/proc/self/fd"))
+    for group in (*groups, groups[0]):
+        recent.keep(group)
+        assert group.cpu_s() == 2.5
+    assert len(os.listdir("/proc/self/fd")) == before + 16
+    assert groups[1].cpu_s() == 2.5  # by its path
+    for group in groups:
+        recent.drop(group)
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -15,7 +15,13 @@ from cellwall.core.sandbox_ports import UnlinkedFiles
 from cellwall.core.types import Action, Principal, RunCommand, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection.post_run_check import Baseline
-from cellwall.sandbox.workspace.leases import PlainLease, ReadWriteLease, WorkspaceSettings
+from cellwall.sandbox.snapshots.layer_files import TreeSize
+from cellwall.sandbox.workspace.leases import (
+    LayeredLease,
+    PlainLease,
+    ReadWriteLease,
+    WorkspaceSettings,
+)
 
 LIMITS = Limits(disk_bytes=16 * MIB, file_count=100)
 PARTIAL = UnlinkedFiles(is_partial=True)
@@ -128,3 +134,36 @@ def test_a_directory_that_was_moved_out_counts_for_as_long_as_code_may_write_to_
         (Path(f"/proc/self/fd/{held}") / "larger").write_bytes(bytes(2 * MIB))
         assert not lease.has_room(LIMITS)
         os.close(held)
+
+
+@pytest.mark.requirement("LIM-6")
+def test_the_event_loop_looks_at_few_files_and_leaves_many_to_a_thread(
+    lease: DiskLease, tmp_path: Path
+) -> None:
+    limits = Limits(disk_bytes=16 * MIB, file_count=10_000)
+    (tmp_path / "a").write_bytes(bytes(8 * MIB))
+    assert lease.has_room_if_small(limits, UnlinkedFiles(7 * MIB, 1)) is True
+    assert lease.has_room_if_small(limits, UnlinkedFiles(9 * MIB, 1)) is False
+    for number in range(300):
+        (tmp_path / str(number)).touch()
+    assert lease.has_room_if_small(limits, UnlinkedFiles()) is None
+    assert lease.has_room(limits)
+
+
+@pytest.mark.requirement("FS-9", "LIM-6")
+def test_the_layers_of_a_snapshot_count_against_the_limits(tmp_path: Path) -> None:
+    settings = WorkspaceSettings(
+        blocked_extensions=(), max_walk_entries=1000, protection=Protection(())
+    )
+    with FileTree.open(str(tmp_path)) as tree:
+        mount = WorkspaceMount(mode=WorkspaceMode.PRIVATE, dir_fd=tree.fd)
+
+        def lease_on(base: TreeSize) -> LayeredLease:
+            return LayeredLease(
+                mount, workspace_id="sbx_a", tree=tree, settings=settings, base=base
+            )
+
+        (tmp_path / "a").write_bytes(bytes(8 * MIB))
+        assert lease_on(TreeSize(7 * MIB, 1)).has_room(LIMITS)
+        assert not lease_on(TreeSize(9 * MIB, 1)).has_room(LIMITS)
+        assert not lease_on(TreeSize(0, 100)).has_room(LIMITS)
