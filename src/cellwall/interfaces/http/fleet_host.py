@@ -71,6 +71,7 @@ class FleetHost:
             file=self._config, profile=self._profile, environ=os.environ
         )
         self._labels = {**self._settings.fleet.labels, **options["labels"]}
+        self._coordinator = options["coordinator"]
         self._is_draining = False
         self._lease: HostLease | None = None
         self._api: FastAPI | None = None
@@ -117,6 +118,7 @@ class FleetHost:
             "version": cellwall.__version__,
             "address": self._settings.fleet.node_address,
             "labels": self._labels,
+            "coordinator": self._coordinator,
             "memory_bytes": total,
             "memory_free_bytes": free,
             "sessions": len(live),
