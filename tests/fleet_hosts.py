@@ -66,6 +66,10 @@ class Machine:
         return self.folder / "state"
 
     @property
+    def join_token(self) -> Path:
+        return self.folder / "join-token"
+
+    @property
     def id(self) -> str:
         return str(self.told["host"])
 
@@ -152,17 +156,18 @@ class RunningFleet:
     def __init__(
         self, folder: Path, database: str, links: HostLinks, *, config: str = "", more: str = ""
     ) -> None:
-        self._folder, self._database, self.links = folder, database, links
+        self.folder, self.database, self.links = folder, database, links
         self._config, self._more = config, more
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._ray_port = free_port(links.front_address)
+        self._join_port = free_port(links.front_address)
         self.front = self._machine("front")
         self.hosts: list[Machine] = []
         self._tokens: dict[str, str] = {}
 
     def _machine(self, name: str) -> Machine:
-        folder = self._folder / name
+        folder = self.folder / name
         (folder / "state").mkdir(parents=True, mode=0o700)
         folder.chmod(0o700)
         address, enter = self.links.add(name)
@@ -180,12 +185,13 @@ class RunningFleet:
     def _configuration(self, address: str) -> str:
         weaker = "" if os.geteuid() == 0 else "dangerously_without_cgroup = true\n"
         return (
-            f'[storage]\nurl = "{self._database}"\n'
+            f'[storage]\nurl = "{self.database}"\n'
             f"dangerously_without_tls = {str(self.links.is_separate).lower()}\ntimeout_s = 5.0\n"
-            f'[accounts]\nkey_file = "{self._folder}/accounts.key"\n'
+            f'[accounts]\nkey_file = "{self.folder}/accounts.key"\n'
             "argon2_memory_kib = 64\nargon2_passes = 1\n"
             f"[sandbox]\n{weaker}"
             f'[fleet]\nnode_address = "{address}"\nport = {self._ray_port}\n'
+            f"join_port = {self._join_port}\n"
             f'{self._config}\n[server]\npublic_url = "{self.url}"\n'
             f"max_sessions_per_user = 5000\n{self._more}"
         )
@@ -200,16 +206,23 @@ class RunningFleet:
         self.front.launch("up", "--no-sandboxes", "--port", str(self.port))
         self.front.wait_until_up()
 
-    def launch_host(self, *words: str) -> Machine:
+    def new_host(self) -> Machine:
+        """One that does not run yet, with a token to join."""
         machine = self._machine(f"host{len(self.hosts) + 1}")
+        machine.join_token.write_text(self.front.cellwall("fleet", "token"))
         self.hosts.append(machine)
+        return machine
+
+    def launch_host(self, *words: str) -> Machine:
+        machine = self.new_host()
         self.launch_again(machine, *words)
         return machine
 
     def launch_again(self, machine: Machine, *words: str) -> None:
-        token = str(self.front.home / "fleet.token")
         address = f"{self.links.front_address}:{self._ray_port}"
-        machine.launch("join", address, "--token-file", token, *words)
+        if not (machine.home / "fleet" / "tls.pem").exists():  # it has not joined yet
+            words = ("--join-token", str(machine.join_token), *words)
+        machine.launch("join", address, *words)
 
     def token(self, name: str = "ann", role: str = "owner") -> str:
         """Of a user, who is made with the first call."""
@@ -230,7 +243,7 @@ class RunningFleet:
 
     def places(self) -> dict[str, str]:
         """The host of each session that lives, as the database knows it."""
-        engine = blocking_engine(StorageSettings(home=str(self.front.home), url=self._database))
+        engine = blocking_engine(StorageSettings(home=str(self.front.home), url=self.database))
         try:
             with engine.connect() as connection:
                 query = select(SessionRow.id, SessionRow.service_id)

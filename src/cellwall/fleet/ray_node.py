@@ -1,7 +1,8 @@
 """Ray's processes on this machine: one node, started by Ray's own program and ended with ours.
 
-Nodes recognise each other by a token (`RAY_AUTH_MODE=token`): a program that can call Ray can run
-code on every host. Ray notices within four seconds that a node does not answer.
+A program that can call Ray can run code on every host. So nodes recognise each other by TLS, with
+certificates of the fleet's authority on both ends, and by a token (`RAY_AUTH_MODE=token`). Ray
+notices within four seconds that a node does not answer.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from cellwall.core.errors import CellwallError
 
 LABEL = "cellwall-host"
 """The label of a node, with the id of the host that runs on it."""
+COORDINATOR_LABEL = "cellwall-coordinator"
+"""The label of the first node, with its id: it names the cluster, also after a restart."""
+_STORE_NAME = "fleet-store"
 _STARTS_WITHIN_S = 120.0
 _ENDS_WITHIN_S = 40.0
 _AGENT_PORTS = (
@@ -40,6 +44,8 @@ _NOTICED_BY_RAY = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
+    # Hosts outlive the first node for so long, and find it again when it is back.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
 }
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to Ray's makers
@@ -47,6 +53,28 @@ _QUIET = {
     "RAY_agent_register_timeout_ms": "120000",  # a busy machine is no failure
     "RAY_DEDUP_LOGS": "0",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayTrust:
+    """The files with which Ray's processes prove themselves to each other."""
+
+    token_file: str
+    authority: str = ""
+    certificate: str = ""
+    """Empty: without TLS (`dangerously_without_tls`), or as the environment says."""
+    key: str = ""
+
+    def environment(self) -> dict[str, str]:
+        found = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": self.token_file}
+        if self.certificate:
+            found |= {
+                "RAY_USE_TLS": "1",
+                "RAY_TLS_CA_CERT": self.authority,
+                "RAY_TLS_SERVER_CERT": self.certificate,
+                "RAY_TLS_SERVER_KEY": self.key,
+            }
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +87,15 @@ class NodeOptions:
     node_ip: str
     """Under which the other nodes reach this one."""
     host_id: str
-    token_file: str
+    trust: RayTrust
     log_file: str
     object_store_bytes: int = 128 * 1024 * 1024
     """RequestBodies above 100 KB cross by it."""
 
 
-def ray_environment(token_file: str) -> dict[str, str]:
+def ray_environment(trust: RayTrust) -> dict[str, str]:
     """The variables of every process that speaks to Ray, ours included."""
-    secured = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token_file}
-    return {**_NOTICED_BY_RAY, **_QUIET, **secured}
+    return {**_NOTICED_BY_RAY, **_QUIET, **trust.environment()}
 
 
 class RayNode:
@@ -87,10 +114,14 @@ class RayNode:
         self._folder = self._folder or tempfile.mkdtemp(prefix="cw-ray-")
         self._node_id = secrets.token_hex(28)
         host, _, port = self._options.address.rpartition(":")
+        labels = {LABEL: self._options.host_id}
+        if self._options.is_head:
+            labels[COORDINATOR_LABEL] = self._options.host_id
         words = [
             "--num-cpus=1", f"--node-ip-address={self._options.node_ip}",
             f"--object-store-memory={self._options.object_store_bytes}",
-            f"--labels={LABEL}={self._options.host_id}", "--disable-usage-stats", "--block",
+            f"--labels={','.join(f'{name}={value}' for name, value in labels.items())}",
+            "--disable-usage-stats", "--block",
             "--include-log-monitor=false",  # logs of workers stay where they are
             f"--temp-dir={self._folder}/ray",
         ]  # fmt: skip
@@ -108,7 +139,8 @@ class RayNode:
                 [program, "start", *words],
                 env={
                     **self._environ,
-                    **ray_environment(self._options.token_file),
+                    **ray_environment(self._options.trust),
+                    **self._store(),
                     "RAY_OVERRIDE_NODE_ID_FOR_TESTING": self._node_id,
                 },
                 stdin=subprocess.DEVNULL,
@@ -116,6 +148,15 @@ class RayNode:
                 stderr=log,
                 process_group=0,  # a signal of the terminal is for us: we drain first
             )
+
+    def _store(self) -> dict[str, str]:
+        """Where the first node keeps which actors and nodes there are, so that its restart loses
+        none of them; as the environment says where that names another store."""
+        if not self._options.is_head or "RAY_REDIS_ADDRESS" in self._environ:
+            return {}
+        path = os.path.join(os.path.dirname(self._options.log_file), _STORE_NAME)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": path}
 
     def wait_until_up(self) -> None:
         """Until the node is part of the cluster; one that ends before is started again."""
