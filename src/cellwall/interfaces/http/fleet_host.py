@@ -24,6 +24,7 @@ from fastapi import FastAPI
 import cellwall
 from cellwall.admin.accounts import Accounts, open_accounts
 from cellwall.admin.fleet import HostLease, Receive, Scope, Send
+from cellwall.admin.fleet_witness import open_witness
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.config.server_section import is_loopback
@@ -187,6 +188,7 @@ class FleetHost:
                 context=None,
                 every_s=settings.server.housekeeping_s,
             )
+            witness = open_witness(self._home, app.audit)
             lease = HostLease(
                 store,
                 self,
@@ -196,6 +198,8 @@ class FleetHost:
             )
             async with anyio.create_task_group() as tasks, api.router.lifespan_context(api):
                 self._app, self._accounts, self._api = app, accounts, api
+                if witness is not None:  # a log that was rolled back starts no host
+                    await witness.start(store)
                 await lease.join()
                 self._lease = lease
                 for task in (
@@ -207,6 +211,8 @@ class FleetHost:
                     lease.keep,
                 ):
                     tasks.start_soon(task)
+                if witness is not None:
+                    tasks.start_soon(witness.run, store)
                 self._started.set()
                 await self._stopping.wait()
                 await lease.leave()
