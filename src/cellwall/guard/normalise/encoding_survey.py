@@ -8,7 +8,7 @@ pass in C looks for that, and the patterns are asked there. What comes out is th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import accumulate
 
@@ -240,10 +240,11 @@ has_token_signs = re.compile(rb"[&?%\\=+]").search
 
 def token_spans(image: bytes, surveyed: SurveyResult) -> Iterator[Span]:
     """Where `TOKEN` matches."""
+    places: Iterable[int]
     if surveyed.tokens is None:
         places = (sign.start() for sign in _TOKEN_SIGN.finditer(image))
     else:
-        places = iter(sorted(surveyed.tokens))
+        places = sorted(surveyed.tokens)
     done = 0
     for place in places:
         if place >= done and (match := _TOKEN_AT.match(image, place)):
