@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from interfaces.served import Served, new_place
 from interfaces.test_cli_process import cellwall, person
 from python_data import python_data_home
 from tiny_index import tiny_index
@@ -109,3 +110,80 @@ def test_mcp_gateway_withdraws_a_tool_that_changed():
     assert "<- refused" in second
     assert "[CW-DENIED]" in second
     assert "mcp:quarantine" in second
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    """The service of the example of approvals, which the example of E2B uses as well."""
+    with new_place() as place:
+        policy = place.folder / "policy.toml"
+        policy.write_text((EXAMPLES / "http_approval/policy.toml").read_text("utf-8"))
+        place.own(policy)
+        config = (EXAMPLES / "http_approval/cellwall.toml").read_text("utf-8")
+        place.configure(config.replace("examples/http_approval/policy.toml", str(policy)))
+        with place.serving() as served:
+            yield served
+
+
+@pytest.mark.requirement("INT-2")
+def test_a_program_for_e2b_needs_three_variables(service):
+    url = f"{service.url}/e2b"
+    token = service.place.token("eve", "user")
+    shown = run("e2b_migration.py", E2B_API_KEY=token, E2B_API_URL=url, E2B_SANDBOX_URL=url).stdout
+    assert "import cellwall" not in (EXAMPLES / "e2b_migration.py").read_text("utf-8")
+    assert shown.splitlines()[:5] == [
+        "mean price: 365.0",
+        "command: 3 data.csv",
+        "in the background: True",
+        "error: IndexError - list index out of range",
+        "network: URLError",
+    ]
+    assert "refused: " in shown.splitlines()[5]
+
+
+@pytest.mark.requirement("POL-8")
+def test_a_person_answers_over_http_and_the_bot_cannot(service):
+    bot, ann = service.place.token("bot", "user"), service.place.token("ann", "administrator")
+    tokens = {"BOT_TOKEN": bot, "ANN_TOKEN": ann}
+    yes, no = (
+        run("http_approval/agent.py", service.url, says=f"{each}\n", **tokens).stdout
+        for each in "yn"
+    )
+    for shown in (yes, no):
+        assert "? | ./deploy.sh production" in shown
+        assert "? | a person confirms each deployment" in shown
+        assert "the bot says yes: 403 CW-ROLE" in shown
+    assert "ok deployed to production" in yes
+    assert "deployed to" not in no.partition("ann [y/N]")[2]
+    assert "CW-DENIED" in no
+
+
+@pytest.mark.requirement("RED-1")
+def test_the_job_of_ci_fails_where_an_attack_gets_through(tmp_path):
+    job = EXAMPLES / "ci_redteam/job.sh"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ended = {}
+    for name in ("cellwall.toml", "weakened.toml"):
+        done = subprocess.run(
+            [job, job.with_name(name), "--layer", "policy"],
+            env={**os.environ, "PATH": path, "REPORTS": str(tmp_path / name)},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        ended[name] = (done.returncode, done.stdout.splitlines()[-1])
+        written = sorted(os.listdir(tmp_path / name))
+        assert written == ["redteam.html", "redteam.sarif", "redteam.xml"], done.stderr
+    report = tmp_path / "weakened.toml/redteam.html"
+    assert ended == {
+        "cellwall.toml": (0, "== passed: no attack got through"),
+        "weakened.toml": (1, f"== failed: see {report}"),
+    }
+
+
+def test_the_cookbook_lists_every_example():
+    page = (ROOT / "docs/guides/cookbook.md").read_text("utf-8")
+    names = {path.name for path in EXAMPLES.iterdir() if path.name != "__pycache__"}
+    listed = set(re.findall(r"\(\.\./\.\./examples/([^/)]+)", page))
+    assert listed == names
