@@ -37,6 +37,7 @@ PLAN = (
     PlannedBench("dashboard", 10, 120),
     PlannedBench("snapshots", 5, 120),
     PlannedBench("search", 1, 900, is_long=True),
+    PlannedBench("soak", 1, 960, is_long=True),
     PlannedBench("families", 1, 900, is_long=True),
     PlannedBench("providers", 60, 1500, is_long=True),
 )
