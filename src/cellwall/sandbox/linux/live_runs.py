@@ -146,11 +146,12 @@ class CodeRun(_LiveRun):
             self._interrupted_at = self._interrupted_at or time.monotonic()
             self._must_end = True
 
-    def begin_release(self) -> None:
+    def begin_release(self) -> bool:
         """The interpreter stays; init checks once more whether a file system is full."""
-        if not self._task.is_ended and not self._interpreter.is_lost:
+        self._awaits_rest = not self._task.is_ended and not self._interpreter.is_lost
+        if self._awaits_rest:
             self._cell.parts.init.send("rest", self._task.tag)
-            self._awaits_rest = True
+        return self._awaits_rest
 
     async def wait_gone(self) -> None:
         if self._awaits_rest:

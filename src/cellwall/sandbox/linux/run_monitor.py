@@ -57,8 +57,10 @@ class MonitoredRun(Protocol):
     def begin_watching(self) -> None:
         """The run is not short: init begins to check its file systems."""
 
-    def begin_release(self) -> None:
-        """The run has ended: ask for what `wait_gone` waits for, while its usage is counted."""
+    def begin_release(self) -> bool:
+        """The run has ended: ask for what `wait_gone` waits for, while its usage is counted.
+        Returns whether there is anything."""
+        return False
 
     def counters(self) -> run_cgroup.Counters:
         """Resource usage of this run alone."""
