@@ -36,6 +36,7 @@ PLAN = (
     PlannedBench("incident", 2, 120),
     PlannedBench("dashboard", 10, 120),
     PlannedBench("snapshots", 5, 120),
+    PlannedBench("fleet", 200, 900, is_long=True),
     PlannedBench("search", 1, 900, is_long=True),
     PlannedBench("soak", 1, 960, is_long=True),
     PlannedBench("families", 1, 900, is_long=True),

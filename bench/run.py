@@ -28,6 +28,7 @@ BENCHES = {
     "e2b": "e2b_sdk",
     "egress": "egress",
     "families": "guard_families",
+    "fleet": "fleet",
     "fleet-sim": "fleet_sim",
     "flow": "flow",
     "gateway": "gateway",
@@ -46,6 +47,8 @@ BENCHES = {
     "telemetry": "telemetry",
     "workspaces": "workspaces",
 }
+# Sessions, runs at once, seconds: where nothing is given.
+_LOADS = {"http": (20, 8, 15.0), "fleet": (1000, 50, 20.0)}
 _FAILED, _WORSE = 1, 3
 
 
@@ -57,9 +60,9 @@ def parse() -> argparse.Namespace:
         "--data", help="families, guard, packages: folder with the development data"
     )
     parser.add_argument("--rounds", type=int, default=60, help="interleaved rounds")
-    parser.add_argument("--sessions", type=int, default=20, help="http: live sandboxes under load")
-    parser.add_argument("--concurrent", type=int, default=8, help="http: runs at once")
-    parser.add_argument("--seconds", type=float, default=15.0, help="http: how long")
+    parser.add_argument("--sessions", type=int, help="http, fleet: live sandboxes under load")
+    parser.add_argument("--concurrent", type=int, help="http, fleet: runs at once")
+    parser.add_argument("--seconds", type=float, help="http, fleet: how long")
     parser.add_argument(
         "--only", metavar="NAMES", help="all: these benches, by commas; peers: one peer"
     )
@@ -109,8 +112,10 @@ def _measure_one(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="cellwall-bench-") as home:
         os.environ["CELLWALL_HOME"] = home
         more: dict[str, Any] = {}
-        if options.name == "http":
-            load = options.sessions, options.concurrent, options.seconds
+        if options.name in _LOADS:
+            given = options.sessions, options.concurrent, options.seconds
+            pairs = zip(given, _LOADS[options.name], strict=True)
+            load = [default if value is None else value for value, default in pairs]
             more = {"load": import_module("http_service").Load(*load)}
         if options.name == "peers":
             more |= {"only": options.only, "is_record": options.record}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,7 +29,7 @@ from conftest import ORDINARY_UID, need
 KINDS = ("sqlite", "postgresql")
 _STARTS_WITHIN_S = 120
 _SERVER = (
-    "-c listen_addresses='' -c fsync=off -c full_page_writes=off -c shared_buffers=16MB "
+    "-c fsync=off -c full_page_writes=off -c shared_buffers=16MB "
     "-c max_connections=60 -c autovacuum=off -c log_min_messages=fatal"
 )
 Result = TypeVar("Result")
@@ -43,8 +44,9 @@ def find_server_programs() -> Path | None:
 class PostgresServer:
     """A running server; `new_url` is an empty database in it."""
 
-    def __init__(self, programs: Path, folder: Path) -> None:
-        self._programs, self._folder = programs, folder
+    def __init__(self, programs: Path, folder: Path, *, listens_on: str = "") -> None:
+        self._programs, self._folder, self._listens_on = programs, folder, listens_on
+        self._port = 0
         self._count = 0
 
     def call(self, program: str, *words: str) -> None:
@@ -67,7 +69,13 @@ class PostgresServer:
         data = str(self._folder / "data")
         self.call("initdb", "-D", data, "-U", "cellwall", "-A", "trust", "-E", "UTF8",
                   "--no-locale", "--no-sync")  # fmt: skip
-        options = f"{_SERVER} -k {self._folder}"
+        options = f"{_SERVER} -k {self._folder} -c listen_addresses='{self._listens_on}'"
+        if self._listens_on:  # a fleet in network namespaces reaches it by TCP
+            with socket.create_server((self._listens_on, 0)) as free:
+                self._port = free.getsockname()[1]
+            options += f" -p {self._port}"
+            with open(self._folder / "data/pg_hba.conf", "a", encoding="ascii") as rules:
+                rules.write(f"host all cellwall {self._listens_on}/24 trust\n")
         log = str(self._folder / "log")
         self.call("pg_ctl", "-D", data, "-w", "-t", str(_STARTS_WITHIN_S), "-l", log,
                   "-o", options, "start")  # fmt: skip
@@ -76,12 +84,15 @@ class PostgresServer:
         self.call("pg_ctl", "-D", str(self._folder / "data"), "-m", "immediate", "stop")
 
     def url(self, name: str) -> str:
+        if self._port:
+            return f"postgresql://cellwall@{self._listens_on}:{self._port}/{name}"
         return f"postgresql://cellwall@/{name}?host={quote(str(self._folder), safe='')}"
 
     def new_url(self) -> str:
         self._count += 1
         name = f"test{self._count}"
-        self.call("createdb", "-h", str(self._folder), "-U", "cellwall", name)
+        place = ["-p", str(self._port)] if self._port else []
+        self.call("createdb", "-h", str(self._folder), *place, "-U", "cellwall", name)
         return self.url(name)
 
 

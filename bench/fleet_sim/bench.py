@@ -27,6 +27,9 @@ _FEWER = (1.0, 0.7, 0.5, 0.4, 0.35, 0.3)
 """Shares of the hosts for the same sessions: where the first one is refused."""
 _SWEEP = 0.1
 """The sweep has a tenth of hosts and sessions."""
+_WHOLE = ("fleet", "chance")
+"""Simulated at full size; `all` would take a quarter of an hour."""
+_COMPARED = ("memory_spread", "memory_max_percent", "warm_percent")
 _FRONT_REQUEST_S = 3e-3
 """Of one call by Ray (ADR 46), as if all of it were processor time."""
 
@@ -38,16 +41,20 @@ def measure(
     parameters = read_parameters(measured_costs(is_record=is_record)).scaled(share)
     figures: dict[str, float] = {}
     with ProcessPoolExecutor() as pool:
-        waiting = {name: pool.submit(simulate, parameters, name) for name in POLICIES}
+        waiting = {name: pool.submit(simulate, parameters, name) for name in _WHOLE}
+        tenth = {name: pool.submit(simulate, parameters.scaled(_SWEEP), name) for name in POLICIES}
         smaller = fewer_hosts(parameters) if is_record else []
-        fewer = [pool.submit(simulate, each, "all") for each in smaller]
+        fewer = [pool.submit(simulate, each, "fleet") for each in smaller]
         days = {name: each.result() for name, each in waiting.items()}
+        small = {name: each.result().figures() for name, each in tenth.items()}
         sweep = [each.result().figures() for each in fewer]
     for name, day in days.items():
         figures |= {f"{name}_{key}": value for key, value in day.figures().items()}
         if not quiet:
             print(f"bench fleet-sim: {name}: {day.figures()}", file=sys.stderr)
-    parts = part_loads(parameters, days["all"].figures())
+    for name, found in small.items():
+        figures |= {f"tenth_{name}_{key}": found[key] for key in _COMPARED}
+    parts = part_loads(parameters, days["fleet"].figures())
     figures |= {f"part_{part.name}_percent": round(100 * part.share, 3) for part in parts}
     figures["one_loss_s"] = round(one_loss_s(parameters), 3)
     figures["looks_of_every_machine_cores"] = round(looks_of_every_machine(parameters), 3)

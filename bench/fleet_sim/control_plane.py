@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cellwall.fleet.placement import MAX_CANDIDATES
 from fleet_sim.parameters import Parameters
 
 _DAY_S = 86_400.0
@@ -50,7 +51,7 @@ def part_loads(parameters: Parameters, figures: Mapping[str, float]) -> list[Par
     lost_per_s = p.hosts / p.host_mtbf_s
     rows = p.sessions_a_day * _KEPT_DAYS
     front = requests * p.front_request_s / p.fronts
-    front += created * p.place_host_s * p.hosts / p.fronts
+    front += created * p.place_host_s * MAX_CANDIDATES / p.fronts
     front += p.hosts / p.look_every_s * p.look_host_s
     host_runs = runs / p.hosts * p.run_adds_s + created / p.hosts * p.create_s
     parts = [

@@ -1,4 +1,4 @@
-"""Ways to choose a host, which the simulation compares: the fleet's own, and two simpler ones."""
+"""Ways to choose a host, which the simulation compares: the fleet's own, and two others."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from cellwall.fleet.engine import HostState, Wish, no_host
-from cellwall.fleet.placement import choose_host
+from cellwall.fleet.placement import choose_host, place_session
 
-SAMPLE = 32
 Policy = Callable[[random.Random, Sequence[HostState], Wish, Mapping[str, int]], str]
+
+
+def as_the_fleet(
+    chance: random.Random, hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int]
+) -> str:
+    return place_session(hosts, wish, placed, chance).id
 
 
 def best_of_all(
     _chance: random.Random, hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int]
 ) -> str:
-    """As the fleet does."""
+    """Every front looks at every host."""
     return choose_host(hosts, wish, placed).id
-
-
-def best_of_sample(
-    chance: random.Random, hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int]
-) -> str:
-    """The same function over a few hosts: what it would cost to look at fewer."""
-    few = hosts if len(hosts) <= SAMPLE else chance.sample(hosts, SAMPLE)
-    return choose_host(few, wish, placed).id
 
 
 def any_that_fits(
@@ -39,7 +36,7 @@ def any_that_fits(
 
 
 POLICIES: Mapping[str, Policy] = {
+    "fleet": as_the_fleet,
     "all": best_of_all,
-    "sample": best_of_sample,
     "chance": any_that_fits,
 }

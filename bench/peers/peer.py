@@ -72,8 +72,8 @@ class Peer(ABC):
         """Run the job in a new sandbox."""
 
 
-class CommandPeer(Peer):
-    """A peer that is a program on a command line."""
+class ProgramPeer(Peer):
+    """A peer that is a program."""
 
     program: ClassVar[str]
     """A name on the path, or a path below the scratch directory."""
@@ -96,6 +96,10 @@ class CommandPeer(Peer):
         if ended.code != 0:
             raise PeerMissing(f"{self.program}: {ended.reason()}")
         return ended.stdout.decode("utf-8", "replace").strip().partition("\n")[0]
+
+
+class CommandPeer(ProgramPeer):
+    """A program whose one command line runs the job."""
 
     @abstractmethod
     def command(self, job: Job) -> list[str]:

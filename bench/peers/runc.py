@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 from peers import oci
 from peers.job import Ended, Job
-from peers.peer import CommandPeer, PeerMissing
+from peers.peer import PeerMissing, ProgramPeer
 from peers.processes import run_bounded
 
 _SPEC_WITHIN_S = 20.0
 
 
-class Runc(CommandPeer):
+class Runc(ProgramPeer):
     name = "runc"
     product = "runc"
     program = "runc"
@@ -60,9 +60,6 @@ class Runc(CommandPeer):
 
     def words(self) -> list[str]:
         return [self.find(), "--root", os.path.join(self._folder, "run")]
-
-    def command(self, job: Job) -> list[str]:
-        raise NotImplementedError  # `run` needs the name of the bundle as well
 
     def run(self, job: Job, timeout_s: float) -> Ended:
         folder = tempfile.mkdtemp(dir=self._folder)

@@ -7,8 +7,6 @@ reached can be read by the test itself through a link of the same kind.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -19,6 +17,7 @@ import cellwall
 from adversarial.conftest import ORDINARY_UID
 from adversarial.test_copy_on_write_files import SECRET, SWAP, archive
 from conftest import need
+from interfaces import prepared_program
 
 # Each leads out of /tmp, or to something that is no file.
 PLANTED = (
@@ -148,8 +147,10 @@ def test_operations_have_the_permissions_of_code_inside(open_folder: Path, who: 
     config.write_text("[sandbox]\ndangerously_without_cgroup = true\n")
     uid = 0 if who == "as-root" else ORDINARY_UID
     os.chown(home, uid, uid)
-    done = subprocess.run(
-        [sys.executable, "-c", ORDINARY],
+    done = prepared_program.run(
+        [],
+        code=ORDINARY,
+        stdin=b"",
         env={
             "PATH": os.environ["PATH"],
             "CELLWALL_HOME": str(home),
@@ -158,12 +159,8 @@ def test_operations_have_the_permissions_of_code_inside(open_folder: Path, who: 
             "CELLWALL_CONFIG": str(config),
         },
         cwd="/",
-        capture_output=True,
-        timeout=110,
-        check=False,
+        timeout_s=110,
         user=uid,
-        group=uid,
-        extra_groups=[],
     )
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode().splitlines() == [

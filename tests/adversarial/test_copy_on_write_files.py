@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
-import sys
 import tarfile
 import threading
 from collections import Counter
@@ -20,6 +18,7 @@ import pytest
 import cellwall
 from adversarial.conftest import ORDINARY_UID
 from conftest import need
+from interfaces import prepared_program
 
 SECRET = "hunter2-the-secret"
 
@@ -188,8 +187,10 @@ def test_an_ordinary_user_works_on_the_same_view(
     for path in (home, project, *project.rglob("*")):
         os.chown(path, ORDINARY_UID, ORDINARY_UID)
     before = look(project), look(target)
-    done = subprocess.run(
-        [sys.executable, "-c", ORDINARY, str(project)],
+    done = prepared_program.run(
+        [str(project)],
+        code=ORDINARY,
+        stdin=b"",
         env={
             "PATH": os.environ["PATH"],
             "CELLWALL_HOME": str(home),
@@ -197,12 +198,8 @@ def test_an_ordinary_user_works_on_the_same_view(
             "CELLWALL_CONFIG": str(config),
         },
         cwd="/",
-        capture_output=True,
-        timeout=110,
-        check=False,
+        timeout_s=110,
         user=ORDINARY_UID,
-        group=ORDINARY_UID,
-        extra_groups=[],
     )
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode().splitlines() == [

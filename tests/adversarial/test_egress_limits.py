@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -21,6 +19,7 @@ from adversarial.conftest import end_what_waits
 from adversarial.egress import KNOCKS, NEARBY, World, the_world  # noqa: F401  # a fixture
 from adversarial.endpoints import WAIT_S
 from cellwall.runtime import wiring
+from interfaces import prepared_program
 
 MIB = 1 << 20
 
@@ -143,15 +142,14 @@ def test_greedy_cells_leave_their_neighbours_descriptors(
         "greedy": f"{KNOCKS}{HOLD}held = [open_to({keep}) for _ in range(250)]\n"
         "held[0] is not None",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", _FEW_DESCRIPTORS],
-        input=json.dumps(job),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+    done = prepared_program.run(
+        [],
+        code=_FEW_DESCRIPTORS,
+        stdin=json.dumps(job).encode(),
+        env=os.environ,
+        timeout_s=100,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr.decode()
     first, second, *others = json.loads(done.stdout)
     assert (first, second[0]) == (["ok", True], "ok"), "what is too much is refused, and no more"
     assert others == [["ok", 42], ["ok", 42]]

@@ -15,13 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 import cellwall
 from cellwall.admin.emergency_stop import EmergencyStop
+from cellwall.audit.files import locked
 from cellwall.core.errors import Busy, CellwallError
 from cellwall.core.types import Json, Principal
 from cellwall.sandbox.linux.cell_search import FoundCell, find_cells
@@ -232,13 +233,25 @@ def test_a_lift_does_not_end_a_stop_that_came_after_it_began(
     assert switch.lift(reason="both are over")  # the control
 
 
+@contextmanager
+def unlocked_record(home: str) -> Iterator[None]:
+    """No other process is in the midst of a record. One that is suspended there would keep the
+    record locked, which a stop reports as a problem."""
+    with ExitStack() as stack:
+        for name in ("notary.lock", "lock"):
+            file = stack.enter_context(Path(home, "audit", name).open("rb"))
+            stack.enter_context(locked(file.fileno()))
+        yield
+
+
 @pytest.mark.parametrize("fate", ["suspended", "killed, and its cells suspended"])
 def test_cells_end_whatever_became_of_their_owner(
     state_home: str, switch: EmergencyStop, path: str, fate: str
 ) -> None:
     with owner(state_home, path) as process:
         if fate == "suspended":
-            process.send_signal(signal.SIGSTOP)
+            with unlocked_record(state_home):
+                process.send_signal(signal.SIGSTOP)
         else:  # the shim and init would end the cell after its owner
             for cell in cells(state_home):
                 assert cell.shim is not None

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pty
 import socket
-import subprocess
-import sys
-import termios
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +14,7 @@ import pytest
 
 import cellwall
 from adversarial.conftest import source
+from interfaces import prepared_program
 
 _MARK = "cellwall-secret-of-the-parent"
 # Supervisor and control at once: it holds secrets open in every way, then looks from both sides.
@@ -71,12 +68,9 @@ def _look(path: str, folder: Path) -> dict[str, object]:
     home.mkdir(mode=0o700)
     master, terminal = pty.openpty()
 
-    def take_terminal() -> None:
-        os.setsid()
-        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
-
-    done = subprocess.Popen(
-        [sys.executable, "-c", _PARENT, str(code), str(secret), str(target)],
+    done = prepared_program.Popen(
+        [str(code), str(secret), str(target)],
+        code=_PARENT,
         env={
             "PATH": os.environ["PATH"],
             "CELLWALL_HOME": str(home),
@@ -93,7 +87,7 @@ def _look(path: str, folder: Path) -> dict[str, object]:
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
-        preexec_fn=take_terminal,  # no other thread touches this child
+        on_terminal=True,
     )
     os.close(terminal)
     try:

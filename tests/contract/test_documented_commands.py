@@ -17,7 +17,7 @@ import click
 import pytest
 
 from cellwall.interfaces import is_hook
-from cellwall.interfaces.cli.main import COMMANDS, cli
+from cellwall.interfaces.cli.commands import COMMANDS, cli
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]

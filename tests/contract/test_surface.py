@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -19,6 +21,17 @@ def test_all_names_are_there_and_no_others_are_promised():
 
 def test_dir_shows_the_public_names_alone():
     assert dir(cellwall) == sorted([*cellwall.__all__, "__version__"])
+
+
+def test_the_import_of_the_package_imports_none_of_its_modules():
+    script = (
+        "import sys; before = set(sys.modules); import cellwall; print(*set(sys.modules) - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = {name.partition(".")[0] for name in done.stdout.split() if name != "cellwall"}
+    assert loaded <= {"__future__", "importlib", "warnings"}
 
 
 def test_unknown_names_are_attribute_errors():

@@ -128,10 +128,11 @@ def run(
     env: Mapping[str, str],
     timeout_s: float,
     code: str | None = None,
+    **options: Any,
 ) -> subprocess.CompletedProcess[bytes]:
     """As `subprocess.run` with captured output."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with Popen(words, code=code, env=env, **pipes) as process:
+    with Popen(words, code=code, env=env, **pipes, **options) as process:
         try:
             shown = process.communicate(stdin, timeout_s)
         except BaseException:

@@ -236,12 +236,15 @@ def test_each_limit_by_its_option(words, script, limit, codes, line):
 def test_the_share_of_processors_is_given_by_its_option():
     # The same work, not the same time: on a busy machine nobody gets a whole processor.
     spin = "import time\nwhile time.thread_time() < 0.3: pass"
-    used = {
-        cpus: result("code", "--json", "--cpus", cpus, "-c", spin)["usage"] for cpus in ("0.1", "1")
-    }
-    # A tenth of a processor with room for noise; the control shows that it is not slow anyway.
-    assert used["0.1"]["cpu_s"] / used["0.1"]["wall_s"] < 0.3
-    assert used["1"]["wall_s"] < used["0.1"]["wall_s"]
+
+    def used(cpus: str) -> dict[str, float]:
+        return result("code", "--json", "--cpus", cpus, "-c", spin)["usage"]
+
+    limited = used("0.1")
+    # A tenth of a processor with room for noise. The control shows that the work is not as slow
+    # without the limit; on a busy machine, in one of several rounds.
+    assert limited["cpu_s"] / limited["wall_s"] < 0.3
+    assert any(used("1")["wall_s"] < limited["wall_s"] for _ in range(10))
 
 
 # What Cellwall refuses

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from cellwall import __version__
-from cellwall.interfaces.cli.main import cli
+from cellwall.interfaces.cli.commands import cli
 from conftest import growing_segment
 from interfaces.test_cli_process import PROGRAM, cellwall
 
@@ -46,6 +46,7 @@ COMMANDS = [
         "skills",
         "vault",
         "serve",
+        "fleet",
         "user",
         "token",
         "budget",
@@ -90,6 +91,7 @@ INNER = [
     *(["pair", name] for name in ("code", "list", "remove")),
     *(["connection", name] for name in ("add", "list", "remove")),
     *(["calendar", name] for name in ("list", "create")),
+    *(["fleet", name] for name in ("up", "join", "token", "status", "drain", "remove", "verify")),
     *(["supervisor", name] for name in ("start", "stop", "status")),
 ]
 
@@ -102,6 +104,7 @@ def test_cellwall_alone_prints_its_help():
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), *INNER])
+@pytest.mark.table("words")
 def test_every_help_has_examples_that_name_the_command(words):
     # In this process: a start of Python for each of them would take a minute.
     shown, short = (CliRunner().invoke(cli, [*words, option]) for option in ("--help", "-h"))

@@ -23,7 +23,7 @@ from conftest import need
 from interfaces import prepared_program
 from interfaces.prepared_program import PROGRAM
 
-DEADLINE_S = 60
+DEADLINE_S = 240  # ends a wait that would last for ever; a busy host is no failure
 
 
 def until(found: Callable[[], object]) -> None:
@@ -127,7 +127,8 @@ def test_help_imports_no_command():
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines()[-1] == "['cellwall.interfaces.cli.main']"
+    light = ["plain_run", "main", "commands"]
+    assert done.stdout.splitlines()[-1] == str([f"cellwall.interfaces.cli.{m}" for m in light])
 
 
 # Standard streams

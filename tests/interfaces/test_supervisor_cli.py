@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.interfaces.cli.plain_run import WORKSPACE, command_of
+from cellwall.interfaces.cli.run import run
+from cellwall.interfaces.sandbox_options import SandboxOptions
 from conftest import audit_records
 from interfaces import prepared_program
 from interfaces.test_cli_process import PROGRAM, cellwall, error_code
@@ -65,6 +68,41 @@ def test_the_supervisor_is_used_where_one_runs_unless_it_is_switched_off(supervi
     assert "anyio" not in used_modules("run", "--", "true")
     assert "anyio" not in used_modules("code", "--json", "-c", "1")
     assert "anyio" in used_modules("run", "--", "true", CELLWALL_SUPERVISOR="off")
+
+
+@pytest.mark.only_on("warm", reason="what the client imports is no affair of the cell")
+def test_a_run_without_options_imports_no_parser_of_options(supervisor):
+    heavy = {"click", "dataclasses", "inspect", "datetime", "subprocess"}
+    for words in (("run", "--", "true"), ("run", "true")):
+        assert not heavy & used_modules(*words)
+    assert heavy - {"subprocess"} <= used_modules("run", "--timeout", "5", "--", "true")
+
+
+@pytest.mark.requirement("ERR-2")
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["run", "--", "ls", "-la"], ["ls", "-la"]),
+        (["run", "ls", "--", "-la"], ["ls", "--", "-la"]),
+        (["run", "--", "--", "x"], ["--", "x"]),
+        (["run", "--", "-x"], ["-x"]),
+        (["run", "", "a"], ["", "a"]),
+        (["run"], None),
+        (["run", "--"], None),
+        (["run", "-x", "ls"], None),
+        (["run", "--json", "ls"], None),
+        (["run", "--help"], None),
+        (["code", "-c", "1"], None),
+        ([], None),
+    ],
+)
+def test_a_run_without_options_is_the_run_that_click_reads(words, command):
+    assert command_of(words) == command
+    if command is not None:
+        ctx = run.make_context("run", words[1:])
+        read, cwd = ctx.params.pop("command"), ctx.params.pop("cwd")
+        assert (list(read), cwd) == (command, WORKSPACE)
+        assert SandboxOptions(**ctx.params) == SandboxOptions()
 
 
 CASES = {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from cellwall.admin.database import storage_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
+from cellwall.core.host_trust import TrustStore
 from cellwall.core.hosts import Held, HostsPort
 from cellwall.fleet.engine import (
     AnswerBroken,
@@ -31,7 +32,7 @@ from cellwall.fleet.engine import (
 )
 from cellwall.fleet.leasing import HostLease
 from cellwall.fleet.local import LocalFleet
-from cellwall.fleet.ray_node import NodeOptions, RayNode, ray_environment
+from cellwall.fleet.ray_node import NodeOptions, RayNode, RayTrust, ray_environment
 from cellwall.fleet.request_bodies import RequestBodies
 from cellwall.storage.service_id import service_id_of
 
@@ -52,6 +53,7 @@ __all__ = [
     "NodeOptions",
     "Place",
     "RayNode",
+    "RayTrust",
     "Receive",
     "RequestBodies",
     "Scope",
@@ -62,9 +64,11 @@ __all__ = [
     "host_lost",
     "lost_after_s",
     "open_hosts",
+    "open_trust",
     "ray_engine",
     "require_ray",
     "service_id_of",
+    "token_path",
 ]
 _TOKEN_NAME = "fleet.token"  # noqa: S105  # a name
 _LOST_AFTER = 1.5
@@ -95,11 +99,11 @@ def check_fleet_settings(settings: Settings) -> None:
         )
 
 
-def ray_engine(token_file: str) -> ModuleType:
+def ray_engine(trust: RayTrust) -> ModuleType:
     """The driver of Ray; raises `ConfigError` without the extra. Ray reads its environment while it
     is imported, and its children inherit it."""
     require_ray()
-    os.environ.update(ray_environment(token_file))
+    os.environ.update(ray_environment(trust))
     from cellwall.fleet import ray
 
     return ray
@@ -116,9 +120,14 @@ def require_ray() -> None:
         )
 
 
+def token_path(home: str) -> str:
+    """The file with Ray's token where the configuration names none."""
+    return os.path.join(home, _TOKEN_NAME)
+
+
 def fleet_token(home: str, given: str | None, *, creates: bool) -> str:
     """The path of the file with the token of the fleet. `creates`: at the first host."""
-    path = os.path.join(home, _TOKEN_NAME) if given is None else given
+    path = token_path(home) if given is None else given
     if creates and given is None and not os.path.exists(path):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
@@ -126,8 +135,8 @@ def fleet_token(home: str, given: str | None, *, creates: bool) -> str:
     if not os.path.exists(path):
         raise ConfigError(
             "the token of the fleet is missing",
-            hint="Copy fleet.token from the state folder of the first host, and name the file with "
-            "--token-file.",
+            hint="Make a join token with `cellwall fleet token` on the first host, and give it to "
+            "`cellwall fleet join` on standard input with --join-token.",
             code="CW-FLEET-TOKEN",
         )
     return path
@@ -136,6 +145,15 @@ def fleet_token(home: str, given: str | None, *, creates: bool) -> str:
 @asynccontextmanager
 async def open_hosts(home: str, settings: Settings) -> AsyncIterator[HostsPort]:
     """The hosts as the database knows them."""
+    from cellwall.storage.store import open_store
+
+    async with open_store(storage_settings(home, settings)) as store:
+        yield store
+
+
+@asynccontextmanager
+async def open_trust(home: str, settings: Settings) -> AsyncIterator[TrustStore]:
+    """Tokens, certificates and witnessed logs, as the database keeps them."""
     from cellwall.storage.store import open_store
 
     async with open_store(storage_settings(home, settings)) as store:

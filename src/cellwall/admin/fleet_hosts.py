@@ -13,7 +13,7 @@ from typing import Self
 
 import anyio
 
-from cellwall.admin.fleet import check_fleet_settings, lost_after_s, open_hosts
+from cellwall.admin.fleet import check_fleet_settings, lost_after_s, open_hosts, open_trust
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import BadInput, Busy
@@ -75,15 +75,20 @@ class FleetAdmin:
                 )
             time.sleep(_LOOK_EVERY_S)
 
-    def remove(self, host_id: str, principal: Principal) -> None:
-        """End a host with its sessions, or forget one that is lost."""
+    def remove(self, host_id: str, principal: Principal, *, revokes: bool = False) -> None:
+        """End a host with its sessions, or forget one that is lost. `revokes`: its name never joins
+        again."""
         refuse_agents("the removal of a host")
 
         async def remove_host() -> bool:
+            is_revoked = False
+            if revokes:  # first: the host cannot renew in between
+                async with open_trust(self._home, self._settings) as trust:
+                    is_revoked = await trust.revoke_certificate(host_id)
             async with open_hosts(self._home, self._settings) as hosts:
-                return await hosts.remove_host(host_id)
+                return await hosts.remove_host(host_id) or is_revoked
 
-        with self._changing("fleet remove", host_id, principal):
+        with self._changing("fleet revoke" if revokes else "fleet remove", host_id, principal):
             if not anyio.run(remove_host):
                 raise _unknown(host_id)
 

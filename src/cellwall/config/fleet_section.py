@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from cellwall.config.fields import Section, absolute_path, number
+from cellwall.config.fields import Section, absolute_path, danger, number
 
 _MAX_LABEL_CHARACTERS = 63
 
@@ -58,6 +58,12 @@ class FleetSection(Section):
     port: int = number(
         6390, "port of the engine on the first host, which the others join", least=1, most=65_535
     )
+    join_port: int = number(
+        6391,
+        "port on the first host at which machines join with a token",
+        least=1,
+        most=65_535,
+    )
     labels: Annotated[dict[str, str], AfterValidator(_check_labels)] = Field(
         default={},
         description="of this host; a session may ask for some, and `tenant` reserves the host",
@@ -75,4 +81,8 @@ class FleetSection(Section):
         description="by which hosts recognise each other; left out, fleet.token in the state "
         "folder",
         max_length=4096,
+    )
+    dangerously_without_tls: bool = danger(
+        "start Ray without TLS: who listens on the network of the hosts reads sessions, and runs "
+        "code on every host with one captured request"
     )

@@ -57,6 +57,8 @@ class Wish:
     labels: Mapping[str, str] = field(default_factory=dict)
     host_id: str = ""
     """Only this host: it has the snapshot or the kept files."""
+    avoided: frozenset[str] = frozenset()
+    """Hosts that have refused the session a moment ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ class HostLost(CellwallError):
     """The host that has the session is gone; its sessions have ended with it."""
 
     default_code = "CW-HOST-LOST"
+    was_sent = False
+    """Whether the host got the request, which may have been executed then."""
 
 
 class AnswerBroken(Exception):
@@ -107,10 +111,12 @@ class AnswerBroken(Exception):
 def host_lost(*, was_sent: bool = False) -> HostLost:
     """For a session whose host is gone; `was_sent`: the request may have been executed."""
     if was_sent:
-        return HostLost(
+        found = HostLost(
             "the host was lost while it handled this request, which may have been executed",
             hint="Look for it in the record before you send it again, in a new session.",
         )
+        found.was_sent = True
+        return found
     return HostLost(
         "the host of this session was lost, and the session ended with it",
         hint="Create a new session, from its last snapshot if there is one on another host.",

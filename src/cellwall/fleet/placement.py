@@ -9,21 +9,33 @@ requests at once do not all choose the same host.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import IntEnum
+from random import Random
 
+from cellwall.core.errors import Busy
 from cellwall.fleet.engine import HostState, Wish, no_host
 
 TYPICAL_SESSION_BYTES = 128 * 1024 * 1024
 """For a session that names no limit of memory: what one usually takes, not what it may take."""
+MAX_CANDIDATES = 32
 _WARM = 0.25
-_SESSION = 1 / 10_000
-"""Of hosts with equal memory, the one with fewer sessions."""
+
+
+def place_session(
+    hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int], chance: Random
+) -> HostState:
+    """The best of a few hosts at random, so that fronts which know the same do not all choose the
+    same host; of all hosts where none of the few fits (docs/scale.md)."""
+    if len(hosts) > MAX_CANDIDATES:
+        with suppress(Busy):
+            return choose_host(chance.sample(hosts, MAX_CANDIDATES), wish, placed)
+    return choose_host(hosts, wish, placed)
 
 
 def choose_host(hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int]) -> HostState:
     """The best host for a session; raises `Busy` with the reason where none fits. `placed`: how
-    many sessions each got since it told its state. One pass, since a front does this for each new
-    session over all hosts."""
+    many sessions each got since it told its state."""
     best: HostState | None = None
     best_score, nearest = 0.0, _Reason.NONE
     memory_bytes, template, labels, host_id = (
@@ -32,7 +44,7 @@ def choose_host(hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int
     for host in hosts:
         newer = placed.get(host.id, 0)
         left_bytes = host.memory_free_bytes - newer * TYPICAL_SESSION_BYTES - memory_bytes
-        if host.is_lost or host.is_draining:
+        if host.is_lost or host.is_draining or host.id in wish.avoided:
             reason = _Reason.NONE if host.is_lost else _Reason.DRAINS
         elif host_id and host.id != host_id:
             reason = _Reason.NOT_ITS_HOST
@@ -41,7 +53,9 @@ def choose_host(hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int
         elif left_bytes < 0:
             reason = _Reason.MEMORY
         else:
-            score = left_bytes / (host.memory_bytes or 1) - (host.sessions + newer) * _SESSION
+            # A session that has just begun does not show in the memory of its host yet.
+            grown = host.memory_bytes - (host.sessions + newer) * TYPICAL_SESSION_BYTES
+            score = min(left_bytes, grown - memory_bytes) / (host.memory_bytes or 1)
             if template in host.templates:
                 score += _WARM
             if best is None or score > best_score or (score == best_score and host.id > best.id):

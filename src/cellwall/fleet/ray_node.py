@@ -1,25 +1,33 @@
 """Ray's processes on this machine: one node, started by Ray's own program and ended with ours.
 
-Nodes recognise each other by a token (`RAY_AUTH_MODE=token`): a program that can call Ray can run
-code on every host. Ray notices within four seconds that a node does not answer.
+A program that can call Ray can run code on every host. So nodes recognise each other by TLS, with
+certificates of the fleet's authority on both ends, and by a token (`RAY_AUTH_MODE=token`). Ray
+notices within four seconds that a node does not answer.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from glob import glob
 
 from cellwall.core.errors import CellwallError
 
 LABEL = "cellwall-host"
 """The label of a node, with the id of the host that runs on it."""
+COORDINATOR_LABEL = "cellwall-coordinator"
+"""The label of the first node, with its id: it names the cluster, also after a restart."""
+_STORE_NAME = "fleet-store"
 _STARTS_WITHIN_S = 120.0
 _ENDS_WITHIN_S = 40.0
 _AGENT_PORTS = (
@@ -29,11 +37,15 @@ _AGENT_PORTS = (
     "runtime-env-agent-port",
 )
 _LOOK_EVERY_S = 0.2
+_STARTED = b"Ray runtime started."
+_MAX_LOG_BYTES = 1024 * 1024
 _NOTICED_BY_RAY = {
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
+    # Hosts outlive the first node for so long, and find it again when it is back.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
 }
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to Ray's makers
@@ -41,6 +53,28 @@ _QUIET = {
     "RAY_agent_register_timeout_ms": "120000",  # a busy machine is no failure
     "RAY_DEDUP_LOGS": "0",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayTrust:
+    """The files with which Ray's processes prove themselves to each other."""
+
+    token_file: str
+    authority: str = ""
+    certificate: str = ""
+    """Empty: without TLS (`dangerously_without_tls`), or as the environment says."""
+    key: str = ""
+
+    def environment(self) -> dict[str, str]:
+        found = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": self.token_file}
+        if self.certificate:
+            found |= {
+                "RAY_USE_TLS": "1",
+                "RAY_TLS_CA_CERT": self.authority,
+                "RAY_TLS_SERVER_CERT": self.certificate,
+                "RAY_TLS_SERVER_KEY": self.key,
+            }
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +87,15 @@ class NodeOptions:
     node_ip: str
     """Under which the other nodes reach this one."""
     host_id: str
-    token_file: str
+    trust: RayTrust
     log_file: str
     object_store_bytes: int = 128 * 1024 * 1024
     """RequestBodies above 100 KB cross by it."""
 
 
-def ray_environment(token_file: str) -> dict[str, str]:
+def ray_environment(trust: RayTrust) -> dict[str, str]:
     """The variables of every process that speaks to Ray, ours included."""
-    secured = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token_file}
-    return {**_NOTICED_BY_RAY, **_QUIET, **secured}
+    return {**_NOTICED_BY_RAY, **_QUIET, **trust.environment()}
 
 
 class RayNode:
@@ -71,52 +104,96 @@ class RayNode:
     def __init__(self, options: NodeOptions, environ: Mapping[str, str]) -> None:
         self._options, self._environ = options, environ
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_begins_at = 0
+        self._folder, self._node_id = "", ""
 
     def start(self) -> None:
         """Start Ray's program; it runs until `stop`."""
+        # Ray makes its folders writable for everybody, and who can replace a socket in them can
+        # run code on every host: they are below one of mode 0700. A short name, for the sockets.
+        self._folder = self._folder or tempfile.mkdtemp(prefix="cw-ray-")
+        self._node_id = secrets.token_hex(28)
         host, _, port = self._options.address.rpartition(":")
+        labels = {LABEL: self._options.host_id}
+        if self._options.is_head:
+            labels[COORDINATOR_LABEL] = self._options.host_id
         words = [
             "--num-cpus=1", f"--node-ip-address={self._options.node_ip}",
             f"--object-store-memory={self._options.object_store_bytes}",
-            f"--labels={LABEL}={self._options.host_id}", "--disable-usage-stats", "--block",
+            f"--labels={','.join(f'{name}={value}' for name, value in labels.items())}",
+            "--disable-usage-stats", "--block",
+            "--include-log-monitor=false",  # logs of workers stay where they are
+            f"--temp-dir={self._folder}/ray",
         ]  # fmt: skip
-        # With given ports a node does not wait for its agents, which fails on a busy machine: Ray
-        # allows them fifteen seconds.
+        # With given ports a node waits for one of its agents only (`_release`).
         ports = _free_ports(self._options.node_ip, len(_AGENT_PORTS))
         words += [f"--{name}={port}" for name, port in zip(_AGENT_PORTS, ports, strict=True)]
         if self._options.is_head:
-            words += ["--head", f"--port={port}", "--include-dashboard=false"]
+            words += ["--head", f"--port={port}", "--include-dashboard=false", "--no-monitor"]
         else:
             words += [f"--address={host}:{port}"]
         program = os.path.join(os.path.dirname(os.path.abspath(sys.executable)), "ray")
         with open(self._options.log_file, "ab", opener=_private) as log:
+            self._log_begins_at = log.tell()
             self._process = subprocess.Popen(
                 [program, "start", *words],
-                env={**self._environ, **ray_environment(self._options.token_file)},
+                env={
+                    **self._environ,
+                    **ray_environment(self._options.trust),
+                    **self._store(),
+                    "RAY_OVERRIDE_NODE_ID_FOR_TESTING": self._node_id,
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 process_group=0,  # a signal of the terminal is for us: we drain first
             )
 
+    def _store(self) -> dict[str, str]:
+        """Where the first node keeps which actors and nodes there are, so that its restart loses
+        none of them; as the environment says where that names another store."""
+        if not self._options.is_head or "RAY_REDIS_ADDRESS" in self._environ:
+            return {}
+        path = os.path.join(os.path.dirname(self._options.log_file), _STORE_NAME)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": path}
+
     def wait_until_up(self) -> None:
-        """Until the engine of the first host accepts connections; raises if Ray ends before."""
-        host, _, port = self._options.address.rpartition(":")
+        """Until the node is part of the cluster; one that ends before is started again."""
         deadline = time.monotonic() + _STARTS_WITHIN_S
-        while True:
-            self.check()
-            try:
-                socket.create_connection((host, int(port)), _LOOK_EVERY_S).close()
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise _unreachable(self._options.address) from None
-                time.sleep(_LOOK_EVERY_S)
-            else:
-                return
+        while not self._has_started():
+            self._release()
+            if time.monotonic() > deadline:
+                self.check()
+                raise _unreachable(self._options.address)
+            if self._has_ended():
+                self.start()
+            time.sleep(_LOOK_EVERY_S)
+
+    def _release(self) -> None:
+        """Ray's node waits for the port of an agent that serves Ray's dashboard, for fifteen
+        seconds, and ends if the agent is slower, as on a busy machine. There is no dashboard: the
+        file says, as the agent would, that the port is not used."""
+        for session in glob(f"{self._folder}/ray/session_*_*"):
+            with (
+                suppress(FileExistsError),
+                open(
+                    f"{session}/dashboard_agent_listen_port_{self._node_id}", "x", encoding="ascii"
+                ) as file,
+            ):
+                file.write("-1")
+
+    def _has_started(self) -> bool:
+        with open(self._options.log_file, "rb") as log:
+            log.seek(self._log_begins_at)
+            return _STARTED in log.read(_MAX_LOG_BYTES)
+
+    def _has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
 
     def check(self) -> None:
         """Raise if Ray's program has ended."""
-        if self._process is not None and self._process.poll() is not None:
+        if self._has_ended():
             raise CellwallError(
                 "Ray ended on this machine",
                 hint=f"Its last lines are in {self._options.log_file}.",
@@ -125,14 +202,15 @@ class RayNode:
 
     def stop(self) -> None:
         """End all processes of the node."""
-        if self._process is None or self._process.poll() is not None:
-            return
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(_ENDS_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(_ENDS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _private(path: str, flags: int) -> int:

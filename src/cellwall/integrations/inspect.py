@@ -50,6 +50,10 @@ class CellwallSandboxConfig(BaseModel):
     memory: str | None = None
     limits: dict[str, int | float] = {}
 
+    def __hash__(self) -> int:
+        """Inspect keeps the sandboxes of a task by their configuration; pydantic hashes no dict."""
+        return hash(self.model_dump_json())
+
 
 @sandboxenv(name="cellwall")
 class CellwallSandboxEnvironment(SandboxEnvironment):
@@ -145,6 +149,8 @@ class CellwallSandboxEnvironment(SandboxEnvironment):
         for number in (errno.EISDIR, errno.ENOENT, errno.EACCES):
             if done.stderr.rstrip().endswith(os.strerror(number)):
                 raise OSError(number, os.strerror(number), file)
+        if done.exit_code:  # what was read before is not the file
+            raise OSError(errno.EIO, os.strerror(errno.EIO), file)
         return done.outcome.stdout_bytes
 
 

@@ -37,31 +37,31 @@ def chosen_workspace(named: str | None, *, here: bool) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxOptions:
-    """The options of `run` and `code`, as the user typed them."""
+    """The options of `run` and `code`, as the user typed them; the defaults are those of click."""
 
-    profile: str | None
-    config: str | None
-    policy: str | None
-    workspace: str | None
-    here: bool
-    env: tuple[str, ...]
-    allow_domain: tuple[str, ...]
-    secret: tuple[str, ...]
-    passphrase_fd: int | None
-    timeout: float | None
-    memory: str | None
-    cpus: float | None
-    processes: int | None
-    disk: str | None
-    output: str | None
-    open_files: int | None
-    file_size: str | None
-    template: str
-    package: tuple[str, ...]
-    packages: tuple[str, ...]
-    skill: tuple[str, ...]
-    stdin: bool
-    as_json: bool
+    profile: str | None = None
+    config: str | None = None
+    policy: str | None = None
+    workspace: str | None = None
+    here: bool = False
+    env: tuple[str, ...] = ()
+    allow_domain: tuple[str, ...] = ()
+    secret: tuple[str, ...] = ()
+    passphrase_fd: int | None = None
+    timeout: float | None = None
+    memory: str | None = None
+    cpus: float | None = None
+    processes: int | None = None
+    disk: str | None = None
+    output: str | None = None
+    open_files: int | None = None
+    file_size: str | None = None
+    template: str = "python"
+    package: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    skill: tuple[str, ...] = ()
+    stdin: bool = False
+    as_json: bool = False
     own_path: bool = False
     """Only `run` has this option."""
 

@@ -37,6 +37,7 @@ from cellwall.storage.models import (
     TABLES,
     FamilyRow,
     FlowRow,
+    JoinTokenRow,
     LinkRow,
     RefreshTokenRow,
     ServiceTokenRow,
@@ -153,7 +154,7 @@ def _replace_rows(old: Connection, new: Connection) -> None:
     # SQLite stores any value in any column.
     if not all(type(each) is int and 0 <= each < _MAX_COUNT for each in restored):
         raise failures.no_backup("its counters are out of range")
-    for row in (RefreshTokenRow, FamilyRow, SigningKeyRow, LinkRow, FlowRow):
+    for row in (RefreshTokenRow, FamilyRow, SigningKeyRow, LinkRow, FlowRow, JoinTokenRow):
         new.execute(delete(row))
     new.execute(update(ServiceTokenRow).values(is_revoked=True))
     revision, generation = (

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, literal_column, select, update
+from sqlalchemy import ColumnElement, delete, literal_column, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from cellwall.core.hosts import HOST_LOST, Held, Holder, HostRecord
+from cellwall.core.errors import Denied
+from cellwall.core.hosts import (
+    HOST_LOST,
+    Held,
+    Holder,
+    HostRecord,
+    has_rivals,
+    second_coordinator,
+)
 from cellwall.core.types import Json
-from cellwall.storage.models import ApprovalRow, HostRow, SessionRow
+from cellwall.storage.models import ApprovalRow, HostCertificateRow, HostRow, SessionRow
 from cellwall.storage.repository import Repository, insert_or_update
 
 _FORGET_AFTER_S = 86_400.0
@@ -19,9 +27,24 @@ _FORGET_AFTER_S = 86_400.0
 class HostRepository(Repository):
     """Implements `HostsPort`."""
 
-    async def join_host(self, incarnation: str, about: Mapping[str, Json]) -> None:
+    async def join_host(
+        self, incarnation: str, about: Mapping[str, Json], *, rivals_s: float
+    ) -> None:
         async with self._database.write() as connection:
-            now_s = await _now(connection)
+            if connection.dialect.name == "postgresql":  # of two that join at once, one is second
+                await connection.execute(text("LOCK TABLE hosts IN SHARE ROW EXCLUSIVE MODE"))
+            if await _is_revoked(connection, self.service_id):
+                raise Denied(
+                    "this host was removed from the fleet for good",
+                    hint="Remove `service-id` and the folder `fleet` from the state folder, and "
+                    "join with a new token.",
+                    code="CW-FLEET-REVOKED",
+                )
+            now_s = await database_now(connection)
+            others = await connection.execute(select(HostRow).where(HostRow.id != self.service_id))
+            records = [_record(row, unseen_s=now_s - row.seen_s) for row in others]
+            if has_rivals(records, str(about.get("coordinator", "")), seen_s=rivals_s):
+                raise second_coordinator()
             values = {
                 "id": self.service_id,
                 "incarnation": incarnation,
@@ -41,9 +64,11 @@ class HostRepository(Repository):
             HostRow.lost_s.is_(None),
         )
         async with self._database.write() as connection:
-            values = {"seen_s": await _now(connection), "about": dict(about)}
+            values = {"seen_s": await database_now(connection), "about": dict(about)}
             statement = update(HostRow).where(*ours).values(**values)
             if (await connection.execute(statement)).rowcount != 1:
+                return None
+            if await _is_revoked(connection, self.service_id):
                 return None
             row = (await connection.execute(select(HostRow).where(*ours))).one()
             return _record(row, unseen_s=0.0)
@@ -55,7 +80,7 @@ class HostRepository(Repository):
 
     async def list_hosts(self) -> tuple[HostRecord, ...]:
         async with self._database.read() as connection:
-            now_s = await _now(connection)
+            now_s = await database_now(connection)
             rows = await connection.execute(select(HostRow).order_by(HostRow.id))
             return tuple(_record(row, unseen_s=now_s - row.seen_s) for row in rows)
 
@@ -71,7 +96,7 @@ class HostRepository(Repository):
 
     async def declare_lost(self, host: HostRecord, *, unseen_s: float, answer: str) -> bool:
         async with self._database.write() as connection:
-            now_s = await _now(connection)
+            now_s = await database_now(connection)
             mark = update(HostRow).where(
                 HostRow.id == host.id,
                 HostRow.incarnation == host.incarnation,
@@ -105,12 +130,17 @@ class HostRepository(Repository):
         return None if row is None else Holder(row[0], row[1] is not None, row[2] == HOST_LOST)
 
 
-async def _now(connection: AsyncConnection) -> float:
+async def _is_revoked(connection: AsyncConnection, host_id: str) -> bool:
+    query = select(HostCertificateRow.revoked_s).where(HostCertificateRow.host_id == host_id)
+    return (await connection.execute(query)).scalar() is not None
+
+
+async def database_now(connection: AsyncConnection) -> float:
     """By the clock of the database, in seconds since 1970."""
-    text = "(julianday('now') - 2440587.5) * 86400.0"
+    clock = "(julianday('now') - 2440587.5) * 86400.0"
     if connection.dialect.name == "postgresql":
-        text = "extract(epoch from clock_timestamp())::float8"
-    column: ColumnElement[float] = literal_column(text)
+        clock = "extract(epoch from clock_timestamp())::float8"
+    column: ColumnElement[float] = literal_column(clock)
     return float((await connection.execute(select(column))).scalar_one())
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from cellwall.storage.attempts import AttemptRepository
 from cellwall.storage.engine import Database, StorageSettings
 from cellwall.storage.flows import FlowRepository
+from cellwall.storage.host_trust import HostTrustRepository
 from cellwall.storage.hosts import HostRepository
 from cellwall.storage.identities import IdentityRepository
 from cellwall.storage.keys import KeyRepository
@@ -30,11 +31,12 @@ class Store(
     SessionRepository,
     ServiceRepository,
     HostRepository,
+    HostTrustRepository,
     UsageRepository,
     MessageRepository,
 ):
-    """Implements `AccountsPort`, `SessionsPort`, `ServicesPort`, `HostsPort`, `UsagePort` and
-    `MessagesPort`."""
+    """Implements `AccountsPort`, `SessionsPort`, `ServicesPort`, `HostsPort`, `HostTrustPort`,
+    `WitnessPort`, `ReleasesPort`, `UsagePort` and `MessagesPort`."""
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A state folder of their own for the suites, and the examples of the guide."""
+"""A state folder of their own for the suites, and the examples of the guide and the cookbook."""
 
 from __future__ import annotations
 
@@ -57,6 +57,19 @@ def run_example() -> Callable[..., dict[str, Any]]:
         (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
         exec(compile(program, str(_GUIDE), "exec"), names)
         return names
+
+    return run
+
+
+@pytest.fixture
+def example() -> Callable[[str], str]:
+    """Runs an example of the cookbook as a reader does; returns what it prints."""
+
+    def run(name: str) -> str:
+        program = [sys.executable, _GUIDE.parents[2] / "examples" / name]
+        return subprocess.run(
+            program, capture_output=True, text=True, timeout=300, check=True
+        ).stdout
 
     return run
 

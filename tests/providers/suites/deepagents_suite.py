@@ -125,3 +125,11 @@ def test_the_example_of_the_guide_works_in_a_sandbox(run_example):
     assert "/workspace/p.py" in written.content
     assert counted.content.startswith("25")
     assert answer.content == "There are 25."
+
+
+def test_the_example_of_the_cookbook_shows_results_and_denials(example):
+    shown = example("langchain_agent.py")
+    assert "-> execute python3 primes.py\n   25\n" in shown
+    assert "(rule Read(//etc/shadow), built-in) [CW-DENIED]" in shown
+    assert "(rule Bash(curl *), policy.toml:3) [CW-DENIED]" in shown
+    assert shown.endswith("There are 25 prime numbers.\n")

@@ -72,3 +72,23 @@ def test_the_example_of_the_guide_evaluates_in_a_sandbox(run_example, monkeypatc
     (sample,) = log.samples
     assert [message.text.strip() for message in sample.messages if message.role == "tool"] == ["25"]
     assert log.results.scores[0].metrics["accuracy"].value == 1
+
+
+async def test_a_configuration_with_options_can_be_the_sandbox_of_a_task():
+    """Inspect looks sandboxes up by their configuration, which must be hashable for that."""
+    made = [CellwallSandboxConfig(envs={"A": value}, limits={"processes": 20}) for value in "aab"]
+    assert len({hash(each) for each in made}) == len(set(made)) == 2
+
+
+async def test_a_file_of_the_system_that_cannot_be_read_whole_is_an_error(sandbox_env):
+    assert "root" in await sandbox_env.read_file("/etc/passwd")
+    with pytest.raises(OSError, match="error"):
+        await sandbox_env.read_file("/proc/self/mem")
+
+
+def test_the_example_of_the_cookbook_evaluates_in_sandboxes_of_its_own(example):
+    shown = example("inspect_evaluation.py")
+    assert "The answer is 25\n" in shown
+    assert "The answer is 0\n" in shown  # the file of the first sample is not there
+    assert "rule Bash(curl *)" in shown
+    assert "accuracy: 1.0" in shown

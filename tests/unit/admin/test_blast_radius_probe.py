@@ -154,11 +154,17 @@ def test_a_line_that_says_too_much_is_contradicted_on_a_host_of_its_own(tmp_path
 
 def test_a_share_of_processors_is_measured(tmp_path: Path) -> None:
     """A small one, which also a busy host can exceed."""
-    config = "[limits]\ncpus = 0.1\n"
-    found = probe(tmp_path, config, ("spend.cpus",), lambda line: line)
-    assert other_than(found, CONFIRMED) == {}
-    found = probe(tmp_path, config, ("spend.cpus",), lambda line: replace(line, amount=0.03))
-    assert other_than(found, CONTRADICTED) == {}
+
+    def measure(lie: Callable[[Ability], Ability]) -> dict[str, ProbeResult]:
+        found: dict[str, ProbeResult] = {}
+        for _ in range(5):  # it is not probed while other work has all processors
+            found = probe(tmp_path, "[limits]\ncpus = 0.1\n", ("spend.cpus",), lie)
+            if other_than(found, ProbeState.NOT_PROBED):
+                break
+        return found
+
+    assert other_than(measure(lambda line: line), CONFIRMED) == {}
+    assert other_than(measure(lambda line: replace(line, amount=0.03)), CONTRADICTED) == {}
 
 
 RULES = """

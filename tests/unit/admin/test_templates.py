@@ -16,8 +16,8 @@ from cellwall.admin.templates import Templates
 from cellwall.core.errors import AuditFailed, BadInput, CellwallError, Denied
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Principal
-from cellwall.interfaces.cli import main as cli
 from cellwall.interfaces.cli import output
+from cellwall.interfaces.cli.commands import cli
 from cellwall.runtime.approvals import CallbackApprover
 from cellwall.sandbox.templates import environments
 from conftest import audit_records
@@ -215,7 +215,7 @@ Templates().build("web", principal=Principal("ann", "cli"), on_progress=print, p
 def test_progress_is_one_line_on_a_terminal(index, monkeypatch, capfd):
     monkeypatch.setattr(output, "is_terminal", lambda _: True)
     words = ["template", "build", NAME, "--with", "tiny"]
-    assert cli.cli.main(words, standalone_mode=False) == 0
+    assert cli.main(words, standalone_mode=False) == 0
     told = capfd.readouterr()
     steps = ["resolving", "installing 1 package", "compiling"]
     assert told.err == "".join(f"\r\x1b[Kcellwall: {each}" for each in steps) + "\r\x1b[K"

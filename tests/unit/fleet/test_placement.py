@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 import pytest
 
 from cellwall.core.errors import Busy
 from cellwall.fleet.engine import HostState, Wish
-from cellwall.fleet.placement import TYPICAL_SESSION_BYTES, choose_host
+from cellwall.fleet.placement import (
+    MAX_CANDIDATES,
+    TYPICAL_SESSION_BYTES,
+    choose_host,
+    place_session,
+)
 
 pytestmark = pytest.mark.requirement("SRV-6")
 GIB = 1024**3
@@ -41,6 +47,27 @@ def test_many_sessions_at_once_are_spread_before_the_hosts_tell_their_load():
     assert set(placed.values()) == {10}
 
 
+def test_sessions_that_have_just_begun_count_before_their_memory_shows():
+    begun = host("many", 9, sessions=100)
+    assert chosen([begun, host("few", 8, sessions=1)]) == "few"
+
+
+def test_fronts_of_a_large_fleet_that_know_the_same_choose_different_hosts():
+    hosts = [host(f"h{number:03d}", 8 + number / 1000) for number in range(200)]
+    fronts = [place_session(hosts, Wish(), {}, Random(seed)).id for seed in range(20)]
+    assert len(set(fronts)) > 5
+    assert {place_session(hosts[:32], Wish(), {}, Random(seed)).id for seed in range(20)} == {
+        "h031"
+    }
+
+
+def test_the_one_host_of_a_large_fleet_that_fits_is_found():
+    hosts = [host(f"h{number:03d}", 1) for number in range(20 * MAX_CANDIDATES)]
+    hosts[100] = host("gpu", 1, labels={"gpu": "a100"})
+    wish = Wish(labels={"gpu": "a100"})
+    assert {place_session(hosts, wish, {}, Random(seed)).id for seed in range(10)} == {"gpu"}
+
+
 def test_labels_are_asked_for_and_a_tenant_keeps_its_host():
     hosts = [
         host("plain", 15),
@@ -58,6 +85,7 @@ def test_labels_are_asked_for_and_a_tenant_keeps_its_host():
     [
         ([], Wish(), "no host is there"),
         ([host("a", is_lost=True)], Wish(), "no host is there"),
+        ([host("a")], Wish(avoided=frozenset({"a"})), "every host drains"),
         ([host("a", is_draining=True), host("b", is_lost=True)], Wish(), "every host drains"),
         ([host("a")], Wish(labels={"gpu": "a100"}), "labels"),
         ([host("a", 1)], Wish(memory_bytes=2 * GIB), "memory"),

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -22,12 +22,14 @@ from cellwall.interfaces.cli.options import (
     place_options,
 )
 from cellwall.interfaces.cli.output import print_json, print_result, print_text
+from cellwall.interfaces.cli.tokens import parse_duration
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.fleet_hosts import FleetAdmin, HostState
     from cellwall.interfaces.http.fleet_process import FleetStarted
 
+_MAX_TOKEN_CHARACTERS = 1024
 _SERVE_EXIT_CODES = """\b
 Exit codes:
   0        ended by Ctrl-C or SIGTERM, after the requests under way
@@ -39,9 +41,10 @@ Exit codes:
     epilog="""\b
 Examples:
   cellwall fleet up --config /etc/cellwall/config.toml
-  cellwall fleet join 10.0.0.5:6390 --token-file /etc/cellwall/fleet.token --label gpu=a100
+  cellwall fleet token
+  cellwall fleet join 10.0.0.5:6390 --join-token - --label gpu=a100
   cellwall fleet status
-  cellwall fleet drain svc_… --wait 600
+  cellwall fleet drain svc_ID --wait 600
 """
 )
 def fleet() -> None:
@@ -77,8 +80,8 @@ def _machine_options(command: Decorated) -> Decorated:
             "--token-file",
             metavar="FILE",
             type=click.Path(),
-            help="The token of the fleet.  [default: token_file in [fleet], fleet.token in the "
-            "state folder]",
+            help="Ray's token, where it is managed externally.  [default: token_file in [fleet], "
+            "fleet.token in the state folder]",
         ),
         click.option(
             "--with-running-ray",
@@ -133,7 +136,8 @@ def up(**values: Any) -> int:  # noqa: ANN401  # what click has parsed
 @fleet.command(
     epilog=f"""\b
 Examples:
-  cellwall fleet join 10.0.0.5:6390 --token-file /etc/cellwall/fleet.token
+  cellwall fleet join 10.0.0.5:6390 --join-token - <<< cwj_…
+  cellwall fleet join 10.0.0.5:6390
   cellwall fleet join 10.0.0.5:6390 --front --label region=eu-2
 
 {_SERVE_EXIT_CODES}"""
@@ -141,18 +145,35 @@ Examples:
 @click.argument("address", metavar="HOST:PORT")
 @_machine_options
 @click.option(
+    "--join-token",
+    "join_token",
+    metavar="FILE",
+    type=click.File("r", encoding="ascii", errors="replace"),
+    help="What `cellwall fleet token` has printed, or - for standard input; at the first time.",
+)
+@click.option(
     "--front",
     "has_front",
     is_flag=True,
     help="Also listen for clients: any number of fronts may run, behind one public_url.",
 )
-def join(address: str, *, has_front: bool, **values: Any) -> int:  # noqa: ANN401  # what click has parsed
-    """Add this machine to a fleet. ADDRESS is what `fleet up` printed.
+def join(
+    address: str,
+    join_token: TextIO | None,
+    *,
+    has_front: bool,
+    **values: Any,  # noqa: ANN401  # what click has parsed
+) -> int:
+    """Add this machine to a fleet. HOST:PORT is what `fleet up` printed.
 
+    At the first time it needs a join token; later its own certificate is enough.
     At SIGTERM the host drains: new sessions go elsewhere, and runs under way have drain_s of
     [server] to end. Its sessions end with it.
     """
-    return _run_process(address=address, has_front=has_front, has_host=True, **values)
+    token = None if join_token is None else join_token.readline(_MAX_TOKEN_CHARACTERS)
+    return _run_process(
+        address=address, join_token=token, has_front=has_front, has_host=True, **values
+    )
 
 
 def _run_process(
@@ -177,7 +198,6 @@ def _run_process(
                 {
                     "host": started.host_id,
                     "join": started.address,
-                    "token_file": started.token_file,
                     "address": None if front is None else front.url,
                     "sign_in_link": link,
                     "pid": os.getpid(),
@@ -188,12 +208,41 @@ def _run_process(
         if front is not None:
             text += f"Cellwall listens on {front.url}.\n"
         if address is None:
-            text += f"Others join at {started.address} with a copy of {started.token_file}.\n"
+            text += f"Others join at {started.address}, each with a `cellwall fleet token`.\n"
         if link is not None and front is not None:
             text += f"Become its owner, once and within {front.link_s // 60} minutes: {link}\n"
         print_text(text)
 
     return FleetProcess(FleetOptions(**configured, address=address, **values), tell).run()
+
+
+@fleet.command(
+    epilog=f"""\b
+Examples:
+  cellwall fleet token
+  cellwall fleet token --ttl 1h | ssh gpu-1 cellwall fleet join 10.0.0.5:6390 --join-token -
+
+{CHANGE_EXIT_CODES}"""
+)
+@click.option(
+    "--ttl",
+    metavar="TIME",
+    default="10m",
+    show_default=True,
+    help="How long it can be used: 90s, 30m, 12h; at most a day.",
+)
+@place_options
+def token(*, configured: ConfigOptions, ttl: str) -> int:
+    """Print a token with which one machine can join, once. Run it on the first host.
+
+    The token is not stored and not shown again. Until the token is used or expires, who has it can
+    become a host, which runs code on every host: pass it on as you would a password.
+    """
+    from cellwall.admin.fleet_trust import JoinTokens
+
+    tokens = JoinTokens.configured(**configured)
+    print_text(tokens.make(cli_principal(), lifetime_s=parse_duration(ttl)) + "\n")
+    return 0
 
 
 def _admin_options(command: Decorated) -> Decorated:
@@ -226,9 +275,9 @@ def status(*, admin: FleetAdmin, as_json: bool) -> int:
 @fleet.command(
     epilog=f"""\b
 Examples:
-  cellwall fleet drain svc_…
-  cellwall fleet drain svc_… --wait 600
-  cellwall fleet drain svc_… --undo
+  cellwall fleet drain svc_ID
+  cellwall fleet drain svc_ID --wait 600
+  cellwall fleet drain svc_ID --undo
 
 {CHANGE_EXIT_CODES}"""
 )
@@ -260,17 +309,62 @@ def drain(
 @fleet.command(
     epilog=f"""\b
 Examples:
-  cellwall fleet remove svc_…
+  cellwall fleet remove svc_ID
 
 {CHANGE_EXIT_CODES}"""
 )
 @click.argument("host_id", metavar="HOST")
+@click.option(
+    "--revoke", is_flag=True, help="It may be in other hands: its name never joins again."
+)
 @_admin_options
-def remove(*, admin: FleetAdmin, host_id: str, as_json: bool) -> int:
+def remove(*, admin: FleetAdmin, host_id: str, revoke: bool, as_json: bool) -> int:
     """End a host with all of its sessions, or forget a lost one. Drain it first."""
-    admin.remove(host_id, cli_principal())
+    admin.remove(host_id, cli_principal(), revokes=revoke)
     print_result({"host": host_id}, f"{host_id} was removed\n", as_json=as_json)
     return 0
+
+
+@fleet.command(
+    epilog="""\b
+Examples:
+  cellwall fleet verify
+  cellwall fleet verify --log /backup/host-2/audit
+  cellwall fleet verify --json | jq '.logs[] | select(.problem != "")'
+
+\b
+Exit codes:
+  0  every log is whole    1  the output names the hosts whose logs are not
+"""
+)
+@click.option(
+    "--log",
+    "folders",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False),
+    help="A copy of another host's audit log, whose records are read as well; repeatable.",
+)
+@place_options
+@json_option("Print one JSON object.")
+def verify(*, configured: ConfigOptions, folders: tuple[str, ...], as_json: bool) -> int:
+    """Check the audit logs of all hosts as one whole.
+
+    Hosts countersign each other's checkpoints. A log that was truncated, rewritten, forked or
+    dropped is named with its host. Of this host's log, the records are read too.
+    """
+    from cellwall.admin.fleet_verify import FleetVerification
+
+    reports = FleetVerification.configured(**configured).run(cli_principal(), folders=folders)
+    lines = [
+        f"{each.host_id}  {'NOT WHOLE' if each.problem else 'whole':9}  {each.size} records, "
+        f"{each.witnessed} countersigned{', read' if each.is_read else ''}"
+        f"{'  ' + each.problem if each.problem else ''}"
+        for each in reports
+    ]
+    text = "".join(f"{one_line(line)}\n" for line in lines) or "no logs\n"
+    print_result({"logs": [asdict(each) for each in reports]}, text, as_json=as_json)
+    return 1 if any(each.problem for each in reports) else 0
 
 
 def _table(hosts: tuple[HostState, ...]) -> str:

@@ -16,7 +16,7 @@ import click
 
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.limits import Limits, size_text
-from cellwall.interfaces.cli.main import AS_JSON
+from cellwall.interfaces.cli import AS_JSON
 from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded
 
 if TYPE_CHECKING:

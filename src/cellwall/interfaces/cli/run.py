@@ -22,6 +22,7 @@ from cellwall.interfaces.cli.options import (
     build_packages,
     sandbox_options,
 )
+from cellwall.interfaces.cli.plain_run import WORKSPACE, command_message, is_interactive
 from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded
 
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
 _DEFAULT_LANGUAGE = "python"
 _MAX_REMOTE_BYTES = 64 * 1024 * 1024
-_INTERACTIVE = frozenset(
-    {"sh", "bash", "dash", "zsh", "fish", "ksh", "python", "python3", "ipython", "node", "irb"}
-)
 
 
 @click.command(
@@ -59,7 +57,7 @@ Examples:
 @click.option(
     "--cwd",
     metavar="DIR",
-    default="/workspace",
+    default=WORKSPACE,
     help="Working directory inside the sandbox.  [default: /workspace]",
 )
 @click.argument("command", metavar="-- CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
@@ -80,10 +78,9 @@ def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any)
         raise BadInput("no command was given", hint="Write it after `--`.", code="CW-USAGE")
     # Options that only a single run supports: the command gets no terminal.
     needs_run = options.as_json or options.stdin or options.own_path or options.secret
-    if _is_interactive(command) and not needs_run:
+    if is_interactive(command) and not needs_run:
         return _open_shell(options, command, cwd)
-    message: dict[str, Any] = {"kind": "command", "argv": list(command), "cwd": cwd}
-    message |= {"background": False, "terminal": None}
+    message = command_message(command, cwd)
 
     def operation(_app: App) -> RunCommand:
         from cellwall.core.types import RunCommand
@@ -169,7 +166,7 @@ def _run(
 
     connection = None if message is None else open_connection()
     if connection is not None and message is not None:
-        ended = run_in_supervisor(connection, options, message, read_data())
+        ended = run_in_supervisor(connection, options.to_message(), message, read_data())
         if ended is not None:
             return ended
     from cellwall.interfaces.cli.execute import execute
@@ -259,13 +256,7 @@ def shell(command: tuple[str, ...], **typed: Any) -> int:  # noqa: ANN401  # the
             hint="Use cellwall run --secret NAME -- CMD.",
             code="CW-USAGE",
         )
-    return _open_shell(options, command or ("bash",), "/workspace")
-
-
-def _is_interactive(command: Sequence[str]) -> bool:
-    """Whether it is a shell or an interpreter without arguments, on a terminal."""
-    is_one = len(command) == 1 and os.path.basename(command[0]) in _INTERACTIVE
-    return is_one and os.isatty(0) and os.isatty(1)
+    return _open_shell(options, command or ("bash",), WORKSPACE)
 
 
 def _open_shell(options: SandboxOptions, command: Sequence[str], cwd: str) -> int:

@@ -17,7 +17,6 @@ from cellwall import __version__
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.home import shaping, state_path
 from cellwall.interfaces.cli.run_output import RunRenderer
-from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded
 from cellwall.interfaces.supervisor.client import SupervisorConnection, connect, raise_for_error
 
 _MAX_INPUT_BYTES = 64 * 1024 * 1024
@@ -53,18 +52,23 @@ def start_after_second_run() -> None:
 
 def run_in_supervisor(
     connection: SupervisorConnection,
-    options: SandboxOptions,
+    options: Mapping[str, Any],
     operation: Mapping[str, Any],
     data: bytes,
 ) -> int | None:
-    """The exit code; None if the supervisor could not take the run, and nothing was run."""
+    """The exit code; None if the supervisor could not take the run, and nothing was run.
+
+    `options` are those of `SandboxOptions.to_message`; one that is left out has its default.
+    """
     began_ns = time.monotonic_ns()
-    if options.secret:
+    if options.get("secret"):
         return None  # the vault's passphrase is asked for at this terminal
-    if not _is_text(operation) or not _is_text(options.to_message()):
+    if not _is_text(operation) or not _is_text(options):
         return None  # frames carry text only; a file name that is not UTF-8 needs a local run
     stdin = None
-    if options.stdin:
+    if options.get("stdin"):
+        from cellwall.interfaces.sandbox_options import read_bounded
+
         stdin = read_bounded(0, _MAX_INPUT_BYTES)
         if stdin is None:
             raise BadInput(
@@ -77,7 +81,7 @@ def run_in_supervisor(
         "began_ns": began_ns,
         "version": __version__,
         "operation": operation,
-        "options": options.to_message(),
+        "options": options,
         "shaping": shaping(os.environ),
         "stdin": None if stdin is None else len(stdin),
     }
@@ -102,10 +106,11 @@ def _is_text(value: object) -> bool:
 class _RemoteRun:
     """Follows one run in the supervisor: shows its output, forwards signals, returns its end."""
 
-    def __init__(self, connection: SupervisorConnection, options: SandboxOptions) -> None:
+    def __init__(self, connection: SupervisorConnection, options: Mapping[str, Any]) -> None:
         self._connection = connection
-        self._options = options
-        self._renderer = RunRenderer(as_json=options.as_json)
+        self._as_json = bool(options.get("as_json"))
+        self._configured = options.get("config"), options.get("profile")
+        self._renderer = RunRenderer(as_json=self._as_json)
         self._relay = self._renderer.relay
         self._stopped_by: signal.Signals | None = None
         self._is_sent = False
@@ -163,7 +168,7 @@ class _RemoteRun:
 
         from cellwall.interfaces.cli.approval_prompt import answer_from_here
 
-        config, profile = self._options.config, self._options.profile
+        config, profile = self._configured
         anyio.run(answer_from_here, question_id, config, profile, self._renderer.hush)
 
     def _stop(self, number: int, _frame: object) -> None:
@@ -214,7 +219,7 @@ class _RemoteRun:
         raise_for_error(answer)
         if answer.get("stopped"):
             return self._show_stopped(answer.get("workspace_id"))
-        if self._options.as_json:
+        if self._as_json:
             self._renderer.show_json(json.dumps(answer["outcome"]).encode("ascii") + b"\n")
         else:
             self._renderer.show_notes(answer["notes"])

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Unpack
 
 from starlette.datastructures import State
 from starlette.requests import Request
 
 from cellwall.admin.accounts import Identity
 from cellwall.core.errors import NotFound, SignInRefused
+from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Principal
 from cellwall.interfaces.e2b.problems import sandbox_gone
 from cellwall.interfaces.e2b.state import E2bState, SandboxFacts, state_of
 from cellwall.interfaces.e2b.tokens import SandboxGrant
 from cellwall.interfaces.http.callers import INTERFACE, Caller, address_of, authenticate
+from cellwall.interfaces.http.problems import raise_for_refusal
 from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.service import Service, service_of
+from cellwall.interfaces.sdk.hosts import CallOptions
+from cellwall.interfaces.supervisor.codec import Operation
 
 
 async def caller_by_key(request: Request) -> Caller:
@@ -62,6 +67,11 @@ class SandboxAccess:
         except NotFound:
             raise sandbox_gone() from None
         return self.grant.identity.principal(INTERFACE)
+
+    async def perform(self, operation: Operation, **options: Unpack[CallOptions]) -> Outcome:
+        """One action of the caller; raises for a refusal."""
+        principal = await self.principal()
+        return raise_for_refusal(await self.sandbox.perform(principal, operation, **options))
 
 
 async def open_sandbox(request: Request, *, by_traffic_token: bool = False) -> SandboxAccess:

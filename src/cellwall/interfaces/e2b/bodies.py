@@ -217,16 +217,17 @@ class InputRequest(ProcessRequest):
     input: ProcessInput
 
 
+class NextInput(WireBody):
+    """The next bytes of `StreamInput`."""
+
+    input: ProcessInput
+
+
 class InputEvent(WireBody):
     """One message of `StreamInput`."""
 
-    class Data(WireBody):
-        """The next bytes."""
-
-        input: ProcessInput
-
     start: ProcessRequest | None = None
-    data: Data | None = None
+    data: NextInput | None = None
 
 
 class SignalRequest(ProcessRequest):

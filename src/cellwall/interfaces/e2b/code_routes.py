@@ -26,7 +26,6 @@ from cellwall.interfaces.e2b.executions import ExecutionResponse
 from cellwall.interfaces.e2b.paths import WORKSPACE
 from cellwall.interfaces.e2b.problems import not_offered
 from cellwall.interfaces.e2b.state import CodeContext
-from cellwall.interfaces.http.problems import raise_for_refusal
 
 MAX_CONTEXTS = 32
 _FIRST = CodeContext("default", WORKSPACE, "")
@@ -132,7 +131,7 @@ async def _clear(access: SandboxAccess, context: CodeContext) -> None:
 
 async def _run(access: SandboxAccess, context: CodeContext, code: str) -> None:
     operation = RunCode(context.language, to_bytes(code, what="the code"), context.name)
-    outcome = raise_for_refusal(await access.sandbox.perform(await access.principal(), operation))
+    outcome = await access.perform(operation)
     if outcome.status is not Status.OK:
         raise BadInput("the directory of the context cannot be entered")
 

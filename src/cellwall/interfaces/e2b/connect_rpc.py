@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from cellwall.core.errors import BadInput
 from cellwall.core.text import plain
@@ -42,6 +43,13 @@ _HTTP_STATUS = {
     "unavailable": 503,
     "deadline_exceeded": 504,
 }
+
+
+def method_routes(service: str, methods: Mapping[str, Handler]) -> list[Route]:
+    """Below the prefix of the endpoints."""
+    return [
+        Route(f"/{service}/{name}", handler, methods=["POST"]) for name, handler in methods.items()
+    ]
 
 
 def unary(

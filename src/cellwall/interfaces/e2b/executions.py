@@ -22,7 +22,6 @@ from cellwall.core.text import plain
 from cellwall.core.types import RunCode
 from cellwall.interfaces.e2b.access import SandboxAccess
 from cellwall.interfaces.e2b.problems import problem_of
-from cellwall.interfaces.http.problems import raise_for_refusal
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -98,12 +97,7 @@ class ExecutionResponse(Response):
         access.facts.executions += 1
         count = access.facts.executions
         try:
-            outcome = raise_for_refusal(
-                await access.sandbox.perform(
-                    await access.principal(), self._operation, envs=self._envs, sink=self._write
-                )
-            )
-            self._end(outcome)
+            self._end(await access.perform(self._operation, envs=self._envs, sink=self._write))
             self._add({"type": "number_of_executions", "execution_count": count})
         except Exception as error:  # noqa: BLE001  # sent to the client that waits
             self._failure = error

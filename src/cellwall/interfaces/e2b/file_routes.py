@@ -10,7 +10,6 @@ from starlette.responses import JSONResponse, Response
 from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation
 from cellwall.interfaces.e2b.access import open_sandbox
-from cellwall.interfaces.e2b.filesystem_rpc import do_file
 from cellwall.interfaces.e2b.paths import absolute, below_workspace
 from cellwall.interfaces.e2b.problems import not_offered
 from cellwall.interfaces.e2b.uploads import receive_files
@@ -32,7 +31,7 @@ async def download(request: Request) -> Response:
         # Attack: downloads that are read slowly take all connections.
         stack.enter_context(access.service.waiting.counted(access.grant.identity.user_id))
         spool = stack.enter_context(access.service.spools.spool())
-        await do_file(access, FileOperation("read", path, sink=spool))
+        await access.perform(FileOperation("read", path, sink=spool))
         headers = {"Content-Disposition": "attachment"}
         answer = SpoolResponse(spool, start=0, end=spool.size_bytes, status=200, headers=headers)
         answer.held.push(stack.pop_all())
@@ -68,7 +67,7 @@ async def upload(request: Request) -> Response:
                     source_bytes=each.size_bytes,
                     source_sha256=each.sha256,
                 )
-                await do_file(access, operation)
+                await access.perform(operation)
                 name = path.rstrip("/").rpartition("/")[2]
                 written.append({"name": name, "type": "file", "path": absolute(path)})
     return JSONResponse(written)

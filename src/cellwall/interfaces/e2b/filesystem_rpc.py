@@ -19,13 +19,11 @@ from cellwall.interfaces.e2b.bodies import (
     WatchRequest,
 )
 from cellwall.interfaces.e2b.callers import Message
-from cellwall.interfaces.e2b.connect_rpc import server_stream, unary
+from cellwall.interfaces.e2b.connect_rpc import method_routes, server_stream, unary
 from cellwall.interfaces.e2b.paths import entry_json
 from cellwall.interfaces.e2b.problems import DeadlinePassed
 from cellwall.interfaces.e2b.watchers import MAX_WATCHES, PolledWatch, WatchEvents
-from cellwall.interfaces.http.problems import raise_for_refusal
 
-_PREFIX = "/filesystem.Filesystem/"
 MAX_ENTRIES = 20_000
 """Of one listing with a depth."""
 
@@ -42,7 +40,7 @@ async def list_dir(access: SandboxAccess, body: ListRequest) -> Message:
     waiting = [(body.path, max(body.depth, 1))]
     while waiting:
         path, depth = waiting.pop(0)
-        entries: tuple[FileEntry, ...] = await do_file(access, FileOperation("list", path))
+        entries: tuple[FileEntry, ...] = (await access.perform(FileOperation("list", path))).payload
         found += sorted(entries, key=lambda each: each.name)
         if len(found) > MAX_ENTRIES:
             raise BadInput(
@@ -58,23 +56,23 @@ async def list_dir(access: SandboxAccess, body: ListRequest) -> Message:
 async def make_dir(access: SandboxAccess, body: PathRequest) -> Message:
     """With its parents; one that exists is an error, which the SDK turns into False."""
     async with access.sandbox.writing:
-        if await do_file(access, FileOperation("exists", body.path)):
+        if (await access.perform(FileOperation("exists", body.path))).payload:
             raise BadInput("the path exists already", code="CW-ALREADY-EXISTS")
-        await do_file(access, FileOperation("make_dir", body.path))
+        await access.perform(FileOperation("make_dir", body.path))
     return {"entry": await _entry(access, body.path)}
 
 
 async def move(access: SandboxAccess, body: MoveRequest) -> Message:
     """A file or a directory; a file at the new path is replaced."""
     async with access.sandbox.writing:
-        await do_file(access, FileOperation("move", body.source, target=body.destination))
+        await access.perform(FileOperation("move", body.source, target=body.destination))
     return {"entry": await _entry(access, body.destination)}
 
 
 async def remove(access: SandboxAccess, body: PathRequest) -> Message:
     """A file, or a directory with its content."""
     async with access.sandbox.writing:
-        await do_file(access, FileOperation("remove", body.path))
+        await access.perform(FileOperation("remove", body.path))
     return {}
 
 
@@ -130,18 +128,12 @@ def _watch(access: SandboxAccess, body: WatcherRequest) -> PolledWatch:
 
 
 async def _entry(access: SandboxAccess, path: str) -> dict[str, Any]:
-    found = await do_file(access, FileOperation("stat", path))
+    found = (await access.perform(FileOperation("stat", path))).payload
     if not isinstance(found, FileEntry):
         raise NotFound(
             "there is no such file or directory", hint="Paths are below /workspace or /tmp."
         )
     return entry_json(found)
-
-
-async def do_file(access: SandboxAccess, operation: FileOperation) -> Any:  # noqa: ANN401  # the payload of the operation
-    """One action of the caller on the workspace."""
-    outcome = await access.sandbox.perform(await access.principal(), operation)
-    return raise_for_refusal(outcome).payload
 
 
 def filesystem_routes() -> list[Route]:
@@ -157,4 +149,4 @@ def filesystem_routes() -> list[Route]:
         "GetWatcherEvents": unary(WatcherRequest, get_events),
         "RemoveWatcher": unary(WatcherRequest, remove_watcher),
     }
-    return [Route(_PREFIX + name, each, methods=["POST"]) for name, each in methods.items()]
+    return method_routes("filesystem.Filesystem", methods)

@@ -22,12 +22,10 @@ from cellwall.interfaces.e2b.bodies import (
     parse,
 )
 from cellwall.interfaces.e2b.callers import Message
-from cellwall.interfaces.e2b.connect_rpc import client_stream, server_stream, unary
+from cellwall.interfaces.e2b.connect_rpc import client_stream, method_routes, server_stream, unary
 from cellwall.interfaces.e2b.paths import WORKSPACE, absolute
 from cellwall.interfaces.e2b.processes import StreamedProcess
-from cellwall.interfaces.http.problems import raise_for_refusal
 
-_PREFIX = "/process.Process/"
 MANY_PROCESSES = 256
 """Of one sandbox, after which those are forgotten that have ended."""
 _LOGIN_SHELL = ("/bin/bash", "-i", "-l")
@@ -56,14 +54,11 @@ async def _start(access: SandboxAccess, body: StartRequest) -> StreamedProcess:
         background=True,
         terminal=None if body.pty is None else (body.pty.size.rows, body.pty.size.cols),
     )
-    outcome = raise_for_refusal(
-        await access.sandbox.perform(
-            await access.principal(),
-            operation,
-            envs=config.envs if body.pty is None else {"TERM": "xterm-256color", **config.envs},
-            # Without standard input the program reads its end at once.
-            stdin=None if body.stdin or body.pty is not None else b"",
-        )
+    outcome = await access.perform(
+        operation,
+        envs=config.envs if body.pty is None else {"TERM": "xterm-256color", **config.envs},
+        # Without standard input the program reads its end at once.
+        stdin=None if body.stdin or body.pty is not None else b"",
     )
     assert isinstance(outcome.payload, ProcessInfo)  # noqa: S101  # of a background program
     process = StreamedProcess(outcome.payload, tag=body.tag, has_terminal=body.pty is not None)
@@ -104,7 +99,7 @@ async def list_processes(access: SandboxAccess, _: Empty) -> Message:
 async def send_input(access: SandboxAccess, body: InputRequest) -> Message:
     """Bytes for the program or its terminal."""
     process = await _find(access, body.process)
-    await _do(access, ProcessOperation("write", process.id, body.input.data))
+    await access.perform(ProcessOperation("write", process.id, body.input.data))
     return {}
 
 
@@ -118,21 +113,21 @@ async def stream_input(access: SandboxAccess, messages: AsyncIterator[bytes]) ->
         elif event.data is not None:
             if process is None:
                 raise BadInput("the first message of the stream names no process")
-            await _do(access, ProcessOperation("write", process.id, event.data.input.data))
+            await access.perform(ProcessOperation("write", process.id, event.data.input.data))
     return {}
 
 
 async def close_stdin(access: SandboxAccess, body: ProcessRequest) -> Message:
     """The program reads the end of its input."""
     process = await _find(access, body.process)
-    await _do(access, ProcessOperation("close_stdin", process.id))
+    await access.perform(ProcessOperation("close_stdin", process.id))
     return {}
 
 
 async def send_signal(access: SandboxAccess, body: SignalRequest) -> Message:
     """SIGKILL also ends what the program has started."""
     process = await _find(access, body.process)
-    await _do(access, ProcessOperation("signal", process.id, number=body.number))
+    await access.perform(ProcessOperation("signal", process.id, number=body.number))
     return {}
 
 
@@ -141,12 +136,12 @@ async def update(access: SandboxAccess, body: UpdateRequest) -> Message:
     process = await _find(access, body.process)
     if body.pty is not None:
         size = (body.pty.size.rows, body.pty.size.cols)
-        await _do(access, ProcessOperation("resize", process.id, size=size))
+        await access.perform(ProcessOperation("resize", process.id, size=size))
     return {}
 
 
 async def _running(access: SandboxAccess) -> list[ProcessInfo]:
-    found = await _do(access, ProcessOperation("list"))
+    found: list[ProcessInfo] = (await access.perform(ProcessOperation("list"))).payload
     return [info for info in found if info.is_running]
 
 
@@ -161,11 +156,6 @@ async def _find(access: SandboxAccess, wanted: ProcessSelector) -> StreamedProce
     raise NotFound("no such process is running", hint="`commands.list()` lists the processes.")
 
 
-async def _do(access: SandboxAccess, operation: ProcessOperation) -> Any:  # noqa: ANN401  # the payload of the operation
-    outcome = await access.sandbox.perform(await access.principal(), operation)
-    return raise_for_refusal(outcome).payload
-
-
 def process_routes() -> list[Route]:
     """Below the prefix of the endpoints."""
     methods = {
@@ -178,4 +168,4 @@ def process_routes() -> list[Route]:
         "SendSignal": unary(SignalRequest, send_signal),
         "Update": unary(UpdateRequest, update),
     }
-    return [Route(_PREFIX + name, each, methods=["POST"]) for name, each in methods.items()]
+    return method_routes("process.Process", methods)

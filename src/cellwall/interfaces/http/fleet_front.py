@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ from cellwall.admin.fleet import (
     AnswerBroken,
     FleetPort,
     Held,
+    HostLost,
     HostState,
     Message,
     Receive,
@@ -33,6 +35,7 @@ from cellwall.core.outcomes import ErrorInfo
 from cellwall.interfaces.http.fleet_answers import Answer, merged, with_body
 from cellwall.interfaces.http.fleet_routing import (
     LABELS_HEADER,
+    UNSERVED_HEADER,
     Target,
     is_id,
     labels_of,
@@ -45,6 +48,7 @@ from cellwall.interfaces.http.problems import problem, status_of
 _ELSEWHERE = 421
 _INTERNAL_CLOSE = 1011
 _MCP_SESSION = b"mcp-session-id"
+_UNSERVED = UNSERVED_HEADER.encode()
 _WHO = frozenset({b"host", b"cookie"})
 
 
@@ -132,9 +136,20 @@ class FleetFront:
         headers = dict(scope["headers"])
         async with self._bodies.read(scope, receive) as body:
             wish = await self._wish(scope, headers, body)
-        host_id = await self._fleet.place(wish)
-        answer = _naming(host_id, send) if scope["path"] == "/mcp" else send
-        await self._call(host_id, scope, with_body(body, receive), answer)
+        while True:
+            host_id = await self._fleet.place(wish)
+            answer = _naming(host_id, send) if scope["path"] == "/mcp" else send
+            offer = _Offer(answer)
+            try:
+                await self._call(host_id, scope, with_body(body, receive), offer.take)
+            except HostLost as error:
+                if error.was_sent:  # a session may be there: nothing is executed twice
+                    raise
+                offer.is_refused = True
+            if not offer.is_refused:
+                return
+            # It has begun to drain, or is lost, and the look of the front at it is older.
+            wish = replace(wish, avoided=wish.avoided | {host_id})
 
     async def _wish(self, scope: Scope, headers: Mapping[bytes, bytes], body: bytes) -> Wish:
         """From the body as far as it can be read; the host refuses what is malformed."""
@@ -217,6 +232,20 @@ class FleetFront:
             for host in await self._live_hosts():
                 tasks.start_soon(ask, host.id)
         return dict(sorted(found.items()))
+
+
+class _Offer:
+    """The answer of a host to a new session, passed on unless the host does not take it."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.is_refused = False
+
+    async def take(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.is_refused = any(name == _UNSERVED for name, _ in message["headers"])
+        if not self.is_refused:
+            await self._send(message)
 
 
 def _telling(lost: CellwallError | None, scope: Scope, receive: Receive, send: Send) -> Send:

@@ -12,6 +12,7 @@ import os
 import resource
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from fastapi import FastAPI
 import cellwall
 from cellwall.admin.accounts import Accounts, open_accounts
 from cellwall.admin.fleet import HostLease, Receive, Scope, Send
+from cellwall.admin.fleet_witness import open_witness
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.config.server_section import is_loopback
@@ -31,6 +33,7 @@ from cellwall.core.home import shaping
 from cellwall.core.outcomes import ErrorInfo
 from cellwall.core.types import Json, Permission
 from cellwall.interfaces.http.application import ServiceSettings, make_application
+from cellwall.interfaces.http.fleet_routing import UNSERVED_HEADER
 from cellwall.interfaces.http.housekeeping import Housekeeping, index_texts, watch_alerts
 from cellwall.interfaces.http.operator_view import OperatorView
 from cellwall.interfaces.http.presence import check_neighbours
@@ -69,6 +72,7 @@ class FleetHost:
             file=self._config, profile=self._profile, environ=os.environ
         )
         self._labels = {**self._settings.fleet.labels, **options["labels"]}
+        self._coordinator = options["coordinator"]
         self._is_draining = False
         self._lease: HostLease | None = None
         self._api: FastAPI | None = None
@@ -115,6 +119,7 @@ class FleetHost:
             "version": cellwall.__version__,
             "address": self._settings.fleet.node_address,
             "labels": self._labels,
+            "coordinator": self._coordinator,
             "memory_bytes": total,
             "memory_free_bytes": free,
             "sessions": len(live),
@@ -167,7 +172,12 @@ class FleetHost:
             api = make_application(
                 app,
                 accounts,
-                ServiceSettings.configured(settings.server, names=_names(settings), public_url=url),
+                replace(
+                    ServiceSettings.configured(
+                        settings.server, names=_names(settings), public_url=url
+                    ),
+                    tenant=self._labels.get("tenant", ""),
+                ),
                 store=store,
             )
             view.follow(app, store, api)
@@ -178,6 +188,7 @@ class FleetHost:
                 context=None,
                 every_s=settings.server.housekeeping_s,
             )
+            witness = open_witness(self._home, app.audit)
             lease = HostLease(
                 store,
                 self,
@@ -187,6 +198,8 @@ class FleetHost:
             )
             async with anyio.create_task_group() as tasks, api.router.lifespan_context(api):
                 self._app, self._accounts, self._api = app, accounts, api
+                if witness is not None:  # a log that was rolled back starts no host
+                    await witness.start(store)
                 await lease.join()
                 self._lease = lease
                 for task in (
@@ -198,6 +211,8 @@ class FleetHost:
                     lease.keep,
                 ):
                     tasks.start_soon(task)
+                if witness is not None:
+                    tasks.start_soon(witness.run, store)
                 self._started.set()
                 await self._stopping.wait()
                 await lease.leave()
@@ -242,4 +257,5 @@ async def _refuse(error: CellwallError, scope: Scope, receive: Receive, send: Se
         await send({"type": "websocket.close", "code": 1013})
         return
     response = problem(ErrorInfo.of(error), status_of(error))
+    response.headers[UNSERVED_HEADER] = "1"
     await response(scope, receive, send)

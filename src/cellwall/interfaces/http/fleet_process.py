@@ -4,9 +4,10 @@ They start in this order, and each step can refuse with a hint:
   (1) settings: what several hosts must share is configured;
   (2) sockets of the front, if there is one;
   (3) database: created, or refused with an old schema;
-  (4) the node of Ray; a first one, or one that joins;
-  (5) the host: a detached process of Ray that owns the runtime of this state folder;
-  (6) the front listens.
+  (4) trust: the first host makes the fleet's authority, others join with a token, once;
+  (5) the node of Ray; a first one, or one that joins;
+  (6) the host: a detached process of Ray that owns the runtime of this state folder;
+  (7) the front listens, and the first host waits for machines that join.
 At the first signal the host drains: no new sessions, and requests under way have `drain_s`.
 """
 
@@ -26,17 +27,25 @@ import anyio.to_thread
 
 from cellwall.admin.fleet import (
     FleetPort,
+    HostLost,
     HostsPort,
     NodeOptions,
     RayNode,
+    RayTrust,
     RequestBodies,
     check_fleet_settings,
-    fleet_token,
     lost_after_s,
     open_hosts,
     ray_engine,
     require_ray,
     service_id_of,
+)
+from cellwall.admin.fleet_trust import (
+    FleetTrust,
+    listening_for_machines,
+    trust_of_first,
+    trust_of_joining,
+    trust_of_running_ray,
 )
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
@@ -44,6 +53,7 @@ from cellwall.core.errors import Denied
 from cellwall.core.home import shaping
 from cellwall.core.ids import new_id
 from cellwall.interfaces.http.listening import Listening, Started, open_listening
+from cellwall.interfaces.standalone_proxy import first_error
 from cellwall.runtime.home import local_principal, state_home
 
 if TYPE_CHECKING:
@@ -67,6 +77,8 @@ class FleetOptions:
     """Of the first host; None: this is the first."""
     labels: Mapping[str, str] = field(default_factory=dict)
     token_file: str | None = None
+    join_token: str | None = field(default=None, repr=False)
+    """Of `cellwall fleet token`; needed once."""
     has_front: bool = True
     has_host: bool = True
     is_ray_running: bool = False
@@ -83,7 +95,6 @@ class FleetStarted:
     host_id: str
     address: str
     """For `cellwall fleet join`."""
-    token_file: str
     front: Started | None
 
 
@@ -118,58 +129,80 @@ class FleetProcess:
 
         DatabaseAdmin(self._home, settings).prepare(local_principal("cli"))  # (3)
         os.environ.update(shaping(os.environ))
-        return anyio.run(self._serve, listening)
+        try:
+            return anyio.run(self._serve, listening)
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
 
     async def _serve(self, listening: Listening | None) -> int:
         fleet_section = self._settings.fleet
-        given = self._options.token_file or fleet_section.token_file
-        token = fleet_token(self._home, given, creates=self._options.address is None)
-        engine = ray_engine(token)
+        trust = await self._trust()  # (4)
+        engine = ray_engine(trust.ray)
         own = f"{fleet_section.node_address}:{fleet_section.port}"
         address = self._options.address or own
         host_id = service_id_of(self._home)
         async with AsyncExitStack() as stack:
             if not self._options.is_ray_running:
-                await stack.enter_async_context(self._node(address, host_id, token))  # (4)
+                await stack.enter_async_context(self._node(address, host_id, trust.ray))  # (5)
             connect = anyio.to_thread.run_sync(
                 lambda: engine.connect(address, node_ip=fleet_section.node_address)
             )
             await connect
             stack.callback(engine.disconnect)
+            coordinator = await anyio.to_thread.run_sync(engine.coordinator_id)
+            actor = None
             if self._options.has_host:
-                await stack.enter_async_context(self._host(engine, host_id))  # (5)
+                host = self._host(engine, host_id, coordinator)
+                actor = await stack.enter_async_context(host)  # (6)
             hosts: HostsPort = await stack.enter_async_context(
                 open_hosts(self._home, self._settings)
             )
             most = max(self._settings.server.max_body_bytes, self._settings.server.max_file_bytes)
             bodies = RequestBodies(max_bytes=most, max_total_bytes=max(_BODIES_BYTES, 4 * most))
-            fleet = engine.RayFleet(hosts, lost_after_s=lost_after_s(self._settings), bodies=bodies)
+            fleet = engine.RayFleet(
+                hosts,
+                coordinator=coordinator,
+                lost_after_s=lost_after_s(self._settings),
+                bodies=bodies,
+            )
             await fleet.look()
+            await stack.enter_async_context(
+                listening_for_machines(self._home, self._settings, trust, ray_address=own)
+            )
             async with anyio.create_task_group() as tasks:
-                if (
-                    listening is not None
-                ):  # else each machine would read the rows of all, each second
+                if listening is not None:  # else each machine would read all rows, each second
                     tasks.start_soon(fleet.watch)
-                told = FleetStarted(host_id=host_id, address=address, token_file=token, front=None)
+                if actor is not None:
+                    tasks.start_soon(_end_with_host, engine, actor)
+                told = FleetStarted(host_id=host_id, address=address, front=None)
                 if listening is None:
                     self._on_ready(told)
                     await _signalled()
                 else:
-                    await self._front(fleet, bodies, listening, told)  # (6)
+                    await self._front(fleet, bodies, listening, told)  # (7)
                 if self._options.has_host:
                     await self._drain(fleet, host_id)
                 tasks.cancel_scope.cancel()
         return 0
 
+    async def _trust(self) -> FleetTrust:
+        options, is_first = self._options, self._options.address is None
+        given = options.token_file or self._settings.fleet.token_file
+        if options.is_ray_running:
+            return trust_of_running_ray(self._home, self._settings, given, creates=is_first)
+        if is_first:
+            return await trust_of_first(self._home, self._settings, given)
+        return await trust_of_joining(self._home, self._settings, options.join_token, given)
+
     @asynccontextmanager
-    async def _node(self, address: str, host_id: str, token: str) -> AsyncIterator[None]:
+    async def _node(self, address: str, host_id: str, trust: RayTrust) -> AsyncIterator[None]:
         node = RayNode(
             NodeOptions(
                 address=address,
                 is_head=self._options.address is None,
                 node_ip=self._settings.fleet.node_address,
                 host_id=host_id,
-                token_file=token,
+                trust=trust,
                 log_file=os.path.join(self._home, "fleet-node.log"),
             ),
             os.environ,
@@ -183,7 +216,7 @@ class FleetProcess:
                 await anyio.to_thread.run_sync(node.stop)
 
     @asynccontextmanager
-    async def _host(self, engine: ModuleType, host_id: str) -> AsyncIterator[None]:
+    async def _host(self, engine: ModuleType, host_id: str, coordinator: str) -> AsyncIterator[Any]:
         options: dict[str, Any] = {
             "home": self._home,
             "config": self._config,
@@ -191,6 +224,7 @@ class FleetProcess:
             "environ": shaping(os.environ),
             "incarnation": (incarnation := new_id("inc")),
             "labels": dict(self._options.labels),
+            "coordinator": coordinator,
         }
         actor = await engine.start_host(
             host_id,
@@ -200,7 +234,7 @@ class FleetProcess:
             is_pinned=not self._options.is_ray_running,
         )
         try:
-            yield
+            yield actor
         finally:
             with anyio.CancelScope(shield=True):
                 await engine.stop_host(actor)
@@ -224,14 +258,7 @@ class FleetProcess:
                 sign_in_code=await fleet.owner_code() or None,
                 link_s=self._settings.accounts.sign_in_link_s,
             )
-            self._on_ready(
-                FleetStarted(
-                    host_id=told.host_id,
-                    address=told.address,
-                    token_file=told.token_file,
-                    front=started,
-                )
-            )
+            self._on_ready(FleetStarted(host_id=told.host_id, address=told.address, front=started))
 
         server.on_started = announce
         async with anyio.create_task_group() as tasks:
@@ -245,6 +272,16 @@ class FleetProcess:
         with anyio.move_on_after(self._settings.server.drain_s):
             while any(each.id == host_id and each.busy for each in await fleet.list()):  # noqa: ASYNC110  # of another process
                 await anyio.sleep(_LOOK_EVERY_S)
+
+
+async def _end_with_host(engine: ModuleType, actor: Any) -> None:  # noqa: ANN401  # Ray's handle
+    """A host that was lost or removed serves nothing any more: what started the process learns it,
+    and can start it again."""
+    await engine.wait_for_host(actor)
+    raise HostLost(
+        "the host of this machine was lost or removed",
+        hint="Start `cellwall fleet join` again: it joins as a new host without sessions.",
+    )
 
 
 async def _signalled() -> None:

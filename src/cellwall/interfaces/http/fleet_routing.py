@@ -24,6 +24,8 @@ _LISTS = frozenset({*_NEW, "/v1/approvals", "/v1/snapshots", "/e2b/snapshots"})
 _E2B, _MCP = "/e2b/", "/mcp"
 HOST_HEADER = b"cellwall-host"
 LABELS_HEADER = b"cellwall-labels"
+UNSERVED_HEADER = "cellwall-unserved"
+"""Of an answer: the host has refused the request before anything was done."""
 _MCP_SESSION = b"mcp-session-id"
 _MAX_LABELS = 16
 Headers = Mapping[bytes, bytes]

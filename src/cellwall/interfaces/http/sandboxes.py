@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import resources
+from typing import Unpack
 
 import anyio
 import anyio.abc
 
-from cellwall.admin.accounts import Identity, require_own
+from cellwall.admin.accounts import Identity, require_own, require_tenant
 from cellwall.admin.fleet import host_lost
 from cellwall.core.accounts import SessionRecord
 from cellwall.core.errors import Busy, CellwallError, NotFound, StorageError
@@ -25,11 +26,11 @@ from cellwall.core.hosts import HOST_LOST
 from cellwall.core.limits import Limits
 from cellwall.core.messages import SessionStore
 from cellwall.core.outcomes import Outcome
-from cellwall.core.types import Json, OutputSink, Permission, Principal, SetDomains
+from cellwall.core.types import Json, Permission, Principal, SetDomains
 from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.runs import Runs
 from cellwall.interfaces.sandbox_options import with_limits
-from cellwall.interfaces.sdk.hosts import SandboxSpec
+from cellwall.interfaces.sdk.hosts import CallOptions, SandboxSpec
 from cellwall.interfaces.sdk.local_host import LocalHost
 from cellwall.interfaces.supervisor.codec import Operation
 from cellwall.runtime.app import App
@@ -102,29 +103,14 @@ class OwnedSandbox:
             self.used_at = time.monotonic()
 
     async def perform(
-        self,
-        principal: Principal,
-        operation: Operation,
-        *,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
-        sink: OutputSink | None = None,
-        spills: bool = False,
+        self, principal: Principal, operation: Operation, **options: Unpack[CallOptions]
     ) -> Outcome:
         """One action of this principal. A call can only lower the limit of time (POL-11)."""
+        timeout = options.get("timeout")
         if timeout is not None:
-            timeout = min(timeout, self.limits.wall_s)
+            options["timeout"] = min(timeout, self.limits.wall_s)
         with self.in_use():
-            return await self.host.perform(
-                operation,
-                timeout=timeout,
-                envs=envs,
-                stdin=stdin,
-                sink=sink,
-                spills=spills,
-                principal=principal,
-            )
+            return await self.host.perform(operation, principal=principal, **options)
 
     async def allow(self, principal: Principal, rules: Sequence[str]) -> Outcome:
         """Add domain rules, by an action that is judged like a run with all of them."""
@@ -143,8 +129,9 @@ class OwnedSandboxes:
         *,
         max_per_owner: int,
         tasks: anyio.abc.TaskGroup,
+        tenant: str = "",
     ) -> None:
-        self._app = app
+        self._app, self._tenant = app, tenant
         self._store = store
         self._max_per_owner = max_per_owner
         self._tasks = tasks
@@ -164,6 +151,7 @@ class OwnedSandboxes:
     ) -> OwnedSandbox:
         """A new sandbox; raises `Busy` beyond the number that one user may have. `resumed_id`: of
         a kept session, whose files it gets; see `KeptSessions.find`."""
+        require_tenant(who, self._tenant)
         spec, limits = self._bounded(spec)
         with self._counted(who.user_id):
             host = await LocalHost.create(

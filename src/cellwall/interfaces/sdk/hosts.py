@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from cellwall.core.errors import BadInput
 from cellwall.core.labels import LabelSet
@@ -34,6 +34,17 @@ class SandboxSpec:
     """The id of a snapshot whose files the sandbox has at its beginning."""
 
 
+class CallOptions(TypedDict, total=False):
+    """What a caller may add to one operation."""
+
+    timeout: float | None
+    envs: Mapping[str, str] | None
+    stdin: bytes | None
+    sink: OutputSink | None
+    spills: bool
+    """The sink gets all output, and the outcome its beginning and end."""
+
+
 class Host(Protocol):
     """Sends a sandbox's operations through the runtime's steps."""
 
@@ -51,18 +62,8 @@ class Host(Protocol):
     def not_restored(self) -> tuple[NotCarried, ...]:
         """Variables of the snapshot of its beginning that could not be set."""
 
-    async def perform(
-        self,
-        operation: Operation,
-        *,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
-        sink: OutputSink | None = None,
-        spills: bool = False,
-    ) -> Outcome:
-        """One action through the runtime's steps; every operation goes this way. `spills`: the
-        sink gets all output, and the outcome its beginning and end."""
+    async def perform(self, operation: Operation, **options: Unpack[CallOptions]) -> Outcome:
+        """One action through the runtime's steps; every operation goes this way."""
 
     @property
     def labels(self) -> LabelSet:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from typing import Unpack
 
 import anyio
 import anyio.to_thread
@@ -16,7 +16,7 @@ from cellwall.core.labels import LabelSet
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
 from cellwall.core.ports import ApproverPort
 from cellwall.core.snapshots import NotCarried, RestoreSnapshot, WorkspaceSnapshot
-from cellwall.core.types import Action, OutputSink, Principal, RunCode, RunCommand, SetDomains
+from cellwall.core.types import Action, Principal, RunCode, RunCommand, SetDomains
 from cellwall.interfaces.interpreter_state import read_again
 from cellwall.interfaces.sandbox_options import (
     named_policy,
@@ -24,7 +24,7 @@ from cellwall.interfaces.sandbox_options import (
     skill_names,
     with_limits,
 )
-from cellwall.interfaces.sdk.hosts import SandboxSpec, refuse_ended
+from cellwall.interfaces.sdk.hosts import CallOptions, SandboxSpec, refuse_ended
 from cellwall.interfaces.sdk.live_actions import LiveActions
 from cellwall.interfaces.sdk.tools import ToolBroker
 from cellwall.interfaces.supervisor.codec import Operation
@@ -134,12 +134,8 @@ class LocalHost:
         self,
         operation: Operation,
         *,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
-        sink: OutputSink | None = None,
-        spills: bool = False,
         principal: Principal | None = None,
+        **options: Unpack[CallOptions],
     ) -> Outcome:
         """`principal`: the user of this call, whose role may have changed since the creation."""
         if not self.alive:
@@ -157,19 +153,19 @@ class LocalHost:
             pattern,
             id=new_id("act"),
             operation=operation,
-            limits=with_limits(pattern.limits, timeout=timeout),
+            limits=with_limits(pattern.limits, timeout=options.get("timeout")),
             secrets=pattern.secrets if runs else (),
             skills=pattern.skills if runs else (),
             tools=self._tools.names if self._tools and isinstance(operation, RunCode) else (),
-            brief=envs or {},
-            stdin=stdin,
-            spills_output=spills,
+            brief=options.get("envs") or {},
+            stdin=options.get("stdin"),
+            spills_output=options.get("spills", False),
         )
         outcomes: list[Outcome] = []
         with self._live.entered():  # left early when the sandbox is ended
             outcomes.append(
                 await self._app.runtime.perform(
-                    action, sink=sink, tools=self._tools, ask=self._approver
+                    action, sink=options.get("sink"), tools=self._tools, ask=self._approver
                 )
             )
         if outcomes:

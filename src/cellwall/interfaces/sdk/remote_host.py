@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Unpack
 
 import anyio
 import anyio.to_thread
@@ -19,7 +19,7 @@ from cellwall.core.labels import LabelSet
 from cellwall.core.outcomes import Outcome
 from cellwall.core.snapshots import NotCarried
 from cellwall.core.types import Json, OutputSink
-from cellwall.interfaces.sdk.hosts import SandboxSpec, refuse_ended
+from cellwall.interfaces.sdk.hosts import CallOptions, SandboxSpec, refuse_ended
 from cellwall.interfaces.supervisor.client import raise_for_error
 from cellwall.interfaces.supervisor.codec import Operation, decode_outcome, encode_operation
 from cellwall.runtime.home import start_supervisor, state_home
@@ -62,31 +62,23 @@ class RemoteHost:
     def waiting(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    async def perform(
-        self,
-        operation: Operation,
-        *,
-        timeout: float | None = None,
-        envs: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
-        sink: OutputSink | None = None,
-        spills: bool = False,
-    ) -> Outcome:
+    async def perform(self, operation: Operation, **options: Unpack[CallOptions]) -> Outcome:
         if not self.alive:
             raise refuse_ended()
-        if spills:
+        if options.get("spills"):
             raise BadInput(
                 "a sandbox in the supervisor writes no output to files",
                 hint="Redirect the output inside: `make >build.log 2>&1`.",
                 code="CW-NO-REMOTE-OUTPUT",
             )
+        stdin, sink = options.get("stdin"), options.get("sink")
         encoded, data = await anyio.to_thread.run_sync(encode_operation, operation)
         message: dict[str, Json] = {
             "do": "perform",
             "id": self.id,
             "operation": encoded,
-            "timeout": timeout,
-            "envs": dict(envs or {}),
+            "timeout": options.get("timeout"),
+            "envs": dict(options.get("envs") or {}),
             "stdin": None if stdin is None else len(stdin),
             "streams": sink is not None,
         }

@@ -102,7 +102,8 @@ async def run_request(
 ) -> None:
     """Carry out options as the client's user typed them; notes go back as text."""
     fields = message["options"]
-    options = SandboxOptions(**{**fields, **{name: tuple(fields[name]) for name in _LISTS}})
+    lists = {name: tuple(fields[name]) for name in _LISTS if name in fields}
+    options = SandboxOptions(**{**fields, **lists})
     stdin_bytes = message["stdin"]
     stdin = None if stdin_bytes is None else blob[: int(stdin_bytes)]
     operation = decode_operation(message["operation"], blob[len(stdin or b"") :])

@@ -12,7 +12,7 @@ from cellwall.config.models import PROFILE_NAMES
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import LimitName, Limits
 from cellwall.interfaces.cli import options, output, run
-from cellwall.interfaces.cli.main import COMMANDS, cli
+from cellwall.interfaces.cli.commands import COMMANDS, cli
 from cellwall.interfaces.outcome_text import limit_line
 
 

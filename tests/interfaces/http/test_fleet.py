@@ -1,0 +1,129 @@
+"""A real fleet: PostgreSQL, Ray, a front and two hosts as processes (SRV-6)."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from conftest import need
+from databases import PostgresServer, postgres  # noqa: F401  # a fixture
+from fleet_hosts import RunningFleet, running_fleet, until
+from fleet_links import LoopbackLinks
+from interfaces.http.running_service import new_session
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.requirement("SRV-6"),
+    pytest.mark.xdist_group("postgresql"),
+]
+# A pause of a busy machine is no lost host.
+PATIENT = "lease_s = 8.0"
+
+
+@pytest.fixture(scope="module")
+def fleet(postgres: PostgresServer) -> Iterator[RunningFleet]:  # noqa: F811  # a fixture
+    need(find_spec("ray"), "Ray (extra fleet, Python 3.11 to 3.13)")
+    folder = Path(tempfile.mkdtemp(prefix="cw-fleet-", dir="/var/tmp"))
+    try:
+        with running_fleet(folder, postgres.new_url(), LoopbackLinks(), config=PATIENT) as found:
+            yield found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def error_of(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+def sessions_by_host(fleet: RunningFleet, client: httpx.Client) -> dict[str, str]:
+    """One session on each host."""
+    found: dict[str, str] = {}
+    for host in fleet.hosts:
+        while host.id not in found:
+            session = new_session(client)
+            found.setdefault(holder(fleet, session), session)
+    return found
+
+
+def holder(fleet: RunningFleet, session: str) -> str:
+    """The host that has a session: another says that it does not, and a lost one is unknown."""
+    with fleet.client() as client:
+        for host in fleet.hosts:
+            asked = client.get(f"/v1/sessions/{session}/files/", headers={"Cellwall-Host": host.id})
+            if asked.status_code not in (400, 410, 421):
+                return host.id
+    raise AssertionError(session)
+
+
+def run(client: httpx.Client, session: str, command: str, **headers: str) -> dict[str, Any]:
+    path = f"/v1/sessions/{session}/commands"
+    ran = client.post(path, json={"command": command}, headers=headers)
+    assert ran.status_code == 200, ran.text
+    return ran.json()
+
+
+def test_one_address_serves_sessions_of_all_hosts(fleet):
+    with fleet.client() as client, fleet.client("bob", "user") as other:
+        sessions = sessions_by_host(fleet, client)
+        assert sorted(sessions) == sorted(host.id for host in fleet.hosts)
+        for session in sessions.values():
+            path = f"/v1/sessions/{session}"
+            assert run(client, session, "echo hi")["stdout"] == "hi\n"
+            assert client.put(f"{path}/files/a.txt", content=b"abc").status_code in (200, 201, 204)
+            assert run(client, session, "cat a.txt")["stdout"] == "abc"
+            body, accept = {"command": "echo one; echo two"}, {"Accept": "text/event-stream"}
+            streamed = client.post(f"{path}/commands", json=body, headers=accept)
+            assert "one" in streamed.text
+            assert "two" in streamed.text
+            # To others it is as unknown as any other id, on whichever host.
+            assert error_of(other.get(path)) == (404, "CW-NOT-FOUND")
+        listed = {each["id"] for each in client.get("/v1/sessions").json()["sessions"]}
+        assert listed >= set(sessions.values())
+        assert other.get("/v1/sessions").json()["sessions"] == []
+
+
+def test_a_run_with_the_same_key_is_executed_once(fleet):
+    with fleet.client() as client:
+        session = new_session(client)
+        key = {"Idempotency-Key": "first"}
+        first = run(client, session, "echo x >> n; wc -l < n", **key)
+        again = run(client, session, "echo x >> n; wc -l < n", **key)
+        assert (first["stdout"], again["stdout"]) == ("1\n", "1\n")
+        assert first["audit_id"] == again["audit_id"]
+        assert run(client, session, "echo x >> n; wc -l < n")["stdout"] == "2\n"  # the control
+
+
+def test_a_host_that_drains_gets_no_session_and_serves_its_own(fleet):
+    with fleet.client() as client:
+        sessions = sessions_by_host(fleet, client)
+        drained, other = fleet.hosts[0].id, fleet.hosts[1].id
+        fleet.front.cellwall("fleet", "drain", drained)
+        until(lambda: fleet.status()[drained]["is_draining"])
+        assert {holder(fleet, new_session(client)) for _ in range(4)} == {other}
+        assert run(client, sessions[drained], "echo hi")["stdout"] == "hi\n"
+        fleet.front.cellwall("fleet", "drain", drained, "--undo")
+        until(lambda: holder(fleet, new_session(client)) == drained)
+
+
+def test_z_sessions_of_a_killed_host_answer_that_it_was_lost(fleet):
+    """The last one: its host stays lost."""
+    with fleet.client() as client, fleet.client("bob", "user") as other:
+        sessions = sessions_by_host(fleet, client)
+        killed, left = fleet.hosts
+        killed.kill()
+        lost, kept = sessions[killed.id], sessions[left.id]
+        path, body = f"/v1/sessions/{lost}/commands", {"command": "echo hi"}
+        answer = until(lambda: (found := client.post(path, json=body)).status_code == 410 and found)
+        assert error_of(answer) == (410, "CW-HOST-LOST")
+        assert run(client, kept, "echo hi")["stdout"] == "hi\n"
+        until(lambda: fleet.status()[killed.id]["is_lost"])
+        assert error_of(other.post(path, json=body)) == (404, "CW-NOT-FOUND")
+        assert holder(fleet, new_session(client)) == left.id
+        until(lambda: client.get(f"/v1/sessions/{lost}").json().get("state") == "ended")

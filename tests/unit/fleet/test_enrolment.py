@@ -1,0 +1,185 @@
+"""A machine becomes a host with a token, once, and only as itself (SRV-6).
+
+Each attack stands beside the honest machine that is admitted in the same fleet.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.ids import new_id
+from cellwall.fleet.certificates import CertificateRefused, open_authority, read_host_certificate
+from cellwall.fleet.enrolment import JoinToken, admit, join_request
+from cellwall.fleet.enrolment_service import enrol
+from cellwall.fleet.identity import fleet_folder, open_host_keys
+from unit.fleet.trusting import FIRST, SECOND, THIRD, Fleet
+
+pytestmark = pytest.mark.requirement("SRV-6")
+
+
+@pytest.fixture
+def fleet(tmp_path) -> Fleet:
+    return Fleet(tmp_path)
+
+
+async def refusal(keys, token, address) -> str:
+    with pytest.raises(CellwallError) as caught:
+        await enrol(keys, token, address=address)
+    assert token.secret.hex() not in caught.value.message + caught.value.hint
+    return caught.value.code
+
+
+def test_a_machine_joins_with_its_token_and_gets_a_certificate_for_its_own_keys(fleet):
+    async def go() -> None:
+        keys = fleet.machine("second")
+        async with fleet.listening() as port:
+            token = JoinToken.parse((await fleet.token(port)).text())
+            got = await enrol(keys, token, address=SECOND)
+        assert (got.ray_token, got.ray_address) == ("r" * 64, f"{FIRST}:6390")
+        stated = read_host_certificate(got.certificate, fleet.authority.pem)
+        assert (stated.host_id, stated.address) == (keys.host_id, SECOND)
+        assert (stated.identity, stated.box_key) == (keys.signing.public, keys.box_public)
+        assert fleet.joined == [(keys.host_id, SECOND)]
+
+    anyio.run(go)
+
+
+def test_a_token_that_was_used_or_has_expired_admits_nobody(fleet):
+    async def go() -> None:
+        async with fleet.listening() as port:
+            token, old = await fleet.token(port), await fleet.token(port, lifetime_s=-1)
+            await enrol(fleet.machine("second"), token, address=SECOND)
+            thief = fleet.machine("thief")
+            assert await refusal(thief, token, THIRD) == "CW-FLEET-TOKEN"
+            assert await refusal(thief, old, THIRD) == "CW-FLEET-TOKEN"
+            longer = replace(old, expires_s=old.expires_s + 3600)
+            assert await refusal(thief, longer, THIRD) == "CW-FLEET-TOKEN"
+            guessed = replace(token, secret=os.urandom(32))
+            assert await refusal(thief, guessed, THIRD) == "CW-FLEET-TOKEN"
+
+    anyio.run(go)
+
+
+def test_a_token_that_a_writer_of_the_database_has_added_admits_nobody(fleet, tmp_path):
+    async def go() -> None:
+        (tmp_path / "other").mkdir()
+        other = open_authority(str(tmp_path / "other"), creates=True)
+        async with fleet.listening() as port:
+            token = await fleet.token(port)
+            made = replace(token, secret=os.urandom(32))
+            hashed = other.token_hash(made.secret, made.expires_s)
+            await fleet.trust.add_join_token(hashed, expires_s=made.expires_s, made_by="eve")
+            assert await refusal(fleet.machine("eve"), made, THIRD) == "CW-FLEET-TOKEN"
+            await enrol(fleet.machine("second"), token, address=SECOND)
+
+    anyio.run(go)
+
+
+def test_a_man_in_the_middle_is_found_before_the_token_is_sent(fleet, tmp_path):
+    (tmp_path / "other").mkdir()
+    eve = Fleet(tmp_path / "other")
+
+    async def go() -> None:
+        async with fleet.listening() as real:
+            token = await fleet.token(real)
+            # She shows an authority of her own, then the true one, which is public; either way her
+            # certificate is of her own authority.
+            for shown in (eve.authority, fleet.authority):
+                async with eve.listening(authority=shown) as port:
+                    led = replace(token, port=port)
+                    assert await refusal(fleet.machine("second"), led, SECOND) == "CW-FLEET-PIN"
+            assert eve.joined == []  # she was never asked to admit anybody
+            await enrol(fleet.machine("second"), token, address=SECOND)  # the token was not used
+
+    anyio.run(go)
+
+
+def test_a_machine_gets_no_certificate_for_the_name_or_address_of_another(fleet):
+    async def go() -> None:
+        async with fleet.listening() as port:
+            token = await fleet.token(port)
+            liar = fleet.machine("liar", fleet.keys.host_id)
+            assert await refusal(liar, token, SECOND) == "CW-FLEET-NAME"
+            # It comes from its own address and states the one of the first host.
+            asked = join_request(fleet.machine("second"), token, address=FIRST)
+            with pytest.raises(CellwallError) as caught:
+                await admit(asked, peer=SECOND, authority=fleet.authority, trust=fleet.trust)
+            assert caught.value.code == "CW-FLEET-ADDRESS"
+            assert await refusal(fleet.machine("second"), token, FIRST) == "CW-FLEET-ADDRESS"
+            await enrol(fleet.machine("second"), token, address=SECOND)
+
+    anyio.run(go)
+
+
+@pytest.mark.parametrize("name", ["host", "address", "identity", "box", "csr", "secret", "note"])
+def test_a_request_with_a_part_of_another_machine_is_refused(fleet, name):
+    async def go() -> None:
+        token = await fleet.token(1)
+        own = join_request(fleet.machine("second"), token, address=SECOND)
+        other = join_request(
+            fleet.machine("third"), replace(token, secret=b"s" * 32), address=THIRD
+        )
+        for asked in ({**own, name: other[name]}, {**own, name: None}):
+            with pytest.raises(BadInput) as caught:
+                await admit(asked, peer=SECOND, authority=fleet.authority, trust=fleet.trust)
+            assert caught.value.code == "CW-FLEET-JOIN"
+        assert await admit(own, peer=SECOND, authority=fleet.authority, trust=fleet.trust)
+
+    anyio.run(go)
+
+
+def test_a_certificate_of_another_authority_or_time_is_refused(fleet, tmp_path):
+    (tmp_path / "other").mkdir()
+    forged = open_authority(str(tmp_path / "other"), creates=True)
+    pem = fleet.certify(fleet.keys, FIRST)
+    assert read_host_certificate(pem, fleet.authority.pem).host_id == fleet.keys.host_id
+    late = datetime.now(UTC) + timedelta(days=398)
+    for bad, now in (
+        (fleet.certify(fleet.keys, FIRST, forged), None),
+        (fleet.authority.pem, None),  # the authority itself is no host
+        ("", None),
+        (pem, late),
+        (pem, datetime.now(UTC) - timedelta(hours=2)),
+    ):
+        with pytest.raises(CertificateRefused):
+            read_host_certificate(bad, fleet.authority.pem, now=now)
+
+
+def test_keys_are_made_once_and_are_readable_by_their_owner_alone(fleet, tmp_path):
+    home = str(tmp_path / "second")
+    keys = fleet.machine("second", new_id("svc"))
+    again = open_host_keys(home, keys.host_id)
+    assert again.signing.public == keys.signing.public
+    assert again.box_public == keys.box_public
+    for name in os.listdir(folder := fleet_folder(home)):
+        path = os.path.join(folder, name)
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        assert Path(path).read_bytes().hex() not in repr(keys)
+    os.chmod(os.path.join(folder, "box.key"), 0o644)
+    with pytest.raises(CellwallError) as caught:
+        open_host_keys(home, keys.host_id)
+    assert caught.value.code == "CW-KEY-UNSAFE"
+
+
+def test_only_the_first_host_has_the_authority(tmp_path):
+    with pytest.raises(BadInput) as caught:
+        open_authority(str(tmp_path), creates=False)
+    assert caught.value.code == "CW-FLEET-AUTHORITY"
+    made = open_authority(str(tmp_path), creates=True)
+    assert open_authority(str(tmp_path), creates=False).fingerprint == made.fingerprint
+
+
+def test_a_text_that_is_no_token_is_refused(fleet):
+    whole = anyio.run(fleet.token, 6391).text()
+    assert JoinToken.parse(whole + "\n").text() == whole
+    for text in ("", "cwj_", whole[:-6], whole.replace("@", ""), whole.replace(FIRST, "a.b")):
+        with pytest.raises(BadInput):
+            JoinToken.parse(text)
