@@ -235,7 +235,7 @@ has_token_signs = re.compile(rb"[&?%\\=+]").search
 def token_spans(image: bytes, surveyed: SurveyResult) -> Iterator[Span]:
     """Where `TOKEN` matches."""
     if surveyed.tokens is None:
-        yield from TOKEN.spans(image)
+        yield from (found.span() for found in _TOKEN_AT.finditer(image))
         return
     done = 0
     for place in sorted(surveyed.tokens):
