@@ -107,6 +107,7 @@ def test_cellwall_alone_prints_its_help():
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), *INNER])
+@pytest.mark.table("words")
 def test_every_help_has_examples_that_name_the_command(words):
     # In this process: a start of Python for each of them would take a minute.
     shown, short = (CliRunner().invoke(cli, [*words, option]) for option in ("--help", "-h"))

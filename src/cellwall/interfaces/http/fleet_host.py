@@ -12,6 +12,7 @@ import os
 import resource
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -175,7 +176,12 @@ class FleetHost:
             api = make_application(
                 app,
                 accounts,
-                ServiceSettings.configured(settings.server, names=_names(settings), public_url=url),
+                replace(
+                    ServiceSettings.configured(
+                        settings.server, names=_names(settings), public_url=url
+                    ),
+                    tenant=self._labels.get("tenant", ""),
+                ),
                 store=store,
             )
             view.follow(app, store, api)
