@@ -149,7 +149,11 @@ def make_application(
         approvals = ApprovalRecords(store)
         async with anyio.create_task_group() as tasks:
             sandboxes = OwnedSandboxes(
-                app, store, max_per_owner=settings.max_sessions_per_user, tasks=tasks
+                app,
+                store,
+                max_per_owner=settings.max_sessions_per_user,
+                tasks=tasks,
+                tenant=settings.tenant,
             )
             api.state.service = Service(
                 app=app,
