@@ -209,9 +209,10 @@ def _lose(
 
 def _join(fleet: RunningFleet) -> dict[str, float]:
     """From the start of the command to the first answer of a run on the new host."""
-    fleet.client().close()
+    host = fleet.new_host()
     started = time.monotonic()
-    fleet.launch_host("--label", "joins=late").wait_until_up()
+    fleet.launch_again(host, "--label", "joins=late")
+    host.wait_until_up()
     told_s = time.monotonic() - started
     client = LoadClient(fleet, fleet.token())
     while True:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -64,6 +66,10 @@ class Machine:
     @property
     def home(self) -> Path:
         return self.folder / "state"
+
+    @property
+    def join_token(self) -> Path:
+        return self.folder / "join-token"
 
     @property
     def id(self) -> str:
@@ -152,18 +158,19 @@ class RunningFleet:
     def __init__(
         self, folder: Path, database: str, links: HostLinks, *, config: str = "", more: str = ""
     ) -> None:
-        self._folder, self._database, self.links = folder, database, links
+        self.folder, self.database, self.links = folder, database, links
         self._config, self._more = config, more
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._ray_port = free_port(links.front_address)
         self._join_port = free_port(links.front_address)
+        self._scratches: list[str] = []
         self.front = self._machine("front")
         self.hosts: list[Machine] = []
         self._tokens: dict[str, str] = {}
 
     def _machine(self, name: str) -> Machine:
-        folder = self._folder / name
+        folder = self.folder / name
         (folder / "state").mkdir(parents=True, mode=0o700)
         folder.chmod(0o700)
         address, enter = self.links.add(name)
@@ -175,15 +182,21 @@ class RunningFleet:
             "CELLWALL_CONFIG": str(folder / "cellwall.toml"),
             "CELLWALL_PATH": "cold",
             "CELLWALL_FLEET_MACHINE": str(folder),
+            # Short, for the names of sockets; a machine that is killed leaves its files there.
+            "TMPDIR": self._scratch(),
         }
         return Machine(name, folder, address, environment, enter)
+
+    def _scratch(self) -> str:
+        self._scratches.append(tempfile.mkdtemp(prefix="f", dir="/tmp"))
+        return self._scratches[-1]
 
     def _configuration(self, address: str) -> str:
         weaker = "" if os.geteuid() == 0 else "dangerously_without_cgroup = true\n"
         return (
-            f'[storage]\nurl = "{self._database}"\n'
+            f'[storage]\nurl = "{self.database}"\n'
             f"dangerously_without_tls = {str(self.links.is_separate).lower()}\ntimeout_s = 5.0\n"
-            f'[accounts]\nkey_file = "{self._folder}/accounts.key"\n'
+            f'[accounts]\nkey_file = "{self.folder}/accounts.key"\n'
             "argon2_memory_kib = 64\nargon2_passes = 1\n"
             f"[sandbox]\n{weaker}"
             f'[fleet]\nnode_address = "{address}"\nport = {self._ray_port}\n'
@@ -202,18 +215,22 @@ class RunningFleet:
         self.front.launch("up", "--no-sandboxes", "--port", str(self.port))
         self.front.wait_until_up()
 
-    def launch_host(self, *words: str) -> Machine:
+    def new_host(self) -> Machine:
+        """One that does not run yet, with a token to join."""
         machine = self._machine(f"host{len(self.hosts) + 1}")
+        machine.join_token.write_text(self.front.cellwall("fleet", "token"))
         self.hosts.append(machine)
+        return machine
+
+    def launch_host(self, *words: str) -> Machine:
+        machine = self.new_host()
         self.launch_again(machine, *words)
         return machine
 
     def launch_again(self, machine: Machine, *words: str) -> None:
         address = f"{self.links.front_address}:{self._ray_port}"
         if not (machine.home / "fleet" / "tls.pem").exists():  # it has not joined yet
-            token = machine.folder / "join-token"
-            token.write_text(self.front.cellwall("fleet", "token"))
-            words = ("--join-token", str(token), *words)
+            words = ("--join-token", str(machine.join_token), *words)
         machine.launch("join", address, *words)
 
     def token(self, name: str = "ann", role: str = "owner") -> str:
@@ -235,7 +252,7 @@ class RunningFleet:
 
     def places(self) -> dict[str, str]:
         """The host of each session that lives, as the database knows it."""
-        engine = blocking_engine(StorageSettings(home=str(self.front.home), url=self._database))
+        engine = blocking_engine(StorageSettings(home=str(self.front.home), url=self.database))
         try:
             with engine.connect() as connection:
                 query = select(SessionRow.id, SessionRow.service_id)
@@ -250,6 +267,8 @@ class RunningFleet:
             machine.kill()
             machine.close()
         self.links.close()
+        for scratch in self._scratches:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextmanager

@@ -133,3 +133,37 @@ class FleetLoad:
             if sample.attempt.fate is not Fate.ACKNOWLEDGED:
                 time.sleep(_PAUSE_S)  # a client that asks in a loop would be the whole load
         client.close()
+
+
+class ShortSessions:
+    """Clients whose sessions live for one run."""
+
+    def __init__(self, fleet: RunningFleet, failures: list[str], *, clients: int) -> None:
+        self._fleet, self._failures, self.count = fleet, failures, 0
+        self._has_ended = threading.Event()
+        self._threads = [threading.Thread(target=self._work) for _ in range(clients)]
+
+    def __enter__(self) -> ShortSessions:
+        self._fleet.token()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._has_ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        client = LoadClient(self._fleet, self._fleet.token())
+        while not self._has_ended.is_set():
+            try:
+                session = client.new_session()
+                sample = client.run_marked(session)
+                status, _ = client.ask("DELETE", f"/v1/sessions/{session}")
+                if sample.attempt.fate is not Fate.ACKNOWLEDGED or status != 204:
+                    self._failures.append(f"{sample.code} {status}")
+            except (AssertionError, OSError) as error:
+                self._failures.append(repr(error)[:300])
+            self.count += 1
+        client.close()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cellwall.admin.database import storage_settings
 from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
-from cellwall.core.host_trust import HostTrustPort
+from cellwall.core.host_trust import TrustStore
 from cellwall.core.hosts import Held, HostsPort
 from cellwall.fleet.engine import (
     AnswerBroken,
@@ -152,8 +152,8 @@ async def open_hosts(home: str, settings: Settings) -> AsyncIterator[HostsPort]:
 
 
 @asynccontextmanager
-async def open_trust(home: str, settings: Settings) -> AsyncIterator[HostTrustPort]:
-    """Tokens and certificates, as the database keeps them."""
+async def open_trust(home: str, settings: Settings) -> AsyncIterator[TrustStore]:
+    """Tokens, certificates and witnessed logs, as the database keeps them."""
     from cellwall.storage.store import open_store
 
     async with open_store(storage_settings(home, settings)) as store:

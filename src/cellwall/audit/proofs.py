@@ -163,7 +163,7 @@ class _LogTree:
                 seal = read_seal(segment)
                 self._start, self._known, self._leaves = seal.last, seal.frontier, []
             elif segment.first <= size:
-                self._leaves += _leaves(segment)
+                self._leaves += segment_leaves(segment)
 
     def subtree(self, start: int, end: int) -> bytes:
         frontier = Frontier()
@@ -202,7 +202,8 @@ class _LogTree:
         return [each for _, each in parts], [size for size, _ in parts]
 
 
-def _leaves(segment: Segment) -> list[bytes]:
+def segment_leaves(segment: Segment) -> list[bytes]:
+    """The leaf hashes of a segment's records."""
     index = read_index(segment)
     leaves = list(index.leaves())
     with open_records(segment) as file:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from cellwall.core.hosts import HostsPort
+
 
 class Admission(StrEnum):
     """What came of a join token."""
@@ -94,8 +96,10 @@ class WitnessPort(Protocol):
     async def add_witnessed(self, checkpoint: WitnessedCheckpoint) -> bool:
         """False if this witness has signed another one of this size."""
 
-    async def list_witnessed(self, origin: str) -> Sequence[WitnessedCheckpoint]:
-        """By size."""
+    async def list_witnessed(
+        self, origin: str, *, witness_id: str | None = None, after: int = -1
+    ) -> Sequence[WitnessedCheckpoint]:
+        """By size; of one witness, and only larger ones, where asked."""
 
 
 class ReleasesPort(Protocol):
@@ -105,3 +109,7 @@ class ReleasesPort(Protocol):
         """False if there is this version or a later one."""
 
     async def newest_release(self, kind: str) -> SignedRelease | None: ...
+
+
+class TrustStore(HostTrustPort, WitnessPort, ReleasesPort, HostsPort, Protocol):
+    """The database, as far as trust between hosts needs it."""

@@ -7,10 +7,11 @@ the clocks of the hosts do not matter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from cellwall.core.errors import Busy
 from cellwall.core.types import Json
 
 HOST_LOST = "host-lost"
@@ -44,14 +45,42 @@ class Holder:
     """The session ended with its host."""
 
 
+class SecondCoordinator(Busy):
+    """Another coordinator has live hosts on the same database."""
+
+    default_code = "CW-FLEET-SECOND"
+
+
+def second_coordinator() -> SecondCoordinator:
+    """For all but the first: two would tell each other's sessions lost."""
+    return SecondCoordinator(
+        "another first host serves the fleet of this database",
+        hint="Join it, or end its hosts first: `cellwall fleet status` shows them. One database is "
+        "for one fleet.",
+    )
+
+
+def has_rivals(hosts: Iterable[HostRecord], coordinator: str, *, seen_s: float) -> bool:
+    """Whether a host with a lease that is not older belongs to another coordinator."""
+    return any(
+        not each.is_lost
+        and each.unseen_s <= seen_s
+        and each.about.get("coordinator", "") != coordinator
+        for each in hosts
+    )
+
+
 class HostsPort(Protocol):
     """The hosts of a fleet. Each method is one transaction."""
 
     @property
     def service_id(self) -> str: ...
 
-    async def join_host(self, incarnation: str, about: Mapping[str, Json]) -> None:
-        """This service is a host from now on; an earlier incarnation loses its lease."""
+    async def join_host(
+        self, incarnation: str, about: Mapping[str, Json], *, rivals_s: float
+    ) -> None:
+        """This service is a host from now on; an earlier incarnation loses its lease. Raises
+        `SecondCoordinator` if a host of another coordinator was seen so shortly ago."""
 
     async def renew_host(self, incarnation: str, about: Mapping[str, Json]) -> HostRecord | None:
         """Renew the lease; None once the host was declared lost, removed or replaced."""

@@ -101,6 +101,15 @@ def signed_note(text: str, *signers: Signer) -> bytes:
     return "".join(lines).encode()
 
 
+def cosigned(note: bytes, signer: Signer) -> bytes:
+    """The note with one more signature; those that it has stay, whether we know their keys or
+    not."""
+    text, _ = _text_and_signatures(note)
+    data = signer.public.id + signer.sign(text.encode())
+    line = f"\u2014 {signer.public.name} {base64.b64encode(data).decode()}\n"
+    return note + line.encode()
+
+
 def open_note(note: bytes, keys: Sequence[PublicKey]) -> tuple[str, tuple[PublicKey, ...]]:
     """The text, and which of these keys have signed it; `BadNote` if none has.
 

@@ -62,7 +62,9 @@ class HostLease:
     async def join(self) -> None:
         """The first lease."""
         before_s = _now()
-        await self._hosts.join_host(self._incarnation, self._held_by.describe())
+        await self._hosts.join_host(
+            self._incarnation, self._held_by.describe(), rivals_s=2 * self._lease_s
+        )
         self._until_s = before_s + self._lease_s
         threading.Thread(target=self._watch, name="cellwall-lease", daemon=True).start()
 

@@ -20,7 +20,7 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cellwall.core.errors import BadInput, CellwallError
-from cellwall.core.hosts import Held, HostRecord, HostsPort
+from cellwall.core.hosts import Held, HostRecord, HostsPort, has_rivals, second_coordinator
 from cellwall.core.ids import new_id
 from cellwall.fleet.engine import (
     AnswerBroken,
@@ -35,7 +35,7 @@ from cellwall.fleet.engine import (
 from cellwall.fleet.exchanges import Plain, plain_scope
 from cellwall.fleet.placement import place_session
 from cellwall.fleet.ray_host import RayHost
-from cellwall.fleet.ray_node import LABEL
+from cellwall.fleet.ray_node import COORDINATOR_LABEL, LABEL
 from cellwall.fleet.request_bodies import RequestBodies
 from cellwall.fleet.states import state_of
 
@@ -71,8 +71,11 @@ def disconnect() -> None:
 class RayFleet:
     """Implements `FleetPort`; `watch` must run meanwhile."""
 
-    def __init__(self, hosts: HostsPort, *, lost_after_s: float, bodies: RequestBodies) -> None:
+    def __init__(
+        self, hosts: HostsPort, *, coordinator: str, lost_after_s: float, bodies: RequestBodies
+    ) -> None:
         self._hosts, self._lost_after_s, self._bodies = hosts, lost_after_s, bodies
+        self._coordinator, self._is_second = coordinator, False
         self._states: dict[str, HostState] = {}
         self._actors: dict[str, Any] = {}
         self._calls: dict[str, set[asyncio.Timeout]] = {}
@@ -93,6 +96,10 @@ class RayFleet:
     async def look(self) -> None:
         """Who is there: the database tells the leases, and Ray which processes live."""
         records = await self._hosts.list_hosts()
+        self._is_second = has_rivals(records, self._coordinator, seen_s=self._lost_after_s)
+        if self._is_second:  # their processes are unknown to this Ray, and not lost
+            self._states = {}
+            raise second_coordinator()
         alive = await asyncio.to_thread(_live_names)
         states = {}
         for record in records:
@@ -117,8 +124,7 @@ class RayFleet:
             call.reschedule(asyncio.get_running_loop().time())
 
     async def place(self, wish: Wish) -> str:
-        if not self._states:
-            await self.look()
+        await self._look_if_unknown()
         since_s = time.monotonic() - _TOLD_S
         while self._placed and self._placed[0][0] < since_s:
             self._placed.popleft()
@@ -127,7 +133,13 @@ class RayFleet:
         self._placed.append((time.monotonic(), chosen.id))
         return chosen.id
 
+    async def _look_if_unknown(self) -> None:
+        """At the first request, and while another coordinator serves: raises then."""
+        if not self._states or self._is_second:
+            await self.look()
+
     async def find(self, kind: Held, name: str) -> Place | None:
+        await self._look_if_unknown()
         host_id = self._known.get(name)
         if host_id is not None and self._is_there(host_id):
             self._known.move_to_end(name)
@@ -261,6 +273,12 @@ async def start_host(
     return actor
 
 
+async def wait_for_host(actor: Any) -> None:  # noqa: ANN401  # Ray's handle has no type
+    """Returns when a host has ended, by itself or with its process."""
+    with suppress(RayActorError):
+        await actor.closed.remote()
+
+
 async def stop_host(actor: Any) -> None:  # noqa: ANN401  # Ray's handle has no type
     """End a host with its sessions."""
     try:
@@ -313,6 +331,12 @@ def _node_of(host_id: str) -> str:
     raise CellwallError(
         "Ray does not know the node of this machine", code="CW-FLEET-NODE", hint="See its log."
     )
+
+
+def coordinator_id() -> str:
+    """The id of the first host of this cluster; empty where Ray was started by another program."""
+    named = [node["Labels"].get(COORDINATOR_LABEL) for node in ray.nodes()]
+    return next((str(name) for name in named if name), "")
 
 
 def _unknown(host_id: str) -> BadInput:

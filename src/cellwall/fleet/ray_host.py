@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 from cellwall.core.errors import CellwallError
 from cellwall.fleet.engine import Application
 from cellwall.fleet.exchanges import HostExchange, Plain
+
+_MAX_SEEN = 100_000
+"""Ids of calls that a host remembers."""
 
 
 class OpenedHost(Protocol):
@@ -39,6 +43,7 @@ class RayHost:
         self._opening, self._options = opening, options
         self._host: OpenedHost | None = None
         self._exchanges: dict[str, HostExchange] = {}
+        self._seen: OrderedDict[str, None] = OrderedDict()
         self._watcher: asyncio.Future[None] | None = None
         self._is_stopping = False
 
@@ -59,11 +64,21 @@ class RayHost:
         if not self._is_stopping:
             os._exit(0)
 
+    async def closed(self) -> None:
+        """Until the service has ended; the call fails when the process or its machine is gone."""
+        await self._opened().closed()
+
     async def owner_code(self) -> str:
         return await self._opened().first_owner_code()
 
     async def answer(self, call_id: str, scope: Plain, body: bytes) -> AsyncIterator[Plain]:
-        """The messages of one answer, several at a time where they are ready."""
+        """The messages of one answer, several at a time where they are ready. A call that comes
+        twice is refused: whatever carries it, a request is executed once."""
+        if call_id in self._seen:
+            raise RuntimeError("a call came twice")
+        self._seen[call_id] = None
+        if len(self._seen) > _MAX_SEEN:
+            self._seen.popitem(last=False)
         exchange = HostExchange(self._opened().application, scope, body)
         self._exchanges[call_id] = exchange
         try:

@@ -25,6 +25,9 @@ from cellwall.core.errors import CellwallError
 
 LABEL = "cellwall-host"
 """The label of a node, with the id of the host that runs on it."""
+COORDINATOR_LABEL = "cellwall-coordinator"
+"""The label of the first node, with its id: it names the cluster, also after a restart."""
+_STORE_NAME = "fleet-store"
 _STARTS_WITHIN_S = 120.0
 _ENDS_WITHIN_S = 40.0
 _AGENT_PORTS = (
@@ -41,6 +44,8 @@ _NOTICED_BY_RAY = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
+    # Hosts outlive the first node for so long, and find it again when it is back.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
 }
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to Ray's makers
@@ -109,10 +114,14 @@ class RayNode:
         self._folder = self._folder or tempfile.mkdtemp(prefix="cw-ray-")
         self._node_id = secrets.token_hex(28)
         host, _, port = self._options.address.rpartition(":")
+        labels = {LABEL: self._options.host_id}
+        if self._options.is_head:
+            labels[COORDINATOR_LABEL] = self._options.host_id
         words = [
             "--num-cpus=1", f"--node-ip-address={self._options.node_ip}",
             f"--object-store-memory={self._options.object_store_bytes}",
-            f"--labels={LABEL}={self._options.host_id}", "--disable-usage-stats", "--block",
+            f"--labels={','.join(f'{name}={value}' for name, value in labels.items())}",
+            "--disable-usage-stats", "--block",
             "--include-log-monitor=false",  # logs of workers stay where they are
             f"--temp-dir={self._folder}/ray",
         ]  # fmt: skip
@@ -131,6 +140,7 @@ class RayNode:
                 env={
                     **self._environ,
                     **ray_environment(self._options.trust),
+                    **self._store(),
                     "RAY_OVERRIDE_NODE_ID_FOR_TESTING": self._node_id,
                 },
                 stdin=subprocess.DEVNULL,
@@ -138,6 +148,15 @@ class RayNode:
                 stderr=log,
                 process_group=0,  # a signal of the terminal is for us: we drain first
             )
+
+    def _store(self) -> dict[str, str]:
+        """Where the first node keeps which actors and nodes there are, so that its restart loses
+        none of them; as the environment says where that names another store."""
+        if not self._options.is_head or "RAY_REDIS_ADDRESS" in self._environ:
+            return {}
+        path = os.path.join(os.path.dirname(self._options.log_file), _STORE_NAME)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": path}
 
     def wait_until_up(self) -> None:
         """Until the node is part of the cluster; one that ends before is started again."""

@@ -21,10 +21,9 @@ import re
 # Removes attacks from a text and keeps the rest (GRD-3).
 #
 # A rule seldom matches the whole attack, and half an instruction still instructs. So a likely
-# attack
-# is removed with its sentence, also across wrapped lines; a clear one with the rest of its
-# paragraph,
-# and with the paragraph that a colon introduces. A note states how many characters were removed.
+# attack is removed with its sentence, also across wrapped lines; a clear one that a rule found with
+# the rest of its paragraph, and with the paragraph that a colon introduces. A note states how many
+# characters were removed.
 
 _REACH = 2000
 """Maximum extension to each side, in characters."""
@@ -130,6 +129,7 @@ def _merged(spans: Iterable[tuple[Span, str]]) -> list[tuple[Span, str]]:
 
 
 _CLEAR = frozenset({"high", "critical"})
+_BY_PASSAGE = frozenset({"instruction"})
 # A model reads the raw form of these; the other formats are taken apart first.
 _READ_AS_THEY_ARE = frozenset({"plain", "markdown"})
 
@@ -299,11 +299,17 @@ def _neutralise(text: str, hits: Sequence[Hit], treatments: Treatments) -> str:
     """Remove every hit whose treatment is at least NEUTRALISE; an approval does not restore it."""
     at_least = TextTreatment.NEUTRALISE.rank
     found = [
-        Removal((hit.start, hit.end), hit.category, is_clear=hit.severity in _CLEAR)
+        Removal((hit.start, hit.end), hit.category, is_clear=_is_clear(hit))
         for hit in hits
         if treatments[hit.severity].rank >= at_least
     ]
     return remove(text, found) if found else text
+
+
+def _is_clear(hit: Hit) -> bool:
+    """Whether the rest of the paragraph goes too. A rule matches a part of an attack, and the
+    classifier judges each passage: what it does not report stays."""
+    return hit.severity in _CLEAR and hit.category not in _BY_PASSAGE
 
 
 def _raise_severity(hit: Hit) -> Hit:

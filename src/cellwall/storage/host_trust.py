@@ -27,6 +27,8 @@ from cellwall.storage.repository import Repository, insert_missing
 
 _KEEP_TOKENS_S = 30 * 86_400.0
 _KEPT_RELEASES = 3
+_KEPT_CHECKPOINTS = 500
+"""Of each log by each witness."""
 
 
 class HostTrustRepository(Repository):
@@ -112,13 +114,20 @@ class HostTrustRepository(Repository):
                 row.size == checkpoint.size,
                 row.witness_id == checkpoint.witness_id,
             )
-            return (await connection.execute(query)).scalar_one() == checkpoint.note
+            is_kept = (await connection.execute(query)).scalar_one() == checkpoint.note
+            await _forget_old(connection, checkpoint)
+            return is_kept
 
-    async def list_witnessed(self, origin: str) -> Sequence[WitnessedCheckpoint]:
+    async def list_witnessed(
+        self, origin: str, *, witness_id: str | None = None, after: int = -1
+    ) -> Sequence[WitnessedCheckpoint]:
         row = WitnessedCheckpointRow
+        query = select(row).where(row.origin == origin, row.size > after)
+        if witness_id is not None:
+            query = query.where(row.witness_id == witness_id)
         async with self._database.read() as connection:
-            query = select(row).where(row.origin == origin).order_by(row.size, row.witness_id)
-            rows = (await connection.execute(query)).all()
+            found = await connection.execute(query.order_by(row.size, row.witness_id))
+            rows = found.all()
         return [
             WitnessedCheckpoint(
                 origin=each.origin, size=each.size, witness_id=each.witness_id, note=each.note
@@ -177,6 +186,16 @@ async def _keep(
     )
     renewed = update(row).where(*ours).values(pem=certificate.pem, issued_s=now_s)
     return (await connection.execute(renewed)).rowcount == 1
+
+
+async def _forget_old(connection: AsyncConnection, newest: WitnessedCheckpoint) -> None:
+    """The log itself proves what lies before the checkpoints that are kept."""
+    row = WitnessedCheckpointRow
+    own = row.origin == newest.origin, row.witness_id == newest.witness_id
+    oldest = select(row.size).where(*own).order_by(row.size.desc()).offset(_KEPT_CHECKPOINTS)
+    limit = (await connection.execute(oldest.limit(1))).scalar()
+    if limit is not None:
+        await connection.execute(delete(row).where(*own, row.size <= limit))
 
 
 async def _newest(connection: AsyncConnection, kind: str) -> Any:  # noqa: ANN401  # a row of SQLAlchemy

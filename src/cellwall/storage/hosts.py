@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, literal_column, select, update
+from sqlalchemy import ColumnElement, delete, literal_column, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cellwall.core.errors import Denied
-from cellwall.core.hosts import HOST_LOST, Held, Holder, HostRecord
+from cellwall.core.hosts import (
+    HOST_LOST,
+    Held,
+    Holder,
+    HostRecord,
+    has_rivals,
+    second_coordinator,
+)
 from cellwall.core.types import Json
 from cellwall.storage.models import ApprovalRow, HostCertificateRow, HostRow, SessionRow
 from cellwall.storage.repository import Repository, insert_or_update
@@ -20,8 +27,12 @@ _FORGET_AFTER_S = 86_400.0
 class HostRepository(Repository):
     """Implements `HostsPort`."""
 
-    async def join_host(self, incarnation: str, about: Mapping[str, Json]) -> None:
+    async def join_host(
+        self, incarnation: str, about: Mapping[str, Json], *, rivals_s: float
+    ) -> None:
         async with self._database.write() as connection:
+            if connection.dialect.name == "postgresql":  # of two that join at once, one is second
+                await connection.execute(text("LOCK TABLE hosts IN SHARE ROW EXCLUSIVE MODE"))
             if await _is_revoked(connection, self.service_id):
                 raise Denied(
                     "this host was removed from the fleet for good",
@@ -30,6 +41,10 @@ class HostRepository(Repository):
                     code="CW-FLEET-REVOKED",
                 )
             now_s = await database_now(connection)
+            others = await connection.execute(select(HostRow).where(HostRow.id != self.service_id))
+            records = [_record(row, unseen_s=now_s - row.seen_s) for row in others]
+            if has_rivals(records, str(about.get("coordinator", "")), seen_s=rivals_s):
+                raise second_coordinator()
             values = {
                 "id": self.service_id,
                 "incarnation": incarnation,
@@ -122,10 +137,10 @@ async def _is_revoked(connection: AsyncConnection, host_id: str) -> bool:
 
 async def database_now(connection: AsyncConnection) -> float:
     """By the clock of the database, in seconds since 1970."""
-    text = "(julianday('now') - 2440587.5) * 86400.0"
+    clock = "(julianday('now') - 2440587.5) * 86400.0"
     if connection.dialect.name == "postgresql":
-        text = "extract(epoch from clock_timestamp())::float8"
-    column: ColumnElement[float] = literal_column(text)
+        clock = "extract(epoch from clock_timestamp())::float8"
+    column: ColumnElement[float] = literal_column(clock)
     return float((await connection.execute(select(column))).scalar_one())
 
 

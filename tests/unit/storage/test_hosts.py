@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import update
 
+from cellwall.core.hosts import SecondCoordinator
 from cellwall.core.ids import new_id
+from cellwall.storage.models import HostRow
 from cellwall.storage.store import Store
 from databases import in_store
 from unit.storage import records
@@ -15,12 +18,12 @@ FIRST, SECOND = new_id("inc"), new_id("inc")
 
 def test_a_lease_is_renewed_by_its_incarnation_alone_until_the_host_is_lost(settings):
     async def go(store: Store) -> None:
-        await store.join_host(FIRST, {"version": "1"})
+        await store.join_host(FIRST, {"version": "1"}, rivals_s=60)
         assert await store.set_draining(store.service_id, is_draining=True)
         renewed = await store.renew_host(FIRST, {"version": "2"})
         assert renewed is not None
         assert renewed.is_draining
-        await store.join_host(SECOND, {})  # the process was started again
+        await store.join_host(SECOND, {}, rivals_s=60)  # the process was started again
         assert await store.renew_host(FIRST, {}) is None
         (host,) = await store.list_hosts()
         assert (host.incarnation, host.is_draining, host.unseen_s < 60) == (SECOND, False, True)
@@ -42,7 +45,7 @@ def test_sessions_and_questions_of_a_lost_host_end_with_the_reason(settings):
 
     async def go(store: Store) -> None:
         await store.add_user(ann)
-        await store.join_host(FIRST, {})
+        await store.join_host(FIRST, {}, rivals_s=60)
         assert await store.add_session(session, max_live=9)
         assert await store.add_approval(question)
         held = await store.find_holder("session", session.id)
@@ -66,10 +69,24 @@ def test_sessions_and_questions_of_a_lost_host_end_with_the_reason(settings):
 
 def test_a_host_that_leaves_is_forgotten_and_one_that_is_lost_is_kept(settings):
     async def go(store: Store) -> None:
-        await store.join_host(FIRST, {})
+        await store.join_host(FIRST, {}, rivals_s=60)
         await store.leave_host(SECOND)
         assert len(await store.list_hosts()) == 1
         await store.leave_host(FIRST)
         assert await store.list_hosts() == ()
+
+    in_store(settings, go)
+
+
+def test_hosts_of_one_coordinator_alone_join_until_theirs_are_lost(settings):
+    async def go(store: Store) -> None:
+        await store.join_host(FIRST, {"coordinator": "svc_a"}, rivals_s=60)
+        async with store._database.write() as connection:  # it is another host's
+            await connection.execute(update(HostRow).values(id="svc_elsewhere"))
+        with pytest.raises(SecondCoordinator):
+            await store.join_host(SECOND, {"coordinator": "svc_b"}, rivals_s=60)
+        await store.join_host(SECOND, {"coordinator": "svc_a"}, rivals_s=60)  # the control
+        assert len(await store.list_hosts()) == 2
+        await store.join_host(SECOND, {"coordinator": "svc_b"}, rivals_s=-1)  # all are unseen
 
     in_store(settings, go)

@@ -245,6 +245,30 @@ def token(*, configured: ConfigOptions, ttl: str) -> int:
     return 0
 
 
+@fleet.command(
+    epilog=f"""\b
+Examples:
+  cellwall fleet publish policy.toml
+
+{CHANGE_EXIT_CODES}"""
+)
+@click.argument("policy", metavar="POLICY", type=click.Path(exists=True, dir_okay=False))
+@place_options
+@json_option("Print one JSON object.")
+def publish(*, configured: ConfigOptions, policy: str, as_json: bool) -> int:
+    """Give all hosts this policy, above those of users. Run it on the first host.
+
+    The policy is signed with the key of the fleet and has a version. A host applies it within a
+    second, or refuses all requests: with a forged policy, or with one older than the host has.
+    """
+    from cellwall.admin.fleet_releases import FleetPublisher
+
+    version = FleetPublisher.configured(**configured).publish(policy, cli_principal())
+    text = f"the policy of the fleet is version {version}\n"
+    print_result({"version": version}, text, as_json=as_json)
+    return 0
+
+
 def _admin_options(command: Decorated) -> Decorated:
     def with_admin(*, configured: ConfigOptions, **values: Any) -> int:  # noqa: ANN401  # what click has parsed
         from cellwall.admin.fleet_hosts import FleetAdmin
@@ -323,6 +347,48 @@ def remove(*, admin: FleetAdmin, host_id: str, revoke: bool, as_json: bool) -> i
     admin.remove(host_id, cli_principal(), revokes=revoke)
     print_result({"host": host_id}, f"{host_id} was removed\n", as_json=as_json)
     return 0
+
+
+@fleet.command(
+    epilog="""\b
+Examples:
+  cellwall fleet verify
+  cellwall fleet verify --log /backup/host-2/audit
+  cellwall fleet verify --json | jq '.logs[] | select(.problem != "")'
+
+\b
+Exit codes:
+  0  every log is whole    1  the output names the hosts whose logs are not
+"""
+)
+@click.option(
+    "--log",
+    "folders",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False),
+    help="A copy of another host's audit log, whose records are read as well; repeatable.",
+)
+@place_options
+@json_option("Print one JSON object.")
+def verify(*, configured: ConfigOptions, folders: tuple[str, ...], as_json: bool) -> int:
+    """Check the audit logs of all hosts as one whole.
+
+    Hosts countersign each other's checkpoints. A log that was truncated, rewritten, forked or
+    dropped is named with its host. Of this host's log, the records are read too.
+    """
+    from cellwall.admin.fleet_verify import FleetVerification
+
+    reports = FleetVerification.configured(**configured).run(cli_principal(), folders=folders)
+    lines = [
+        f"{each.host_id}  {'NOT WHOLE' if each.problem else 'whole':9}  {each.size} records, "
+        f"{each.witnessed} countersigned{', read' if each.is_read else ''}"
+        f"{'  ' + each.problem if each.problem else ''}"
+        for each in reports
+    ]
+    text = "".join(f"{one_line(line)}\n" for line in lines) or "no logs\n"
+    print_result({"logs": [asdict(each) for each in reports]}, text, as_json=as_json)
+    return 1 if any(each.problem for each in reports) else 0
 
 
 def _table(hosts: tuple[HostState, ...]) -> str:

@@ -27,6 +27,7 @@ import anyio.to_thread
 
 from cellwall.admin.fleet import (
     FleetPort,
+    HostLost,
     HostsPort,
     NodeOptions,
     RayNode,
@@ -52,6 +53,7 @@ from cellwall.core.errors import Denied
 from cellwall.core.home import shaping
 from cellwall.core.ids import new_id
 from cellwall.interfaces.http.listening import Listening, Started, open_listening
+from cellwall.interfaces.standalone_proxy import first_error
 from cellwall.runtime.home import local_principal, state_home
 
 if TYPE_CHECKING:
@@ -127,7 +129,10 @@ class FleetProcess:
 
         DatabaseAdmin(self._home, settings).prepare(local_principal("cli"))  # (3)
         os.environ.update(shaping(os.environ))
-        return anyio.run(self._serve, listening)
+        try:
+            return anyio.run(self._serve, listening)
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
 
     async def _serve(self, listening: Listening | None) -> int:
         fleet_section = self._settings.fleet
@@ -144,14 +149,22 @@ class FleetProcess:
             )
             await connect
             stack.callback(engine.disconnect)
+            coordinator = await anyio.to_thread.run_sync(engine.coordinator_id)
+            actor = None
             if self._options.has_host:
-                await stack.enter_async_context(self._host(engine, host_id))  # (6)
+                host = self._host(engine, host_id, coordinator)
+                actor = await stack.enter_async_context(host)  # (6)
             hosts: HostsPort = await stack.enter_async_context(
                 open_hosts(self._home, self._settings)
             )
             most = max(self._settings.server.max_body_bytes, self._settings.server.max_file_bytes)
             bodies = RequestBodies(max_bytes=most, max_total_bytes=max(_BODIES_BYTES, 4 * most))
-            fleet = engine.RayFleet(hosts, lost_after_s=lost_after_s(self._settings), bodies=bodies)
+            fleet = engine.RayFleet(
+                hosts,
+                coordinator=coordinator,
+                lost_after_s=lost_after_s(self._settings),
+                bodies=bodies,
+            )
             await fleet.look()
             await stack.enter_async_context(
                 listening_for_machines(self._home, self._settings, trust, ray_address=own)
@@ -159,6 +172,8 @@ class FleetProcess:
             async with anyio.create_task_group() as tasks:
                 if listening is not None:  # else each machine would read all rows, each second
                     tasks.start_soon(fleet.watch)
+                if actor is not None:
+                    tasks.start_soon(_end_with_host, engine, actor)
                 told = FleetStarted(host_id=host_id, address=address, front=None)
                 if listening is None:
                     self._on_ready(told)
@@ -201,7 +216,7 @@ class FleetProcess:
                 await anyio.to_thread.run_sync(node.stop)
 
     @asynccontextmanager
-    async def _host(self, engine: ModuleType, host_id: str) -> AsyncIterator[None]:
+    async def _host(self, engine: ModuleType, host_id: str, coordinator: str) -> AsyncIterator[Any]:
         options: dict[str, Any] = {
             "home": self._home,
             "config": self._config,
@@ -209,6 +224,7 @@ class FleetProcess:
             "environ": shaping(os.environ),
             "incarnation": (incarnation := new_id("inc")),
             "labels": dict(self._options.labels),
+            "coordinator": coordinator,
         }
         actor = await engine.start_host(
             host_id,
@@ -218,7 +234,7 @@ class FleetProcess:
             is_pinned=not self._options.is_ray_running,
         )
         try:
-            yield
+            yield actor
         finally:
             with anyio.CancelScope(shield=True):
                 await engine.stop_host(actor)
@@ -256,6 +272,16 @@ class FleetProcess:
         with anyio.move_on_after(self._settings.server.drain_s):
             while any(each.id == host_id and each.busy for each in await fleet.list()):  # noqa: ASYNC110  # of another process
                 await anyio.sleep(_LOOK_EVERY_S)
+
+
+async def _end_with_host(engine: ModuleType, actor: Any) -> None:  # noqa: ANN401  # Ray's handle
+    """A host that was lost or removed serves nothing any more: what started the process learns it,
+    and can start it again."""
+    await engine.wait_for_host(actor)
+    raise HostLost(
+        "the host of this machine was lost or removed",
+        hint="Start `cellwall fleet join` again: it joins as a new host without sessions.",
+    )
 
 
 async def _signalled() -> None:
