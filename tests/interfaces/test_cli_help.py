@@ -91,7 +91,10 @@ INNER = [
     *(["pair", name] for name in ("code", "list", "remove")),
     *(["connection", name] for name in ("add", "list", "remove")),
     *(["calendar", name] for name in ("list", "create")),
-    *(["fleet", name] for name in ("up", "join", "token", "status", "drain", "remove", "verify")),
+    *(
+        ["fleet", name]
+        for name in ("up", "join", "token", "status", "drain", "remove", "verify", "publish")
+    ),
     *(["supervisor", name] for name in ("start", "stop", "status")),
 ]
 
