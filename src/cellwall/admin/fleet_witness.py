@@ -143,7 +143,7 @@ class LogWitness:
         faults = []
         certificates = await trusted_certificates(store, self._authority)
         # A row of the database is no host: names without a certificate would take the places of
-        # witnesses, and nobody would countersign.
+        # witnesses, and no host would countersign.
         hosts = await store.list_hosts()
         live = [each.id for each in hosts if not each.is_lost and each.id in certificates]
         for log in await store.list_host_logs():

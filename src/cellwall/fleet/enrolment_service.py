@@ -28,7 +28,7 @@ MAX_LINE_BYTES = 32 * 1024
 _ANSWERS_WITHIN_S = 20.0
 _MAX_CONNECTIONS = 32
 _MAX_TRIES, _TRIES_WITHIN_S = 30, 60.0
-"""Machines that ask to join: each attempt is recorded, and nobody may fill the record."""
+"""Machines that ask to join: each attempt is recorded, so their number is bounded."""
 _log = logging.getLogger("cellwall.fleet")
 
 Recording = Callable[[str, str], AbstractContextManager[object]]
