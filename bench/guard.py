@@ -22,6 +22,7 @@ from typing import Any
 import benign
 import injected
 import mcp_call
+import program_outputs
 from evaluation import Evaluation, Judgement, Row
 from evaluation import measure as evaluate
 
@@ -63,24 +64,35 @@ def _speed(detector: Detector, rounds: int) -> dict[str, Any]:
 
 
 def _speed_by_kind(detector: Detector, rounds: int) -> dict[str, Any]:
-    """A megabyte of each kind of ordinary text, and all of them together."""
-    texts: dict[str, list[str]] = {}
+    """A megabyte of each kind of ordinary text, and all of them together; outputs of programs."""
+    pieces: dict[str, list[str]] = {}
     for row in benign.draw(_PIECES):
-        texts.setdefault(str(row["kind"]), []).append(str(row["text"]))
-    costs, sizes = {}, {}
-    for kind, pieces in texts.items():
-        text = _filled(iter(pieces), _MEGABYTE)
-        sizes[kind] = len(text.encode()) / 1e6
-        detector.find(text)
-        costs[kind] = statistics.median(
-            _cost(lambda text=text: detector.find(text)) for _ in range(rounds)
-        )
+        pieces.setdefault(str(row["kind"]), []).append(str(row["text"]))
+    texts = {kind: _filled(iter(each), _MEGABYTE) for kind, each in pieces.items()}
+    clean = _speeds(detector, texts, rounds)
+    sizes = {kind: len(text.encode()) / 1e6 for kind, text in texts.items()}
     return {
-        "scan_clean_mb_per_s": round(sum(sizes.values()) / sum(costs.values()), 1),
-        "scan_clean_by_kind_mb_per_s": {
-            kind: round(sizes[kind] / cost, 1) for kind, cost in costs.items()
+        "scan_clean_mb_per_s": round(
+            sum(sizes.values()) / sum(sizes[kind] / clean[kind] for kind in texts), 1
+        ),
+        "scan_clean_by_kind_mb_per_s": {kind: round(each, 1) for kind, each in clean.items()},
+        "scan_output_by_kind_mb_per_s": {
+            kind: round(each, 1)
+            for kind, each in _speeds(detector, program_outputs.texts(_MEGABYTE), 3).items()
         },
     }
+
+
+def _speeds(detector: Detector, texts: dict[str, str], rounds: int) -> dict[str, float]:
+    """Megabytes of each text in a second of one core."""
+    speeds = {}
+    for kind, text in texts.items():
+        detector.find(text[:_SIZE])
+        cost = statistics.median(
+            _cost(lambda text=text: detector.find(text)) for _ in range(rounds)
+        )
+        speeds[kind] = len(text.encode()) / 1e6 / cost
+    return speeds
 
 
 def _speed_of(detector: Detector, name: str, text: str, rounds: int) -> dict[str, Any]:

@@ -38,6 +38,7 @@ PLAN = (
     PlannedBench("snapshots", 5, 120),
     PlannedBench("fleet", 200, 900, is_long=True),
     PlannedBench("search", 1, 900, is_long=True),
+    PlannedBench("soak", 1, 960, is_long=True),
     PlannedBench("families", 1, 900, is_long=True),
     PlannedBench("providers", 60, 1500, is_long=True),
 )

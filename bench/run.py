@@ -42,6 +42,7 @@ BENCHES = {
     "scaling": "scaling",
     "search": "audit_search",
     "snapshots": "snapshots",
+    "soak": "soak",
     "start": "start",
     "telemetry": "telemetry",
     "workspaces": "workspaces",
@@ -65,7 +66,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--only", metavar="NAMES", help="all: these benches, by commas; peers: one peer"
     )
-    parser.add_argument("--minutes", type=float, default=14.0, help="all: how long at most")
+    parser.add_argument("--minutes", type=float, default=14.0, help="all, soak: how long at most")
     parser.add_argument(
         "--compare",
         metavar="FILE",
@@ -119,6 +120,8 @@ def _measure_one(options: argparse.Namespace) -> dict[str, Any]:
         if options.name == "peers":
             more |= {"only": options.only, "is_record": options.record}
             more |= {"is_install": options.install, "parts": options.parts}
+        if options.name == "soak":
+            more = {"minutes": options.minutes}
         if options.name == "fleet-sim":
             more |= {"share": options.share, "is_record": options.record}
         return measure(options.rounds, quiet=options.json, **more)

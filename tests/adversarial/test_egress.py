@@ -145,6 +145,7 @@ def test_a_trap_is_reached_by_every_way_once_it_is_allowed(world: World, path: s
 
 @pytest.mark.requirement("NET-2", "NET-3")
 @pytest.mark.parametrize("trick", TRICKS)
+@pytest.mark.table("trick")
 def test_other_spelling_reaches_nothing(
     trick: str, world: World, path: str, remember: Remember
 ) -> None:
@@ -155,6 +156,7 @@ def test_other_spelling_reaches_nothing(
 
 @pytest.mark.requirement("NET-3")
 @pytest.mark.parametrize("name", [*ASTRAY, *literals()])
+@pytest.mark.table("name")
 def test_allowed_name_leads_to_no_address_that_is_none_of_its_business(
     name: str, world: World, path: str, remember: Remember
 ) -> None:

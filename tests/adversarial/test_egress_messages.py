@@ -25,6 +25,7 @@ HELLOS = {
 @pytest.mark.requirement("NET-6", "NET-7")
 @pytest.mark.parametrize("way", ["tls_by_connect", "tls_transparent"])
 @pytest.mark.parametrize("case", HELLOS)
+@pytest.mark.table("case")
 def test_tls_is_for_the_host_that_was_asked_for(
     case: str, way: str, world: World, path: str
 ) -> None:
@@ -70,6 +71,7 @@ INNER = {
 
 @pytest.mark.requirement("NET-2", "NET-6")
 @pytest.mark.parametrize("case", INNER)
+@pytest.mark.table("case")
 def test_request_in_opened_tls_is_held_to_its_host_method_and_path(
     case: str, world: World, path: str
 ) -> None:
@@ -118,6 +120,7 @@ PROMISES = {
 
 @pytest.mark.requirement("NET-2", "NET-6", "NET-7")
 @pytest.mark.parametrize("case", PROMISES)
+@pytest.mark.table("case")
 def test_port_carries_what_it_promises(case: str, world: World, path: str) -> None:
     data, to, is_heard = PROMISES[case]
     before = {key: len(each.seen) for key, each in world.sites.items()}
@@ -194,6 +197,7 @@ def exchange(world: World, path: str, text: str, *, by: str) -> tuple[str, bytes
 @pytest.mark.requirement("NET-2")
 @pytest.mark.parametrize("by", ["proxy", "address"])
 @pytest.mark.parametrize("case", SMUGGLED)
+@pytest.mark.table("case")
 def test_second_request_is_not_smuggled_in_the_first(
     case: str, by: str, world: World, path: str
 ) -> None:

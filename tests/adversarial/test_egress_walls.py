@@ -86,6 +86,7 @@ def test_calls_that_take_walls_down_stay_refused(
 
 @pytest.mark.requirement("ISO-5", "NET-2")
 @pytest.mark.parametrize("name", attack_names("own_network"))
+@pytest.mark.table("name")
 def test_cell_cannot_change_the_network_it_was_given(
     name: str, world: World, path: str, remember: Remember
 ) -> None:

@@ -77,6 +77,7 @@ def host(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, o
 @pytest.mark.requirement("ISO-2", "ISO-6")
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("name", attack_names("files"))
+@pytest.mark.table("name")
 @pytest.mark.smoke
 def test_file_of_the_host_is_out_of_reach(
     name: str, who: str, path: str, host: Callable[[str], dict[str, object]], remember: Remember
@@ -101,6 +102,7 @@ def test_file_of_the_host_is_out_of_reach(
 @pytest.mark.requirement("ISO-1", "ISO-2", "ISO-6")
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("name", attack_names("writes"))
+@pytest.mark.table("name")
 def test_nothing_outside_the_workspace_can_be_written(
     name: str, who: str, path: str, remember: Remember
 ) -> None:

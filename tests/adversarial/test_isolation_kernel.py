@@ -29,6 +29,7 @@ Remember = Callable[[object, Callable[[], Verdicts]], Verdicts]
 @pytest.mark.requirement("ISO-6")
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("name", attack_names("kernel_calls"))
+@pytest.mark.table("name")
 def test_call_that_takes_walls_down_is_refused(
     name: str, who: str, path: str, remember: Remember
 ) -> None:
@@ -44,6 +45,7 @@ def test_call_that_takes_walls_down_is_refused(
 @pytest.mark.requirement("ISO-6")
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("name", attack_names("set_id"))
+@pytest.mark.table("name")
 def test_no_set_id_file_and_no_device_node_can_be_made(
     name: str, who: str, path: str, remember: Remember
 ) -> None:

@@ -91,6 +91,7 @@ def _held_inside(facts: dict[str, object]) -> Iterator[cellwall.Sandbox]:
 
 @pytest.mark.requirement("ISO-7")
 @pytest.mark.parametrize("name", attack_names("neighbours"))
+@pytest.mark.table("name")
 def test_concurrent_sandbox_sees_nothing_of_its_neighbour(
     name: str, path: str, remember: Remember
 ) -> None:

@@ -64,6 +64,7 @@ def host_things() -> Iterator[dict[str, object]]:
 @pytest.mark.requirement("ISO-5")
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("name", attack_names("processes"))
+@pytest.mark.table("name")
 def test_no_process_outside_is_seen_or_reached_and_init_is_closed(
     name: str, who: str, path: str, host_things: dict[str, object], remember: Remember
 ) -> None:

@@ -82,6 +82,7 @@ def servers() -> Iterator[dict[str, object]]:
 @pytest.mark.requirement("NET-1", "ISO-5")
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("name", attack_names("network"))
+@pytest.mark.table("name")
 def test_no_network_is_reachable(
     name: str, who: str, path: str, servers: dict[str, object], remember: Remember
 ) -> None:

@@ -116,11 +116,12 @@ def test_mcp_gateway_withdraws_a_tool_that_changed():
 def service() -> Iterator[Served]:
     """The service of the example of approvals, which the example of E2B uses as well."""
     with new_place() as place:
-        policy = place.folder / "policy.toml"
-        policy.write_text((EXAMPLES / "http_approval/policy.toml").read_text("utf-8"))
-        place.own(policy)
-        config = (EXAMPLES / "http_approval/cellwall.toml").read_text("utf-8")
-        place.configure(config.replace("examples/http_approval/policy.toml", str(policy)))
+        text = (EXAMPLES / "http_approval/agent.py").read_text("utf-8")
+        (echo,) = re.findall(r"^    (echo .*) > asking.toml$", text, re.MULTILINE)
+        asking = subprocess.run(["sh", "-c", echo], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+        config = place.folder / "cellwall.toml"
+        config.write_text(asking.stdout.decode() + config.read_text())
+        place.own(config)
         with place.serving() as served:
             yield served
 

@@ -91,7 +91,10 @@ INNER = [
     *(["pair", name] for name in ("code", "list", "remove")),
     *(["connection", name] for name in ("add", "list", "remove")),
     *(["calendar", name] for name in ("list", "create")),
-    *(["fleet", name] for name in ("up", "join", "token", "status", "drain", "remove", "verify")),
+    *(
+        ["fleet", name]
+        for name in ("up", "join", "token", "status", "drain", "remove", "verify", "publish")
+    ),
     *(["supervisor", name] for name in ("start", "stop", "status")),
 ]
 
@@ -104,6 +107,7 @@ def test_cellwall_alone_prints_its_help():
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), *INNER])
+@pytest.mark.table("words")
 def test_every_help_has_examples_that_name_the_command(words):
     # In this process: a start of Python for each of them would take a minute.
     shown, short = (CliRunner().invoke(cli, [*words, option]) for option in ("--help", "-h"))

@@ -127,6 +127,7 @@ def test_two_labels_pass_the_third_waits_and_a_yes_lets_one_action_through(
             Status.DENIED,
             "CW-RULE-OF-TWO",
         )
+        assert str(project) not in str(refused.error)  # the agent reads it; a person is told
         assert len(no.questions) == 1
         for word in (f"by {fetch.id}", str(project), "by this action", "rule-of-two"):
             assert word in no.questions[0].shown.replace("\n|+", "")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from scheduling import ScopeSeconds, find_scope, rank_scope
+from scheduling import SLOW_FILES, ScopeSeconds, find_scope, rank_scope
 
 
 @pytest.mark.parametrize(
@@ -24,16 +26,28 @@ def test_groups_and_slow_folders_come_first_and_large_files_before_small_ones():
     sizes = {
         "tests/unit/test_small.py": 1,
         "tests/unit/test_large.py": 9,
-        "tests/interfaces/test_cli.py": 1,
-        "tests/adversarial/test_limits.py": 1,
+        "tests/interfaces/test_new.py": 1,
+        "tests/adversarial/test_new_limits.py": 1,
         "group": 1,
     }
     assert sorted(sizes, key=lambda scope: rank_scope(scope, sizes[scope], {})) == [
         "group",
-        "tests/adversarial/test_limits.py",
-        "tests/interfaces/test_cli.py",
+        "tests/adversarial/test_new_limits.py",
+        "tests/interfaces/test_new.py",
         "tests/unit/test_large.py",
         "tests/unit/test_small.py",
+    ]
+
+
+def test_in_a_new_clone_the_files_that_are_known_to_be_slow_come_after_the_groups():
+    slow = sorted(SLOW_FILES, key=SLOW_FILES.__getitem__, reverse=True)
+    assert all(Path(__file__).parents[2].joinpath(file).is_file() for file in slow)
+    scopes = ["tests/adversarial/test_new.py", slow[-1], slow[0], "group"]
+    assert sorted(scopes, key=lambda scope: rank_scope(scope, 1, {})) == [
+        "group",
+        slow[0],
+        slow[-1],
+        "tests/adversarial/test_new.py",
     ]
 
 

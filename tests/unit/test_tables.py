@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tables import CallSpec2, run_cases, spread
+from tables import CallSpec2, group_cases, run_cases, spread
 
 
 def table(*numbers: int) -> list[CallSpec2]:
@@ -25,6 +25,23 @@ def test_a_sample_has_the_first_and_the_last_case_and_keeps_the_order():
     cases = list(range(100))
     samples = {most: spread(cases, most) for most in (2, 4, 100, 200)}
     assert samples == {2: [0, 99], 4: [0, 33, 66, 99], 100: cases, 200: cases}
+
+
+def test_cases_that_differ_in_one_parameter_alone_are_one_group():
+    cases = [
+        CallSpec2(
+            {"path": path, "name": name},
+            indices={"path": number, "name": place},
+            _idlist=(path, name),
+        )
+        for number, path in enumerate(("cold", "warm"))
+        for place, name in enumerate(("mount", "bpf", "ptrace"))
+    ]
+    assert group_cases(cases, "name") == {("cold",): cases[:3], ("warm",): cases[3:]}
+    assert group_cases(cases, "path") == {
+        (name,): [cases[place], cases[place + 3]]
+        for place, name in enumerate(("mount", "bpf", "ptrace"))
+    }
 
 
 def test_every_case_runs_and_each_failed_one_is_named():

@@ -43,7 +43,7 @@ _GUEST_HOOKS = (
     ),
 )  # fmt: skip
 _MODULES = ("virtio_pci", "virtio_mmio", "virtio_blk", "virtio_rng", "ext4", "overlay")
-ROOT_BYTES, JOB_BYTES = 2 * 1024**3, 384 * 1024**2
+ROOT_BYTES, JOB_BYTES = 2 * 1024**3, 768 * 1024**2
 
 
 class Unusable(Exception):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from cellwall.accounts import failures
+from cellwall.core.errors import Denied
 from cellwall.core.types import AccountRef, Permission, Principal
 
 
@@ -42,6 +43,18 @@ class Identity:
             # A sign-in gets a new access token every few minutes, which must not start afresh.
             credential=self.family_id or self.credential,
             address=self.address,
+        )
+
+
+def require_tenant(who: Identity, tenant: str) -> None:
+    """Raise `Denied` where a host is reserved for a team (its id) that the user is no member of:
+    which host gets a session is asked for by a header, which anybody can write."""
+    if tenant and tenant not in who.teams:
+        raise Denied(
+            "this host is reserved for a team, and you are not one of its members",
+            hint="Leave `tenant` out of Cellwall-Labels, or use the id of a team of yours "
+            "(GET /v1/teams).",
+            code="CW-FLEET-TENANT",
         )
 
 

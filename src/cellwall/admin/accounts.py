@@ -12,7 +12,13 @@ from hashlib import blake2b
 import anyio
 
 from cellwall.accounts.guesses import GuessSettings
-from cellwall.accounts.identity import Identity, address_subject, require_own, require_owner
+from cellwall.accounts.identity import (
+    Identity,
+    address_subject,
+    require_own,
+    require_owner,
+    require_tenant,
+)
 from cellwall.accounts.oidc.provider import ProviderSettings
 from cellwall.accounts.oidc.sign_in import BegunSignIn, OidcSettings, OidcSignIn
 from cellwall.accounts.passwords import PasswordSettings
@@ -51,6 +57,7 @@ __all__ = [
     "open_accounts",
     "require_own",
     "require_owner",
+    "require_tenant",
 ]
 
 _DAY_S = 86_400.0

@@ -25,7 +25,7 @@ from cellwall.runtime.session_data import no_hold
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.protection import protected_paths
 from cellwall.sandbox.protection.indirect_paths import instruction_targets
-from cellwall.sandbox.workspace import apply, changes
+from cellwall.sandbox.workspace import apply, change_diff, changes
 from cellwall.sandbox.workspace.apply import ApplyReport
 from cellwall.sandbox.workspace.changes import Change
 from cellwall.sandbox.workspace.store import StoredWorkspace
@@ -125,7 +125,7 @@ def unified_diff(app: App, workspace_id: str, *, max_bytes: int) -> str:
     """The changes as `git diff` writes them, cut at `max_bytes`."""
     session = _copy_on_write(app, workspace_id)
     with _open_layers(app, session) as (lower, upper):
-        return changes.unified_diff(
+        return change_diff.unified_diff(
             lower, upper, max_bytes=max_bytes, instruction_paths=_instruction_paths(app, lower)
         )
 

@@ -75,6 +75,10 @@ class FleetAuthority:
         key = hashlib.sha256(b"cellwall fleet join token\n" + private).digest()
         return hmac.digest(key, secret + expires_s.to_bytes(8, "big"), "sha256")
 
+    def sign(self, text: bytes) -> bytes:
+        """A statement of the authority; certificates have a form of their own."""
+        return self._key.sign(text, ec.ECDSA(hashes.SHA256()))
+
     def issue(
         self,
         public: ec.EllipticCurvePublicKey,
@@ -138,6 +142,18 @@ def fingerprint(ca_pem: str) -> bytes:
         return x509.load_pem_x509_certificate(ca_pem.encode()).fingerprint(hashes.SHA256())
     except ValueError:
         raise _refused("the authority's certificate cannot be read") from None
+
+
+def has_signed(ca_pem: str, text: bytes, signature: bytes) -> bool:
+    """Whether the authority of this certificate has made the statement."""
+    try:
+        key = x509.load_pem_x509_certificate(ca_pem.encode()).public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            return False
+        key.verify(signature, text, ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def read_host_certificate(pem: str, ca_pem: str, *, now: datetime | None = None) -> HostCertificate:

@@ -20,6 +20,8 @@ TYPICAL_SESSION_BYTES = 128 * 1024 * 1024
 """For a session that names no limit of memory: what one usually takes, not what it may take."""
 MAX_CANDIDATES = 32
 _WARM = 0.25
+_SESSION = 1 / 10_000
+"""Of hosts with equal memory, the one with fewer sessions."""
 
 
 def place_session(
@@ -53,9 +55,7 @@ def choose_host(hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int
         elif left_bytes < 0:
             reason = _Reason.MEMORY
         else:
-            # A session that has just begun does not show in the memory of its host yet.
-            grown = host.memory_bytes - (host.sessions + newer) * TYPICAL_SESSION_BYTES
-            score = min(left_bytes, grown - memory_bytes) / (host.memory_bytes or 1)
+            score = left_bytes / (host.memory_bytes or 1) - (host.sessions + newer) * _SESSION
             if template in host.templates:
                 score += _WARM
             if best is None or score > best_score or (score == best_score and host.id > best.id):

@@ -25,6 +25,7 @@ from cellwall import CellwallError, Sandbox
 _MAX_FILES = 20
 _MAX_FILE_BYTES = 8 * 1024 * 1024
 _REFUSED = 125  # as the command line of Cellwall
+_SHARED_PREFIX = "user:"
 
 
 class CellwallCodeExecutor(BaseCodeExecutor):
@@ -46,9 +47,15 @@ class CellwallCodeExecutor(BaseCodeExecutor):
         if session is None:
             with Sandbox.create(**self.sandbox) as sandbox:
                 return self._run(sandbox, code_execution_input)
+        return self._run(self._session(session), code_execution_input)
+
+    def _session(self, session: str) -> Sandbox:
+        """The sandbox of a session; of two that threads make at once, one stays and one ends."""
         if session not in self._sessions:
-            self._sessions[session] = Sandbox.create(**self.sandbox)
-        return self._run(self._sessions[session], code_execution_input)
+            made = Sandbox.create(**self.sandbox)
+            if self._sessions.setdefault(session, made) is not made:
+                made.kill()
+        return self._sessions[session]
 
     def close(self) -> None:
         """End the sandboxes of all sessions."""
@@ -94,7 +101,12 @@ def _modified(sandbox: Sandbox) -> dict[str, float]:
 def _new_files(sandbox: Sandbox, before: dict[str, float]) -> list[File]:
     """The files that the code wrote into the workspace itself, small ones alone."""
     after = _modified(sandbox)
-    changed = sorted(name for name, time_s in after.items() if before.get(name) != time_s)
+    # ADK keeps an artifact `user:…` for all sessions of the user: code in one must not write there.
+    changed = sorted(
+        name
+        for name, time_s in after.items()
+        if before.get(name) != time_s and not name.startswith(_SHARED_PREFIX)
+    )
     found = []
     for name in changed[:_MAX_FILES]:
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"

@@ -27,11 +27,13 @@ class CellwallCodeExecutor(CodeExecutor):
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  # each option has its own type
         self._options = options
         self._sandbox: AsyncSandbox | None = None
+        self._starting = asyncio.Lock()  # two agents that start one executor make one sandbox
 
     async def start(self) -> None:
         """Create the sandbox."""
-        if self._sandbox is None:
-            self._sandbox = await AsyncSandbox.create(**self._options)
+        async with self._starting:
+            if self._sandbox is None:
+                self._sandbox = await AsyncSandbox.create(**self._options)
 
     async def stop(self) -> None:
         """End the sandbox."""

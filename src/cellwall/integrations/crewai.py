@@ -6,12 +6,16 @@ with CellwallCodeTool() as tool:
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Self
 
 from crewai.tools import BaseTool
 from pydantic import BaseModel, Field, PrivateAttr
 
 from cellwall import CellwallError, Sandbox
+
+# Agents in several threads may share a tool. Not a field of the tool: CrewAI copies tools.
+_STARTING = threading.Lock()
 
 
 class CodeArguments(BaseModel):
@@ -50,14 +54,14 @@ class CellwallCodeTool(BaseTool):
 
     def _run(self, code: str, libraries_used: list[str] | None = None) -> str:
         """The output as text; a refusal or a limit is text as well, with its reason."""
-        if self._live is None:
-            self._live = Sandbox.create(**self.sandbox)
+        with _STARTING:
+            live = self._live = self._live or Sandbox.create(**self.sandbox)
         if libraries_used:
             try:
-                failure = self._live.packages.install(*libraries_used).failure
+                failure = live.packages.install(*libraries_used).failure
             except CellwallError as error:  # not the name of a package
                 failure = str(error)
             if failure:
                 return failure
-        ran = self._live.run_code(code)
+        ran = live.run_code(code)
         return "\n".join(part for part in (ran.transcript, ran.text) if part)

@@ -14,6 +14,7 @@ import uuid
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import anyio
 from agents.sandbox.errors import (
     ExecTimeoutError,
     ExecTransportError,
@@ -70,8 +71,9 @@ class CellwallSandboxSession(BaseSandboxSession):
                 self.state.workspace_root_ready = False
         if self._sandbox is None:
             options = {"keep_alive": _KEEP_ALIVE_S, **self.state.options}
-            self._sandbox = await AsyncSandbox.create(**options)
-            self.state.sandbox_id = self._sandbox.id
+            with anyio.CancelScope(shield=True):  # else it lives on, and nobody knows its id
+                self._sandbox = await AsyncSandbox.create(**options)
+                self.state.sandbox_id = self._sandbox.id
 
     async def _shutdown_backend(self) -> None:
         if self._sandbox is not None:
@@ -127,9 +129,8 @@ class CellwallSandboxSession(BaseSandboxSession):
         """Write a file."""
         _refuse_user(user)
         try:
-            await self._live().files.write(
-                Path(_WORKSPACE, path).as_posix(), cast("io.BytesIO", data).read()
-            )
+            content = cast("io.BytesIO", data).read()
+            await self._live().files.write(Path(_WORKSPACE, path).as_posix(), content)
         except CellwallError as error:
             raise WorkspaceArchiveWriteError(path=Path(path), message=str(error)) from None
 
@@ -185,9 +186,8 @@ class CellwallSandboxClient(BaseSandboxClient[CellwallSandboxClientOptions | Non
     async def resume(self, state: SandboxSessionState) -> SandboxSession:
         """The session of a stored state, in its own sandbox where that still lives."""
         state.assert_path_grants_rebound()
-        return self._wrap_session(
-            CellwallSandboxSession(cast("CellwallSandboxSessionState", state))
-        )
+        own = cast("CellwallSandboxSessionState", state)
+        return self._wrap_session(CellwallSandboxSession(own))
 
     def deserialize_session_state(self, payload: dict[str, object]) -> SandboxSessionState:
         """The state of a stored session."""

@@ -40,7 +40,11 @@ class CellwallExecutor(RemotePythonExecutor):
     ) -> None:
         super().__init__(additional_imports or [], logger or AgentLogger(LogLevel.ERROR))
         self.sandbox = Sandbox.create(**options)
-        self.installed_packages = self.install_packages(self.additional_imports)
+        try:
+            self.installed_packages = self.install_packages(self.additional_imports)
+        except BaseException:  # nobody gets the executor, so nobody would end the sandbox
+            self.sandbox.kill()
+            raise
 
     def send_tools(self, tools: dict[str, Tool]) -> None:
         """Define the tools inside, after installing the packages that they import."""
@@ -63,7 +67,9 @@ class CellwallExecutor(RemotePythonExecutor):
 
     def run_code_raise_errors(self, code: str) -> CodeOutput:
         """Run code; whatever stops it is an `AgentError`, which the model sees and can act on."""
-        lines = code.splitlines()
+        lines = code.split(
+            "\n"
+        )  # not at the other characters that `splitlines` takes for line ends
         logs = [self._install(line) for line in lines if line.startswith(_PIP)]
         rest = "\n".join(line for line in lines if not line.startswith(_PIP))
         if not rest.strip():

@@ -19,7 +19,6 @@ import anyio
 import anyio.lowlevel
 from mcp.client.session import ClientRequestContext, ClientSession
 from mcp.shared.exceptions import MCPError
-from mcp.shared.message import SessionMessage
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -31,8 +30,6 @@ from mcp_types import (
     ElicitResult,
     ErrorData,
     Implementation,
-    JSONRPCError,
-    JSONRPCRequest,
     ListToolsRequest,
     ListToolsResult,
     PaginatedRequestParams,
@@ -41,35 +38,28 @@ from mcp_types import (
 
 from cellwall.core.errors import ServerFailed
 from cellwall.core.outcomes import RunResult
-from cellwall.core.text import INVISIBLE
 from cellwall.core.tool_servers import Elicit, ServerPipe
 from cellwall.core.types import Json
 from cellwall.mcp_servers.definitions import (
     MAX_TOOLS,
     BadDefinition,
     ToolSet,
-    canonical,
-    texts_of,
     tool_set,
 )
+from cellwall.mcp_servers.forms import is_plain_form
 from cellwall.mcp_servers.results import error_result, result_of
+from cellwall.mcp_servers.server_messages import OutputMeter, message_of, without_content
 from cellwall.mcp_servers.tool_calls import ToolCalls
-from cellwall.parsing.jsonrpc import Lines, parse_message
+from cellwall.parsing.jsonrpc import Lines
 from cellwall.parsing.message_streams import MessageReader, Messages, MessageWriter
 
 _OUR_NAME = "cellwall"
 MAX_LINE_BYTES = 8 * 1024 * 1024
-_MAX_VALUES = 100_000
-_BURST_MESSAGES, _MESSAGES_PER_S = 1000, 200
-_BURST_BYTES, _BYTES_PER_S = 64 * 1024 * 1024, 16 * 1024 * 1024
 _MAX_PAGES = 32
 _WRITE_WITHIN_S = 30.0
 _MAX_UNREAD = 16
 """Messages that a server leaves unread before its requests are answered without their content."""
-_UNREAD_METHOD = "unread"
 _MAX_QUESTIONS = 8
-_MAX_FORM_BYTES, _MAX_FORM_FIELDS, _MAX_FORM_TEXT = 16 * 1024, 16, 500
-_FIELD_TYPES = frozenset({"string", "number", "integer", "boolean", "array"})
 _MODERN_LIST_S = 60.0
 """Under protocol 2026-07-28 a server announces changes only to subscribers, so they are polled."""
 
@@ -231,7 +221,7 @@ class ServerConnection:
 
     async def _messages(self, pipe: ServerPipe, outgoing: MessageWriter) -> Messages:
         """Until the server ends, closes its output or breaks a bound."""
-        lines, meter = Lines(MAX_LINE_BYTES), _Meter()
+        lines, meter = Lines(MAX_LINE_BYTES), OutputMeter()
         try:
             while chunk := await pipe.receive():
                 found = lines.feed(chunk)
@@ -242,11 +232,11 @@ class ServerConnection:
                     if number:
                         # Attack: many messages at once would keep the event loop from other tasks.
                         await anyio.lowlevel.checkpoint()
-                    message = _message_of(line)
+                    message = message_of(line)
                     if message is not None and not self._calls.take(message):
                         # Attack: each request stays in memory until its answer can be written.
                         is_unread = outgoing.waiting_count >= _MAX_UNREAD
-                        yield _without_content(message) if is_unread else message
+                        yield without_content(message) if is_unread else message
         except OSError:
             pass  # the pipe has ended
         finally:
@@ -274,7 +264,7 @@ class ServerConnection:
         if len(self._askers) != 1 or not isinstance(params, ElicitRequestFormParams):
             return refused
         (asker,) = self._askers
-        if asker.questions >= _MAX_QUESTIONS or not _is_plain_form(params.requested_schema):
+        if asker.questions >= _MAX_QUESTIONS or not is_plain_form(params.requested_schema):
             return refused
         asker.questions += 1
         content: Any = await asker.elicit(params.message, params.requested_schema)
@@ -335,65 +325,6 @@ async def _send(pipe: ServerPipe, data: bytes) -> None:
         await pipe.send(data)
 
 
-def _message_of(line: bytes | JSONRPCError) -> SessionMessage | None:
-    """None for what is not a message. Servers print banners, so that is no reason to end one; but
-    where it would have been an answer, the call that waits for it fails now."""
-    found = parse_message(line, max_values=_MAX_VALUES) if isinstance(line, bytes) else line
-    if isinstance(found, JSONRPCError):
-        return None if found.id is None else SessionMessage(found)
-    return found
-
-
-def _without_content(message: SessionMessage) -> SessionMessage:
-    """A request that the session refuses at once; any other message is not kept, and stays."""
-    if not isinstance(message.message, JSONRPCRequest):
-        return message
-    request_id = message.message.id
-    return SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=request_id, method=_UNREAD_METHOD))
-
-
-class _Meter:
-    """Token buckets for the messages and bytes of a server."""
-
-    def __init__(self) -> None:
-        self._messages, self._bytes = float(_BURST_MESSAGES), float(_BURST_BYTES)
-        self._at_s = anyio.current_time()
-
-    def has_room(self, size: int, messages: int) -> bool:
-        now_s = anyio.current_time()
-        passed_s, self._at_s = now_s - self._at_s, now_s
-        self._messages = min(self._messages + passed_s * _MESSAGES_PER_S, _BURST_MESSAGES)
-        self._messages -= messages
-        self._bytes = min(self._bytes + passed_s * _BYTES_PER_S, _BURST_BYTES) - size
-        return self._messages >= 0 and self._bytes >= 0
-
-
 def _plain(model: Any) -> dict[str, Json]:  # noqa: ANN401  # any model of the SDK
     dumped: dict[str, Json] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
     return dumped
-
-
-def _is_plain_form(schema: Mapping[str, Any]) -> bool:
-    """Flat and small, as the protocol demands of forms, and the person sees each character of it:
-    a client shows titles as they are, unlike the question itself."""
-    fields = schema.get("properties")
-    try:
-        size = len(canonical(schema))
-    except BadDefinition:
-        return False
-    return (
-        size <= _MAX_FORM_BYTES
-        and isinstance(fields, Mapping)
-        and len(fields) <= _MAX_FORM_FIELDS
-        and all(
-            isinstance(each, Mapping) and each.get("type") in _FIELD_TYPES
-            for each in fields.values()
-        )
-        and all(_is_label(text) for _, text in texts_of(schema))
-    )
-
-
-def _is_label(text: str) -> bool:
-    """One short line without invisible characters, escapes and changes of direction."""
-    is_seen = text.isprintable() and INVISIBLE.search(text) is None
-    return is_seen and len(text) <= _MAX_FORM_TEXT

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from cellwall.parsing.shell.outputs import printed_text
 from cellwall.parsing.shell.words import UNKNOWN, Command, Word
-from cellwall.policy.addresses import code_trouble
 from cellwall.policy.code.sieve import Starts, screen
 from cellwall.policy.code.starts import starts_in
+from cellwall.policy.command_addresses import code_trouble
 from cellwall.policy.command_files import CommandFiles
 from cellwall.policy.commands.catalog import grammar
 from cellwall.policy.commands.effects import STDIN, Code, CommandEffects, Inner, ShellScript

@@ -22,7 +22,6 @@ from cellwall.parsing.shell.parser import NotUnderstood
 from cellwall.parsing.shell.reader import MAX_COMMANDS, read_shell
 from cellwall.parsing.shell.words import UNKNOWN, Command, Word, render_words
 from cellwall.policy import variables
-from cellwall.policy.addresses import address_trouble
 from cellwall.policy.code.starts import starts_in
 from cellwall.policy.code_rules import (
     NOT_WRITTEN_OUT,
@@ -40,6 +39,7 @@ from cellwall.policy.code_rules import (
     spell_out,
     with_piped_code,
 )
+from cellwall.policy.command_addresses import address_trouble
 from cellwall.policy.command_files import CommandFiles
 from cellwall.policy.commands.catalog import grammar, is_called_plainly
 from cellwall.policy.commands.effects import STDIN, Code, CommandEffects, Inner, ShellScript

@@ -55,17 +55,24 @@ def object_to(
     held: LabelSet, brought: Sequence[LabelSource], *, verdict: Verdict, action_id: str
 ) -> Decision:
     """The decision on an action that brings the three together. Its parts name the sources of one
-    label each, so that many sources of one do not hide those of another from a person."""
+    label each, so that many sources of one do not hide those of another from a person. A person
+    reads the parts; the reason reaches the agent as well, and names no path of the host (ERR-1)."""
     met, parts = [], []
     for label in Label:
         found = dict.fromkeys((*held.of(label), *(each for each in brought if each.label is label)))
         sources = [_shown(each, action_id) for each in found]
-        met.append(f"{label.words} ({_joined(sources, _MAX_IN_REASON)})")
+        told = [_shown(_without_path(each), action_id) for each in found]
+        met.append(f"{label.words} ({_joined(told, _MAX_IN_REASON)})")
         subject = f"{label.words}: {_joined(sources, MAX_SHOWN_SOURCES)}"
         part = Decision.built_in(verdict, RULE_OF_TWO, "it would meet the other two")
         parts.append(replace(part, subject=subject))
     reason = f"in one session, {met[0]}, {met[1]} and {met[2]} would meet"
     return replace(Decision.built_in(verdict, RULE_OF_TWO, reason), parts=tuple(parts))
+
+
+def _without_path(source: LabelSource) -> LabelSource:
+    before, separator, _ = source.name.partition(" /")
+    return replace(source, name=f"{before} a directory of the host") if separator else source
 
 
 def _joined(sources: Sequence[str], most: int) -> str:

@@ -174,7 +174,7 @@ class RuledPolicy:
                 return Decision.built_in(Verdict.DENY, "guard", reason)
         named = action.policy or self.named
         is_by_a_person = action.principal.interface in _BY_A_PERSON
-        if is_by_a_person and not is_given(named):
+        if is_by_a_person and not is_given(named, self.environ):
             reason = f"asked for explicitly by {action.principal.name}"
             return Decision.built_in(Verdict.ALLOW, "explicit", reason)
         from cellwall.runtime.rule_judging import judge_by_rules

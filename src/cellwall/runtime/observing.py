@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cellwall.audit.log import AuditLog
     from cellwall.runtime.approvals import ApprovalBroker
     from cellwall.runtime.secret_leases import RecordRedactor
+    from cellwall.sandbox.governor import Governor
     from cellwall.sandbox.linux.native import NativeSandbox
     from cellwall.sandbox.linux.pool import Pool
     from cellwall.telemetry.metrics import Metrics
@@ -57,6 +58,7 @@ def gauge_runtime(
     sandbox: NativeSandbox,
     pool: Pool,
     approvals: ApprovalBroker,
+    governor: Governor,
 ) -> None:
     """Count the events of the audit log, and report what the runtime holds at the moment of each
     scrape, until it is closed."""
@@ -67,6 +69,8 @@ def gauge_runtime(
 
     def gauges() -> Gauges:
         templates, ready = pool.counts()
+        waiting, taken, places = governor.counts()
+        hits, misses = pool.uses()
         return Gauges(
             running=sandbox.running_count,
             live=sandbox.live_count,
@@ -74,6 +78,11 @@ def gauge_runtime(
             templates=templates,
             approvals_waiting=approvals.waiting_count,
             actions=len(telemetry.running),
+            waiting=waiting,
+            taken=taken,
+            free=max(0, places - taken),
+            hits=hits,
+            misses=misses,
         )
 
     telemetry.gauge_with(gauges)

@@ -1,6 +1,6 @@
 """The policy files that apply to an action, merged (POL-7).
 
-   administrator   /etc/cellwall/policy.toml
+   administrator   /etc/cellwall/policy.toml, and that of a fleet in the state folder
    user            policy.toml in the folder of the user's configuration
    project         .cellwall/policy.toml, .claude/settings.json and .claude/settings.local.json, in
                    the working directory and in each folder above it
@@ -25,7 +25,7 @@ from cellwall.policy.calls import ToolCall as Call
 from cellwall.policy.calls import from_json as read_call
 from cellwall.policy.calls import parse_call
 from cellwall.policy.engine import Policy, registries_in
-from cellwall.policy.policy_file import load_policy_file
+from cellwall.policy.policy_file import PolicyFile, load_policy_file
 from cellwall.policy.protected_rules import build_file_rules
 from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import OTHERWISE, Layer, Rule, Source, closes_layer
@@ -65,6 +65,7 @@ def places(
 ) -> tuple[PolicyPlace, ...]:
     """The policy files that exist; a file named for the session must exist."""
     found = [PolicyPlace(policy_places.ADMINISTRATOR, Layer.ADMINISTRATOR)]
+    found.append(PolicyPlace(policy_places.fleet_policy(environ), Layer.ADMINISTRATOR))
     if named:
         found += [PolicyPlace(os.path.join(cwd, each), Layer.SESSION) for each in named]
     else:
@@ -155,7 +156,7 @@ def _load(
     *,
     protects_build_files: bool,
 ) -> _Loaded:
-    files = [(each.path, load_policy_file(each.path, each.layer, home=home)) for each in found]
+    files = [(each.path, _load_file(each, home)) for each in found]
     is_allowed_above = any(
         rule.layer is not Layer.PROJECT and closes_layer(rule)
         for _, file in files
@@ -183,6 +184,12 @@ def _load(
         aside += [file.file] if len(kept) < len(file.rules) else []
         rules += kept
     return _Loaded(Policy.of(rules), tuple(aside))
+
+
+def _load_file(place: PolicyPlace, home: str) -> PolicyFile:
+    is_fleet = place.layer is Layer.ADMINISTRATOR and place.path != policy_places.ADMINISTRATOR
+    shown = policy_places.FLEET_POLICY_NAME if is_fleet else None
+    return load_policy_file(place.path, place.layer, home=home, shown=shown)
 
 
 def own_places(environ: Mapping[str, str], found: Sequence[PolicyPlace]) -> tuple[str, ...]:

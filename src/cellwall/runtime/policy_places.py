@@ -19,13 +19,20 @@ from cellwall.core.types import Json
 
 ADMINISTRATOR = "/etc/cellwall/policy.toml"
 PROJECT_FILES = (".cellwall/policy.toml", ".claude/settings.json", ".claude/settings.local.json")
+FLEET_POLICY_NAME = "policy of the fleet"
+"""As people see it: the file is in the state folder, and changed by `cellwall fleet publish`."""
 _NAME = "policy.toml"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def is_given(named: Sequence[str]) -> bool:
+def is_given(named: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether rules also judge a person's own request: the person or the administrator wants it."""
-    return bool(named) or is_there(ADMINISTRATOR)
+    return bool(named) or is_there(ADMINISTRATOR) or is_there(fleet_policy(environ))
+
+
+def fleet_policy(environ: Mapping[str, str]) -> str:
+    """The policy of all hosts, as the fleet's authority has published it."""
+    return os.path.join(state_path(environ), "fleet", _NAME)
 
 
 def is_shipped(named: Iterable[str]) -> bool:

@@ -155,7 +155,8 @@ def _judge_unknown(policy: Policy, operation: ReachHost) -> Decision:
     url = f"https://{operation.destination}/"
     decision = policy.check(call_inside("WebFetch", url=url), links=only_itself)
     is_unruled = decision.verdict is Verdict.DENY and decision.rule == "default"
-    if is_unruled and decision.source != policy_places.ADMINISTRATOR:
+    above = (policy_places.ADMINISTRATOR, policy_places.FLEET_POLICY_NAME)
+    if is_unruled and decision.source not in above:
         return replace(decision, verdict=Verdict.ASK)
     return decision
 

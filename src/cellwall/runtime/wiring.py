@@ -211,7 +211,7 @@ def open_app(
         snapshots=SnapshotTaker(store, workspaces, sandbox, snapshot_settings_of(settings)),
     )
     if telemetry is not None:
-        gauge_runtime(telemetry, audit, sandbox, pool, approvals)
+        gauge_runtime(telemetry, audit, sandbox, pool, approvals, governor)
         redact_logs(telemetry, redactor)
     return App(
         runtime,

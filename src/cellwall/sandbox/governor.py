@@ -123,6 +123,13 @@ class Governor:
         self._host = host
         self._sample_every_s, self._roomy_until = sample_every_s, 0.0
         self._directory = _open_directory(directory)
+        # Sets and no counts, which would lose updates under threads.
+        self._waiting: set[object] = set()
+        self._held: set[object] = set()
+
+    def counts(self) -> tuple[int, int, int]:
+        """Of this process: runs that wait, places that are taken, and all places."""
+        return len(self._waiting), len(self._held), self._max_concurrent
 
     def close(self) -> None:
         """Close the directory; leases that are still held stay valid."""
@@ -142,10 +149,17 @@ class Governor:
                 hint=f"Ask for at most {self._max_promised_memory_bytes} bytes.",
                 code="CW-TOO-LARGE",
             )
-        number, descriptor = await self._wait_for_slot(memory_bytes)
+        mark = object()
+        self._waiting.add(mark)
+        try:
+            number, descriptor = await self._wait_for_slot(memory_bytes)
+        finally:
+            self._waiting.discard(mark)
+        self._held.add(mark)
         try:
             yield Slot(number, memory_bytes)
         finally:
+            self._held.discard(mark)
             _unlock_and_close(descriptor)
 
     async def _wait_for_slot(self, memory_bytes: int) -> tuple[int, int]:

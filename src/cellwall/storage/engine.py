@@ -183,6 +183,8 @@ class Database:
             max_overflow=0,
             pool_timeout=settings.timeout_s,
             pool_pre_ping=not settings.is_sqlite,
+            # `_transaction` ends each transaction itself; another rollback waits for a thread.
+            pool_reset_on_return=None if settings.is_sqlite else "rollback",
             hide_parameters=True,
         )
         if settings.is_sqlite:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
@@ -39,6 +39,12 @@ class Gauges:
     templates: int = 0
     approvals_waiting: int = 0
     actions: int = 0
+    waiting: int = 0
+    taken: int = 0
+    free: int = 0
+    hits: int = 0
+    misses: int = 0
+    """The last two only grow; those of a runtime that ended are kept."""
 
     def __add__(self, other: Gauges) -> Gauges:
         pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(Gauges))
@@ -55,6 +61,7 @@ class Metrics:
     def __init__(self, version: str = "") -> None:
         self._version = version
         self._sources: list[GaugeSource] = []
+        self._ended = Gauges()
         self._build()
         forget_in_child(self)
 
@@ -84,7 +91,7 @@ class Metrics:
 
     def forget_parent(self) -> None:
         """In a child: another thread of the parent may have held a lock of a metric."""
-        self._sources = []
+        self._sources, self._ended = [], Gauges()
         self._build()
 
     def text(self) -> bytes:
@@ -99,17 +106,23 @@ class Metrics:
             self._sources = [*self._sources, source]
 
     def remove_source(self, source: GaugeSource) -> None:
+        last = self._read(source)
         with self._lock:
+            self._ended += Gauges(hits=last.hits, misses=last.misses)
             self._sources = [each for each in self._sources if each is not source]
 
     def _gauges(self) -> Gauges:
-        found = Gauges()
+        found = self._ended
         for source in self._sources:
-            try:
-                found += source()
-            except Exception as error:  # noqa: BLE001  # a runtime that ends at this moment
-                _log.warning("a gauge could not be read: %s", type(error).__name__)
+            found += self._read(source)
         return found
+
+    def _read(self, source: GaugeSource) -> Gauges:
+        try:
+            return source()
+        except Exception as error:  # noqa: BLE001  # a runtime that ends at this moment
+            _log.warning("a gauge could not be read: %s", type(error).__name__)
+            return Gauges()
 
     # --- actions
 
@@ -235,14 +248,22 @@ class _GaugeCollector(Collector):
 
     def collect(self) -> Iterator[MetricFamily]:
         found = self._gauges()
-        cells = GaugeMetricFamily(names.CELLS.name, names.CELLS.help, labels=["state"])
-        for state in names.CELLS.labels["state"]:
-            cells.add_metric([state], getattr(found, state))
-        yield cells
+        for by_state in (names.CELLS, names.PLACES):
+            family = GaugeMetricFamily(by_state.name, by_state.help, labels=["state"])
+            for state in by_state.labels["state"]:
+                family.add_metric([state], getattr(found, state))
+            yield family
+        uses = CounterMetricFamily(
+            names.TEMPLATE_USES.name, names.TEMPLATE_USES.help, labels=["result"]
+        )
+        uses.add_metric(["hit"], found.hits)
+        uses.add_metric(["miss"], found.misses)
+        yield uses
         for metric, value in (
             (names.TEMPLATES, found.templates),
             (names.APPROVALS_WAITING, found.approvals_waiting),
             (names.ACTIONS_RUNNING, found.actions),
+            (names.QUEUE, found.waiting),
         ):
             yield GaugeMetricFamily(metric.name, metric.help, value=value)
         build = GaugeMetricFamily(names.BUILD.name, names.BUILD.help, labels=["version"])

@@ -148,6 +148,21 @@ CELLS = Metric(
     {"state": ("running", "live", "ready")},
 )
 TEMPLATES = Metric("cellwall_templates", "gauge", "Templates that are running.")
+TEMPLATE_USES = Metric(
+    "cellwall_template_uses_total",
+    "counter",
+    "Runs and live sandboxes that found their template running (`hit`), or not (`miss`).",
+    {"result": ("hit", "miss")},
+)
+PLACES = Metric(
+    "cellwall_places",
+    "gauge",
+    "Runs that the host takes at once (`max_concurrent`): taken by this process, and free.",
+    {"state": ("taken", "free")},
+)
+QUEUE = Metric(
+    "cellwall_queue_waiting", "gauge", "Runs that wait for a place or for memory of the host."
+)
 EGRESS = Metric(
     "cellwall_egress_connections_total",
     "counter",

@@ -56,6 +56,7 @@ void hand_out(int line_fd, const char *name, int kind, const char *address, uint
 }
 void set_rlimit(uint64_t resource, uint64_t value) { (void)resource, (void)value; }
 void drop_capabilities(void) {}
+void become(uint64_t uid, uint64_t gid) { (void)uid, (void)gid; }
 void landlock_begin(uint64_t handled_fs, uint64_t scoped) { (void)handled_fs, (void)scoped; }
 void landlock_allow(const char *path, uint64_t access) { use(path), (void)access; }
 void landlock_enforce(void) {}
@@ -68,6 +69,7 @@ const char *limit_of_mounts(const struct cell *cell) {
   for (int i = 0; i < cell->watched_count; i++) use(cell->watched[i]);
   return NULL;
 }
+const char *limit_of_tasks(const struct cell *cell) { return cell->max_open_files == 0 ? "processes" : NULL; }
 const char *limit_after_end(const struct cell *cell, int status) {
   limit_of_mounts(cell);
   for (int i = 0; i < cell->searched_count; i++) use(cell->searched[i]);

@@ -1,4 +1,4 @@
-/* Init's reader of the supervisor's messages, and of /proc/PID/stat, whose command name code chooses. */
+/* Init's reader of the supervisor's messages. */
 #include "safe_calls.h"
 
 #include "init.c"
@@ -16,9 +16,4 @@ void fuzz_init_message(int fd, int peer, const char *text, size_t size) {
   report_fd = fd;
   if (send(peer, text, size, MSG_DONTWAIT) == (ssize_t)size) handle_message(&cell, &is_watching);
   if (task_count > 2) abort();
-}
-
-void fuzz_stat_line(void) {
-  long parent = 0, session = 0;
-  (void)read_stat("1", &parent, &session);
 }

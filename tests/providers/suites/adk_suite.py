@@ -4,12 +4,14 @@ contract of `BaseCodeExecutor`."""
 from __future__ import annotations
 
 import base64
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from google.adk.code_executors.code_execution_utils import CodeExecutionInput, File
 from google.adk.models import BaseLlm, LlmResponse
 from google.genai import types
 
+from cellwall.integrations import adk
 from cellwall.integrations.adk import CellwallCodeExecutor
 
 pytestmark = pytest.mark.anyio
@@ -82,3 +84,21 @@ def test_a_refusal_and_a_limit_have_the_reason(tmp_path):
     ended = run(CellwallCodeExecutor(timeout_seconds=1), "import time; time.sleep(60)")
     assert ended.exit_code == 124
     assert "wall limit" in ended.stderr
+
+
+def test_threads_of_one_session_share_a_sandbox_and_leave_none_behind(watch_sandboxes, is_live):
+    made = watch_sandboxes(adk)
+    executor = CellwallCodeExecutor(stateful=True)
+    with ThreadPoolExecutor(3) as threads:  # ADK runs code in threads
+        done = list(threads.map(lambda n: run(executor, f"x{n} = {n}", "a"), range(3)))
+    assert [each.exit_code for each in done] == [0, 0, 0]
+    assert run(executor, "x0 + x1 + x2", "a").stdout == "3\n"
+    assert [is_live(each) for each in made].count(True) == 1
+    executor.close()
+    assert not any(is_live(each) for each in made)
+
+
+def test_a_file_for_all_sessions_of_the_user_is_not_collected():
+    code = "for name in ('user:profile.txt', 'mine.txt'): open(name, 'w').write('x')"
+    done = run(CellwallCodeExecutor(collect_files=True), code)
+    assert [each.name for each in done.output_files] == ["mine.txt"]

@@ -79,3 +79,13 @@ async def test_a_time_limit_is_a_timeout_and_cancellation_ends_the_program():
             await task
         while (await run(executor, ("sh", "kill -0 $(cat pid)"))).exit_code == 0:
             await asyncio.sleep(0.05)
+
+
+async def test_agents_that_share_an_executor_share_a_sandbox():
+    executor = CellwallCodeExecutor()  # nobody has started it
+    try:
+        done = await asyncio.gather(*(run(executor, ("python", f"x{n} = {n}")) for n in range(3)))
+        assert [each.exit_code for each in done] == [0, 0, 0]
+        assert (await run(executor, ("python", "x0 + x1 + x2"))).output == "3"
+    finally:
+        await executor.stop()

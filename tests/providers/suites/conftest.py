@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cellwall import CellwallError, Sandbox, Status
 from tiny_index import tiny_index, use_config
 
 _GUIDE = Path(__file__).parents[3] / "docs/guides/frameworks.md"
@@ -84,3 +86,33 @@ def policy(tmp_path: Path) -> str:
         "utf-8",
     )
     return str(file)
+
+
+@pytest.fixture
+def watch_sandboxes(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType], list[Sandbox]]:
+    """Keeps each sandbox that an integration makes from now on."""
+
+    def watch(integration: ModuleType) -> list[Sandbox]:
+        made: list[Sandbox] = []
+
+        def create(**options: Any) -> Sandbox:
+            made.append(Sandbox.create(**options))
+            return made[-1]
+
+        monkeypatch.setattr(integration, "Sandbox", SimpleNamespace(create=create))
+        return made
+
+    return watch
+
+
+@pytest.fixture
+def is_live() -> Callable[[Sandbox], bool]:
+    """Whether a sandbox still runs commands."""
+
+    def look(sandbox: Sandbox) -> bool:
+        try:
+            return sandbox.commands.run("true").status is Status.OK
+        except CellwallError:
+            return False
+
+    return look

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from crewai import BaseLLM
 
+from cellwall.integrations import crewai
 from cellwall.integrations.crewai import CellwallCodeTool
 
 
@@ -57,3 +59,12 @@ def test_a_refusal_and_a_limit_are_text_with_the_reason(tmp_path):
         assert "CW-DENIED" in tool.run(code="print(1)")
     with CellwallCodeTool(sandbox={"timeout": 1}) as tool:
         assert "wall limit" in tool.run(code="import time; time.sleep(60)")
+
+
+def test_threads_that_share_a_tool_share_a_sandbox(watch_sandboxes, is_live):
+    made = watch_sandboxes(crewai)
+    with CellwallCodeTool() as tool, ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda n: tool.run(code=f"x{n} = {n}"), range(3)))
+        assert tool.run(code="x0 + x1 + x2") == "3"
+        assert [is_live(each) for each in made] == [True]
+    assert not is_live(made[0])

@@ -102,6 +102,34 @@ def test_a_denied_command_is_a_result_with_the_reason(policy):
     assert "CW-DENIED" in refused.output
 
 
+def test_rules_for_files_judge_the_tools_for_files(tmp_path):
+    """By their paths, and not as scripts whose arguments are encoded."""
+    file = tmp_path / "policy.toml"
+    rules = 'allow = ["Bash(echo *)", "Read(*)", "Write(*)"]\ndeny = ["Read(key.txt)", "Write(key.txt)"]\n'
+    file.write_text(f"[permissions]\n{rules}", "utf-8")
+    with Sandbox.create(policy=str(file)) as sandbox:
+        backend = CellwallBackend(sandbox)
+        assert backend.write("/workspace/a.txt", "one\r\ntwo\r\n").error is None
+        assert backend.read("/workspace/a.txt", 1).file_data["content"] == "two"
+        assert backend.edit("/workspace/a.txt", "two", "2").occurrences == 1
+        assert sandbox.files.read_bytes("a.txt") == b"one\r\n2\r\n"
+        for refused in (
+            backend.write("/workspace/key.txt", "x"),
+            backend.read("/workspace/key.txt"),
+            backend.edit("/workspace/key.txt", "a", "b"),
+        ):
+            assert "CW-DENIED" in refused.error
+
+
+@pytest.mark.anyio
+async def test_the_asynchronous_tools_are_judged_alike(policy):
+    with Sandbox.create(policy=policy) as sandbox:
+        backend = CellwallBackend(sandbox)
+        assert (await backend.awrite("/workspace/a.txt", "one")).error is None
+        assert (await backend.aread("/workspace/a.txt")).file_data["content"] == "one"
+        assert (await backend.aedit("/workspace/a.txt", "one", "two")).occurrences == 1
+
+
 def test_a_command_beyond_its_time_ends_with_the_reason():
     with Sandbox.create() as sandbox:
         ended = CellwallBackend(sandbox).execute("echo begun; sleep 60", timeout=1)
@@ -129,6 +157,7 @@ def test_the_example_of_the_guide_works_in_a_sandbox(run_example):
 
 def test_the_example_of_the_cookbook_shows_results_and_denials(example):
     shown = example("langchain_agent.py")
+    assert "-> write_file /workspace/primes.py\n   Updated file /workspace/primes.py\n" in shown
     assert "-> execute python3 primes.py\n   25\n" in shown
     assert "(rule Read(//etc/shadow), built-in) [CW-DENIED]" in shown
     assert "(rule Bash(curl *), policy.toml:3) [CW-DENIED]" in shown

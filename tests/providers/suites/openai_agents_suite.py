@@ -7,6 +7,7 @@ import io
 import json
 from pathlib import Path
 
+import anyio
 import pytest
 from agents import Model, ModelResponse, Usage
 from agents.sandbox import Manifest
@@ -19,6 +20,7 @@ from openai.types.responses import (
     ResponseOutputText,
 )
 
+from cellwall import AsyncSandbox, CellwallError
 from cellwall.integrations.openai_agents import (
     CellwallSandboxClient,
     CellwallSandboxClientOptions,
@@ -128,3 +130,17 @@ async def test_another_user_or_root_directory_is_refused(session):
         await session.exec("id", user="root")
     with pytest.raises(ValueError, match="/workspace"):
         await CellwallSandboxClient().create(manifest=Manifest(root="/srv"))
+
+
+async def test_a_cancelled_start_leaves_a_session_that_can_be_ended():
+    """The sandbox lives in the supervisor: without its id, it would be left for an hour."""
+    client = CellwallSandboxClient()
+    session = await client.create()
+    with anyio.move_on_after(0.001) as scope:
+        await session.start()
+    assert scope.cancelled_caught
+    sandbox = await AsyncSandbox.connect(session.state.sandbox_id)
+    assert (await sandbox.commands.run("echo alive")).stdout == "alive\n"
+    await client.delete(session)
+    with pytest.raises(CellwallError):
+        await AsyncSandbox.connect(session.state.sandbox_id)

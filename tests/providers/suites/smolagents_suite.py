@@ -7,6 +7,7 @@ from smolagents import CodeAgent, Model, tool
 from smolagents.models import ChatMessage, MessageRole
 from smolagents.utils import AgentError
 
+from cellwall.integrations import smolagents
 from cellwall.integrations.smolagents import CellwallExecutor
 
 
@@ -103,3 +104,15 @@ def test_denied_code_and_a_limit_are_errors_with_the_reason(tmp_path):
     finally:
         denied.cleanup()
         short.cleanup()
+
+
+def test_an_executor_that_cannot_be_made_leaves_no_sandbox(watch_sandboxes, is_live):
+    made = watch_sandboxes(smolagents)
+    with pytest.raises(AgentError):
+        CellwallExecutor(additional_imports=["--index-url=https://example.com"])
+    assert [is_live(each) for each in made] == [False]
+
+
+def test_code_reaches_the_sandbox_character_by_character(executor):
+    text = "a\x0cb\u2028c\x85d"
+    assert executor(f"len({text!r}), '{text}'").output == [len(text), text]

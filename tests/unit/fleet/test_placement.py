@@ -47,11 +47,6 @@ def test_many_sessions_at_once_are_spread_before_the_hosts_tell_their_load():
     assert set(placed.values()) == {10}
 
 
-def test_sessions_that_have_just_begun_count_before_their_memory_shows():
-    begun = host("many", 9, sessions=100)
-    assert chosen([begun, host("few", 8, sessions=1)]) == "few"
-
-
 def test_fronts_of_a_large_fleet_that_know_the_same_choose_different_hosts():
     hosts = [host(f"h{number:03d}", 8 + number / 1000) for number in range(200)]
     fronts = [place_session(hosts, Wish(), {}, Random(seed)).id for seed in range(20)]

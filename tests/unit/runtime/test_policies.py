@@ -130,7 +130,7 @@ def test_rules_of_the_administrator_that_cannot_be_looked_at_are_not_taken_for_n
 
     real = os.lstat
     monkeypatch.setattr(os, "lstat", no_access)
-    assert policy_places.is_given(())
+    assert policy_places.is_given((), {})
     with pytest.raises(CellwallError):
         verdict(place, "Bash(ls)")
 

@@ -244,6 +244,31 @@ async def test_waiter_gets_the_place_when_it_becomes_free(make):
 
 @pytest.mark.anyio
 @pytest.mark.requirement("LIM-4")
+async def test_waiters_and_taken_places_are_counted_until_they_end(make):
+    governor = make(max_concurrent=1, queue_timeout_s=60.0)
+    waits, has_place = anyio.Event(), anyio.Event()
+
+    async def second() -> None:
+        waits.set()
+        async with governor.lease(memory_bytes=100):
+            has_place.set()
+
+    assert governor.counts() == (0, 0, 1)
+    async with anyio.create_task_group() as tasks:
+        async with governor.lease(memory_bytes=100):
+            tasks.start_soon(second)
+            await waits.wait()
+            assert governor.counts() == (1, 1, 1)
+        await has_place.wait()
+    assert governor.counts() == (0, 0, 1)
+    with pytest.raises(BadInput):
+        async with governor.lease(memory_bytes=100_000):
+            pass
+    assert governor.counts() == (0, 0, 1)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("LIM-4")
 async def test_waiting_ends_with_the_time_allowed(make):
     governor = make(max_concurrent=1, queue_timeout_s=0.1)
     async with governor.lease(memory_bytes=1):

@@ -217,6 +217,19 @@ def test_gauges_are_asked_at_the_scrape_and_no_more_after_the_end() -> None:
     assert value(metrics, "cellwall_cells", state="live") == 0
 
 
+@pytest.mark.requirement("OBS-1")
+def test_a_runtime_that_ended_keeps_its_counts_and_loses_its_places() -> None:
+    metrics = Metrics()
+    one, two = Telemetry(metrics), Telemetry(metrics)
+    one.gauge_with(lambda: Gauges(waiting=3, taken=60, free=4, hits=10, misses=2))
+    two.gauge_with(lambda: Gauges(free=64, hits=1))
+    one.close()
+    found = [value(metrics, "cellwall_places", state=each) for each in ("taken", "free")]
+    assert [*found, value(metrics, "cellwall_queue_waiting")] == [0, 64, 0]
+    uses = [value(metrics, "cellwall_template_uses_total", result=w) for w in ("hit", "miss")]
+    assert uses == [11, 2]
+
+
 class Broken(Metrics):
     """Every method of it fails."""
 

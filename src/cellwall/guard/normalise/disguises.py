@@ -191,16 +191,29 @@ def _read_leet(plain: str, spans: list[tuple[int, int]]) -> Iterator[DecodedPiec
 
 
 _SEPARATORS = re.compile(r"[ \t\n.*_|~,-]+")
+_DROP = dict.fromkeys(map(ord, " \t\n.*_|~,-"))
+
+
+class _GapTable(dict[int, str]):
+    """For `translate`: each separator as a space, and each other character as a letter."""
+
+    def __missing__(self, code: int) -> str:
+        return "x"
+
+
+_GAPS = _GapTable(dict.fromkeys(_DROP, " "))
+_MAX_GAP = 4  # of `_SPACED`
 
 
 def _read_spaced(plain: str, spans: list[tuple[int, int]]) -> Iterator[DecodedPiece]:
     for span in spans:
         start, end = _whole_letters(plain, *span)
         run = plain[start:end]
-        letters = sum(map(str.isalpha, run))
+        closed = run.translate(_DROP)
+        letters = len(closed) if closed.isalpha() else sum(map(str.isalpha, closed))
         # A row of a table has digits for the most part.
-        if letters >= _MIN_SPACED and letters * 4 >= len(_SEPARATORS.sub("", run)) * 3:
-            yield DecodedPiece(_join_letters(run), start, end)
+        if letters >= _MIN_SPACED and letters * 4 >= len(closed) * 3:
+            yield DecodedPiece(_join_letters(run, closed), start, end)
 
 
 def _whole_letters(plain: str, start: int, end: int) -> tuple[int, int]:
@@ -216,13 +229,17 @@ def _whole_letters(plain: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-def _join_letters(run: str) -> str:
-    """Letters put together again; wider gaps were spaces between words."""
-    gaps = [len(match[0]) for match in _SEPARATORS.finditer(run)]
-    narrow = min(gaps, default=1)
-    if any(gap > narrow for gap in gaps):
-        return _SEPARATORS.sub(lambda gap: " " if len(gap[0]) > narrow else "", run)
-    closed = _SEPARATORS.sub("", run)
+def _join_letters(run: str, closed: str) -> str:
+    """Letters put together again; wider gaps were spaces between words. `closed` has no gaps.
+
+    By passes over the whole run: a run may be as long as the text, as in the output of `yes`.
+    """
+    gaps = run.translate(_GAPS)
+    narrow = next((size for size in range(1, _MAX_GAP) if f"x{' ' * size}x" in gaps), _MAX_GAP)
+    if " " * (narrow + 1) in gaps:
+        # No control character is in a run but those that separate.
+        words = re.sub(rf"[ \t\n.*_|~,-]{{{narrow + 1},}}", "\0", run)
+        return words.translate(_DROP).replace("\0", " ")
     return _split_words(closed) if len(closed) <= _MAX_SPELLED_CHARS else closed
 
 

@@ -174,12 +174,16 @@ _MIN_BY_CHANCE = 16
 _HEX_LETTER = re.compile(rb"[2-7][A-Fa-f]")
 _MARGIN = b" \t\r\n>,:;"
 _NOISE = b" \t\r\n>"
+_HEX_SEPARATORS = b" ,:;\r\n\t-"
 _HEX_NOISE = re.compile(rb"0[xX]|[ ,:;\r\n\t-]+")
 _HEX = re.compile(rb"(?:[0-9A-Fa-f]{2}){6,}[0-9A-Fa-f]?")
 
 
 def _from_hex(run: bytes) -> str | None:
-    digits = _HEX_NOISE.sub(b"", run)
+    if b"x" in run or b"X" in run:
+        digits = _HEX_NOISE.sub(b"", run)
+    else:  # columns of numbers, most often
+        digits = run.translate(None, _HEX_SEPARATORS)
     if not _HEX.fullmatch(digits):
         return None
     return decode_readable(bytes.fromhex(digits[: len(digits) & ~1].decode()))

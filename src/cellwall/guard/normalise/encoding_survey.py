@@ -8,7 +8,7 @@ pass in C looks for that, and the patterns are asked there. What comes out is th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import accumulate
 
@@ -228,17 +228,25 @@ _TOKEN_AT = re.compile(TOKEN.source.encode())
 what may be long in it is followed by nothing, or by what cannot be a part of it."""
 
 
+_TOKEN_SIGN = re.compile(
+    rb"&(?=[#A-Za-z])|%(?=[0-9A-Fa-f]{2})|[?&](?=[A-Za-z0-9_.-])|\\(?=[xX0-3uU])"
+    rb"|[Uu](?=\+[0-9A-Fa-f]{4})|=(?=[0-9A-F]{2}|\r?\n)"
+)
+"""How each `TOKEN` begins: quicker to look for than the whole where there are many."""
+
 has_token_signs = re.compile(rb"[&?%\\=+]").search
 """Each `TOKEN` has at least one of these, and so has an escaped line in JSON."""
 
 
 def token_spans(image: bytes, surveyed: SurveyResult) -> Iterator[Span]:
     """Where `TOKEN` matches."""
+    places: Iterable[int]
     if surveyed.tokens is None:
-        yield from TOKEN.spans(image)
-        return
+        places = (sign.start() for sign in _TOKEN_SIGN.finditer(image))
+    else:
+        places = sorted(surveyed.tokens)
     done = 0
-    for place in sorted(surveyed.tokens):
+    for place in places:
         if place >= done and (match := _TOKEN_AT.match(image, place)):
             yield match.span()
             done = match.end()

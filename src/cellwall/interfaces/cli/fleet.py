@@ -245,6 +245,30 @@ def token(*, configured: ConfigOptions, ttl: str) -> int:
     return 0
 
 
+@fleet.command(
+    epilog=f"""\b
+Examples:
+  cellwall fleet publish policy.toml
+
+{CHANGE_EXIT_CODES}"""
+)
+@click.argument("policy", metavar="POLICY", type=click.Path(exists=True, dir_okay=False))
+@place_options
+@json_option("Print one JSON object.")
+def publish(*, configured: ConfigOptions, policy: str, as_json: bool) -> int:
+    """Give all hosts this policy, above those of users. Run it on the first host.
+
+    The policy is signed with the key of the fleet and has a version. A host applies it within a
+    second, or refuses all requests: with a forged policy, or with one older than the host has.
+    """
+    from cellwall.admin.fleet_releases import FleetPublisher
+
+    version = FleetPublisher.configured(**configured).publish(policy, cli_principal())
+    text = f"the policy of the fleet is version {version}\n"
+    print_result({"version": version}, text, as_json=as_json)
+    return 0
+
+
 def _admin_options(command: Decorated) -> Decorated:
     def with_admin(*, configured: ConfigOptions, **values: Any) -> int:  # noqa: ANN401  # what click has parsed
         from cellwall.admin.fleet_hosts import FleetAdmin

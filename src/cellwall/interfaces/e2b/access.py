@@ -38,8 +38,9 @@ async def caller_by_key(request: Request) -> Caller:
             hint="Set E2B_API_KEY to a service token: `cellwall token create`.",
             code="CW-SIGN-IN-MISSING",
         )
-    address = address_of(request)
-    found = Caller(await authenticate(service_of(request), key, address=address), address)
+    service, address = service_of(request), address_of(request)
+    request.state.revision = await service.accounts.revision()
+    found = Caller(await authenticate(service, key, address=address), address)
     request.state.caller = found  # for the record of a refusal
     return found
 

@@ -331,7 +331,8 @@ async def _find(
 
 def opened(request: Request, caller: Caller, facts: SandboxFacts) -> dict[str, Any]:
     """A sandbox with new tokens, as `create` answers."""
-    tokens = facts.state.tokens.issue(caller.identity, facts.public_id)
+    revision: int = request.state.revision
+    tokens = facts.state.tokens.issue(caller.identity, facts.public_id, revision=revision)
     return {
         "templateID": facts.template,
         "sandboxID": facts.public_id,

@@ -28,7 +28,8 @@ class SandboxGrant:
     """As clients know the sandbox: the token counts again once a paused sandbox is resumed."""
     identity: Identity
     is_traffic: bool
-    revision: int = -1
+    revision: int
+    """Of the accounts, when the identity was looked up."""
 
 
 class SandboxTokens:
@@ -42,15 +43,18 @@ class SandboxTokens:
         self._pairs: dict[tuple[str, str], IssuedTokens] = {}
         self._grants: dict[bytes, SandboxGrant] = {}
 
-    def issue(self, identity: Identity, sandbox_id: str) -> IssuedTokens:
-        """The same pair for the same API key and sandbox."""
+    def issue(self, identity: Identity, sandbox_id: str, *, revision: int) -> IssuedTokens:
+        """The same pair for the same API key and sandbox. The `revision` of the accounts was read
+        before the API key was judged, so that no later change is missed."""
         place = (sandbox_id, identity.credential)
         pair = self._pairs.get(place)
         if pair is None:
             pair = IssuedTokens(f"cws_{secrets.token_hex(32)}", f"cwt_{secrets.token_hex(32)}")
             self._pairs[place] = pair
             for token, is_traffic in ((pair.envd, False), (pair.traffic, True)):
-                self._grants[_digest(token)] = SandboxGrant(sandbox_id, identity, is_traffic)
+                self._grants[_digest(token)] = SandboxGrant(
+                    sandbox_id, identity, is_traffic, revision
+                )
         return pair
 
     def find(self, token: str) -> SandboxGrant | None:

@@ -149,7 +149,11 @@ def make_application(
         approvals = ApprovalRecords(store)
         async with anyio.create_task_group() as tasks:
             sandboxes = OwnedSandboxes(
-                app, store, max_per_owner=settings.max_sessions_per_user, tasks=tasks
+                app,
+                store,
+                max_per_owner=settings.max_sessions_per_user,
+                tasks=tasks,
+                tenant=settings.tenant,
             )
             api.state.service = Service(
                 app=app,
@@ -203,8 +207,8 @@ def make_application(
                 tasks.cancel_scope.cancel()
 
     api = described_api(lifespan)
-    api.router.routes.extend(mcp_routes(mcp))
-    api.router.routes.extend(e2b_routes())
+    # First: four patterns here, 160 in the routers, which took 1.5 ms of each request to these.
+    api.router.routes[:0] = [*e2b_routes(), *mcp_routes(mcp)]
     api.state.mcp = mcp
     api.add_middleware(
         Gate,

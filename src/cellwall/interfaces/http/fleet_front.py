@@ -39,6 +39,7 @@ from cellwall.interfaces.http.fleet_routing import (
     Target,
     is_id,
     labels_of,
+    scraped_host,
     target_of,
     with_host,
     without_host,
@@ -84,6 +85,8 @@ class FleetFront:
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         target = target_of(scope.get("method", "GET"), scope["path"], headers)
+        if scraped := scraped_host(scope["path"], scope.get("query_string", b"")):
+            target, scope = Target("any", scraped), {**scope, "query_string": b""}
         match target.kind:
             case "session" | "approval":
                 await self._to_holder(target, scope, receive, send)

@@ -12,6 +12,7 @@ import os
 import resource
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from fastapi import FastAPI
 import cellwall
 from cellwall.admin.accounts import Accounts, open_accounts
 from cellwall.admin.fleet import HostLease, Receive, Scope, Send
+from cellwall.admin.fleet_releases import HostReleases, open_releases
 from cellwall.admin.fleet_witness import open_witness
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
@@ -73,6 +75,7 @@ class FleetHost:
         self._labels = {**self._settings.fleet.labels, **options["labels"]}
         self._coordinator = options["coordinator"]
         self._is_draining = False
+        self._releases: HostReleases | None = None
         self._lease: HostLease | None = None
         self._api: FastAPI | None = None
         self._accounts: Accounts | None = None
@@ -106,6 +109,8 @@ class FleetHost:
         """The service, while the lease is valid."""
         if self._lease is None or self._api is None or not self._lease.is_valid:
             await _refuse(_fenced(), scope, receive, send)
+        elif self._releases is not None and self._releases.problem is not None:
+            await _refuse(_without_policy(self._releases.problem), scope, receive, send)
         elif self._is_draining and _is_new_session(scope):
             await _refuse(_drains(), scope, receive, send)
         else:
@@ -171,7 +176,12 @@ class FleetHost:
             api = make_application(
                 app,
                 accounts,
-                ServiceSettings.configured(settings.server, names=_names(settings), public_url=url),
+                replace(
+                    ServiceSettings.configured(
+                        settings.server, names=_names(settings), public_url=url
+                    ),
+                    tenant=self._labels.get("tenant", ""),
+                ),
                 store=store,
             )
             view.follow(app, store, api)
@@ -183,6 +193,7 @@ class FleetHost:
                 every_s=settings.server.housekeeping_s,
             )
             witness = open_witness(self._home, app.audit)
+            releases = open_releases(self._home)
             lease = HostLease(
                 store,
                 self,
@@ -194,6 +205,9 @@ class FleetHost:
                 self._app, self._accounts, self._api = app, accounts, api
                 if witness is not None:  # a log that was rolled back starts no host
                     await witness.start(store)
+                if releases is not None:
+                    await releases.look(store)
+                self._releases = releases
                 await lease.join()
                 self._lease = lease
                 for task in (
@@ -207,6 +221,9 @@ class FleetHost:
                     tasks.start_soon(task)
                 if witness is not None:
                     tasks.start_soon(witness.run, store)
+                if releases is not None:
+                    every_s = settings.fleet.lease_s / 4
+                    tasks.start_soon(partial(releases.follow, store, every_s=every_s))
                 self._started.set()
                 await self._stopping.wait()
                 await lease.leave()
@@ -234,6 +251,14 @@ def _fenced() -> Busy:
         "this host cannot prove its lease, so it does not serve",
         hint="Try again in a moment: the request was not executed.",
         code="CW-HOST-FENCED",
+    )
+
+
+def _without_policy(problem: CellwallError) -> Busy:
+    return Busy(
+        f"this host has no valid policy, so it does not serve: {problem.message}",
+        hint=problem.hint,
+        code=problem.code,
     )
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import parse_qs
 
 Kind = Literal["session", "approval", "snapshot", "new", "all", "mcp", "any"]
 
@@ -21,7 +22,7 @@ _E2B_SANDBOX = re.compile(rf"/e2b(?:/v2)?/sandboxes/({_ID})(?:/.*)?")
 _PREVIEW = re.compile(rf"[1-9][0-9]{{0,4}}-({_ID})\..+")
 _NEW = frozenset({"/v1/sessions", "/e2b/sandboxes", "/e2b/v2/sandboxes"})
 _LISTS = frozenset({*_NEW, "/v1/approvals", "/v1/snapshots", "/e2b/snapshots"})
-_E2B, _MCP = "/e2b/", "/mcp"
+_E2B, _MCP, _METRICS = "/e2b/", "/mcp", "/metrics"
 HOST_HEADER = b"cellwall-host"
 LABELS_HEADER = b"cellwall-labels"
 UNSERVED_HEADER = "cellwall-unserved"
@@ -72,6 +73,12 @@ def target_of(method: str, path: str, headers: Headers) -> Target:
         is_new = not session and method == "POST" and b"mcp-protocol-version" not in headers
         return Target("new" if is_new else "mcp", session.rpartition(".")[2] if session else "")
     return Target("any")
+
+
+def scraped_host(path: str, query: bytes) -> str:
+    """`/metrics?host=svc_…`: of one host, as Prometheus can ask without headers of its own."""
+    named = parse_qs(query.decode("latin-1")).get("host", []) if path == _METRICS else []
+    return named[0] if len(named) == 1 and is_id(named[0]) else ""
 
 
 def labels_of(headers: Headers) -> dict[str, str]:

@@ -33,7 +33,9 @@ def mcp_endpoint(
             issuer=settings.public_url,
             with_gateway=app.settings.mcp.gateway == "offer",
         ),
-        records_of=lambda owner: StoredSandboxes(store, owner, settings.max_sessions_per_user),
+        records_of=lambda owner: StoredSandboxes(
+            store, owner, settings.max_sessions_per_user, settings.tenant
+        ),
     )
 
 

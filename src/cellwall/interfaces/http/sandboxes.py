@@ -18,7 +18,7 @@ from typing import Unpack
 import anyio
 import anyio.abc
 
-from cellwall.admin.accounts import Identity, require_own
+from cellwall.admin.accounts import Identity, require_own, require_tenant
 from cellwall.admin.fleet import host_lost
 from cellwall.core.accounts import SessionRecord
 from cellwall.core.errors import Busy, CellwallError, NotFound, StorageError
@@ -129,8 +129,9 @@ class OwnedSandboxes:
         *,
         max_per_owner: int,
         tasks: anyio.abc.TaskGroup,
+        tenant: str = "",
     ) -> None:
-        self._app = app
+        self._app, self._tenant = app, tenant
         self._store = store
         self._max_per_owner = max_per_owner
         self._tasks = tasks
@@ -150,6 +151,7 @@ class OwnedSandboxes:
     ) -> OwnedSandbox:
         """A new sandbox; raises `Busy` beyond the number that one user may have. `resumed_id`: of
         a kept session, whose files it gets; see `KeptSessions.find`."""
+        require_tenant(who, self._tenant)
         spec, limits = self._bounded(spec)
         with self._counted(who.user_id):
             host = await LocalHost.create(

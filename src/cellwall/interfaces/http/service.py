@@ -48,6 +48,8 @@ class ServiceSettings:
     """Pages of these origins may use the service as well."""
     trusted_proxies: tuple[str, ...] = ()
     """What these addresses append to `X-Forwarded-For` is believed."""
+    tenant: str = ""
+    """The host is reserved for the members of this team: its id; empty for everybody."""
     max_sessions_per_user: int = 20
     max_kept_per_user: int = 20
     max_kept_bytes_per_user: int = 10 * 1024 * _MIB

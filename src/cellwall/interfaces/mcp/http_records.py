@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from cellwall.admin.accounts import Identity, require_tenant
 from cellwall.core.account_ports import SessionsPort
 from cellwall.core.accounts import SessionRecord
 from cellwall.core.errors import Busy
-
-if TYPE_CHECKING:
-    from cellwall.accounts.identity import Identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +18,11 @@ class StoredSandboxes:
     store: SessionsPort
     owner: Identity
     max_live: int
+    tenant: str = ""
+    """The team that the host is reserved for."""
 
     async def add(self, sandbox_id: str) -> None:
+        require_tenant(self.owner, self.tenant)
         record = SessionRecord(
             id=sandbox_id,
             owner_id=self.owner.user_id,

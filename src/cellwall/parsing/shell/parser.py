@@ -1,8 +1,8 @@
 """Parses shell text with shfmt, a complete and maintained bash parser.
 
 Each new text is parsed by a process of its own (parser_process.py). A text that shfmt rejects, or
-does not parse in time, raises `NotUnderstood`. A single command of plain words (`git status -s`)
-needs no process: every shell reads such a text alike.
+does not parse in time, raises `NotUnderstood`. Commands of plain and quoted words on one line need
+no process (plain_commands.py): every shell reads such a text alike.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cellwall.core.errors import LayerMissing
 from cellwall.core.host_programs import ProgramRefused, wheel_program
 from cellwall.parsing.bounded_cache import TextCache
 from cellwall.parsing.shell.parser_process import ParserProcesses
+from cellwall.parsing.shell.plain_commands import plain_tree
 
 MAX_TEXT_BYTES = 64 * 1024
 _MAX_TREE_BYTES = 16 * 1024 * 1024
@@ -34,22 +35,6 @@ _find_odd_continuation = re.compile(
     r"(?<![ \t])\\\n|(?:^|[ \t;&|()])#[^\n]*\\\n", re.MULTILINE
 ).search
 _find_position = re.compile(r"([0-9]{1,9}):([0-9]{1,9}): ").search
-
-# One command whose words hold no character that any shell expands, splits or quotes.
-_match_plain_command = re.compile(
-    r" *(?P<program>[\w./:@%+,-]+)(?: +[\w./:@%+,=-]+)* *", re.ASCII
-).fullmatch
-_MAX_PLAIN_CHARACTERS = 4096
-"""A longer text goes to the process, whose time and output are limited."""
-_find_words = re.compile(r"[^ ]+").finditer
-_KEYWORDS = frozenset(
-    (
-        *("if", "then", "elif", "else", "fi", "while", "until", "for", "select", "do", "done"),
-        *("case", "esac", "in", "function", "time", "coproc", "let", "declare", "local", "export"),
-        *("readonly", "typeset", "nameref"),
-    )
-)
-"""In the place of a program these begin or end another form than a simple command."""
 
 Node: TypeAlias = Mapping[str, Any]
 """As shfmt writes it: a mapping with a `Type`, or without one where only one type can stand."""
@@ -104,10 +89,8 @@ def _parse_checked(text: str) -> Node:
 def syntax_tree(text: str) -> Node:
     """The tree as the parser gives it, for readers that only report: shells may read some forms
     differently. Raises `BadSyntax`."""
-    plain = _match_plain_command(text) if len(text) <= _MAX_PLAIN_CHARACTERS else None
-    if plain is not None and plain["program"] not in _KEYWORDS:
-        return _plain_tree(text)
-    return _run_parser(text)
+    tree = plain_tree(text)
+    return _run_parser(text) if tree is None else tree
 
 
 def _run_parser(text: str) -> Node:
@@ -132,23 +115,6 @@ def _run_parser(text: str) -> Node:
     if not isinstance(tree, dict):
         raise BadSyntax("the shell parser printed no syntax tree")
     return tree
-
-
-def _plain_tree(text: str) -> Node:
-    """The tree that shfmt gives for one command of plain words."""
-
-    def span(start: int, end: int) -> dict[str, Any]:
-        first, last = ({"Offset": at, "Line": 1, "Col": at + 1} for at in (start, end))
-        return {"Pos": first, "End": last}
-
-    words: list[Node] = []
-    for word in _find_words(text):
-        place = span(*word.span())
-        value = {"ValuePos": place["Pos"], "ValueEnd": place["End"], "Value": word[0]}
-        words.append({**place, "Parts": [{"Type": "Lit", **place, **value}]})
-    whole = span(words[0]["Pos"]["Offset"], words[-1]["End"]["Offset"])
-    call = {"Type": "CallExpr", **whole, "Args": words}
-    return {"Type": "File", **whole, "Stmts": [{**whole, "Cmd": call, "Position": whole["Pos"]}]}
 
 
 def _error_offset(message: str, source: bytes) -> int | None:

@@ -103,6 +103,7 @@ class CodeRun(_LiveRun):
         super().__init__(cell, interpreter.task)
         self._interpreter = interpreter
         self._interrupted_at: float | None = None
+        self._awaits_rest = False
         self._must_end = False
         """A caller's interrupt ends the interpreter if its code does not stop."""
         self._report_exit: int | None = None
@@ -145,10 +146,15 @@ class CodeRun(_LiveRun):
             self._interrupted_at = self._interrupted_at or time.monotonic()
             self._must_end = True
 
-    async def wait_gone(self) -> None:
+    def begin_release(self) -> bool:
         """The interpreter stays; init checks once more whether a file system is full."""
-        if not self._task.is_ended and not self._interpreter.is_lost:
+        self._awaits_rest = not self._task.is_ended and not self._interpreter.is_lost
+        if self._awaits_rest:
             self._cell.parts.init.send("rest", self._task.tag)
+        return self._awaits_rest
+
+    async def wait_gone(self) -> None:
+        if self._awaits_rest:
             await self._handle_until(lambda: self._task.rested is not None)
         self._interpreter.is_lost = self._interpreter.is_lost or self._task.is_ended
 

@@ -76,6 +76,7 @@ class Pool:
         self._users: Counter[Template] = Counter()
         self._retired: set[Template] = set()
         self._used_cells: deque[WarmCell] = deque()
+        self._hits = self._misses = 0
         self.worker = PoolWorker(self._tick, self._ledger.stop_flag.is_known_set)
 
     # --- templates
@@ -87,8 +88,10 @@ class Pool:
             slot.used_at = time.monotonic()
             slot.calls += 1
             if slot.template is not None and slot.template.is_alive():
+                self._hits += not wait  # who waits has asked before
                 return slot.template
             if not wait:
+                self._misses += 1
                 # A single run does not pay for a template; a failed start is not repeated at once.
                 is_worth = slot.calls > 1 and not slot.is_starting
                 if is_worth and time.monotonic() - slot.failed_at > _RETRY_AFTER_S:
@@ -307,6 +310,11 @@ class Pool:
             slots = list(self._slots.values())
             ready = sum(len(each.cells) for slot in slots for each in slot.ready.values())
         return sum(slot.template is not None for slot in slots), ready
+
+    def uses(self) -> tuple[int, int]:
+        """How many calls found their template running, and how many did not."""
+        with self._lock:
+            return self._hits, self._misses
 
     # --- upkeep
 

@@ -40,7 +40,8 @@ class RunIO:
         self._channels = channels
         self._stdin = memoryview(stdin or b"")
         self._sink = sink
-        self._paced = sink if isinstance(sink, PacedSink) else None
+        # A look at a protocol walks its attributes: not for most runs, which have no sink.
+        self._paced = sink if sink is not None and isinstance(sink, PacedSink) else None
         self._output_room = max_output_bytes
         self._keeps_output = keeps_output
         self._paused: list[int] = []

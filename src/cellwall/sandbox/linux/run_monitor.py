@@ -57,6 +57,11 @@ class MonitoredRun(Protocol):
     def begin_watching(self) -> None:
         """The run is not short: init begins to check its file systems."""
 
+    def begin_release(self) -> bool:
+        """The run has ended: ask for what `wait_gone` waits for, while its usage is counted.
+        Returns whether there is anything."""
+        return False
+
     def counters(self) -> run_cgroup.Counters:
         """Resource usage of this run alone."""
 
@@ -135,6 +140,7 @@ class RunMonitor:
                 async with anyio.create_task_group() as calls:
                     await self._serve_until_ended(run_io, calls)
                     calls.cancel_scope.cancel()
+            self._run.begin_release()
             run_io.drain()
         wall_s = time.monotonic() - self._started
         if self._limit is None and run_io.is_over_limit:

@@ -163,7 +163,10 @@ class LiveSessions:
         await acquire(cell.turn)
         try:
             program, _ = jobs.program_of(action, only_deno=self._settings.only_deno)
-            env = _environment(replace(request, action=replace(action, brief={})), program)
+            lasting = (
+                replace(request, action=replace(action, brief={})) if action.brief else request
+            )
+            env = _environment(lasting, program)
             interpreter = cell.interpreter(env, program, operation)
             is_first = interpreter.count == 0
             run = session.running = CodeRun(cell, interpreter)

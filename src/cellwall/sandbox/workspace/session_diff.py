@@ -14,7 +14,8 @@ from cellwall.core.files import ChangedPath, WorkspaceDiff
 from cellwall.core.scratch import scratch_folder
 from cellwall.core.types import WorkspaceMode
 from cellwall.sandbox.files.file_tree import FileTree
-from cellwall.sandbox.workspace.changes import changes, rank, unified_diff
+from cellwall.sandbox.workspace.change_diff import unified_diff
+from cellwall.sandbox.workspace.changes import changes, rank
 from cellwall.sandbox.workspace.layered import copy_layers
 from cellwall.sandbox.workspace.store import StoredWorkspace, WorkspaceStore
 

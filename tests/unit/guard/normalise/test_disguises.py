@@ -6,6 +6,7 @@ import pytest
 
 from cellwall.guard.detect import Detector
 from cellwall.guard.normalise import disguises
+from cellwall.guard.normalise.characters import as_image
 
 
 @pytest.mark.requirement("GRD-1")
@@ -28,3 +29,22 @@ def test_no_other_disguise_begins_as_spaced_letters_do() -> None:
     for spaced in ("i g n o r e a l l", "i-g-n-o-r-e-a", "i.g.n.o.r.e.a"):
         (span,) = disguises._gate().spans(spaced.encode())
         assert disguises._classify(spaced.encode()[slice(*span)], b"") == "spaced"
+
+
+@pytest.mark.requirement("GRD-1")
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("i g n o r e  a l l", "ignore all"),
+        ("i.g.n.o.r.e | a.l.l", "ignore all"),
+        ("i  g  n  o  r  e   a  l  l", "ignore all"),
+        ("é v i t e z  t o u t", "évitez tout"),
+        ("y\n" * 4000, "y" * 4000),
+        ("n o  " * 4000, " ".join(["no"] * 4000)),
+        ("1 2 3 4 5 6 a", None),
+    ],
+)
+def test_spaced_letters_are_joined_in_passes_over_the_whole_run(text, read) -> None:
+    spans = list(disguises._gate().spans(as_image(text)))
+    pieces = list(disguises._read_spaced(text, spans))
+    assert [piece.text for piece in pieces] == ([] if read is None else [read])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import time
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.guard.normalise import encoding_survey
+from cellwall.guard.normalise.encoding_survey import TOKEN, token_spans
 from cellwall.parsing.matching import Pattern
 
 _SETS = (
@@ -126,3 +128,31 @@ def test_the_pass_is_what_finds_them() -> None:
     assert list(encoding_survey.token_spans(image, told))
     assert not list(encoding_survey.quad_spans(image, nothing))
     assert not list(encoding_survey.token_spans(image, nothing))
+
+
+_PIECES = (
+    *("&", "#", "x", "amp;", "65", "41;", "%", "%41", "?", "q=", "a.b=", "+", "=", "=41", "=\n"),
+    *(
+        "=\r\n",
+        "\\",
+        "\\x41",
+        "\\u0042",
+        "\\u{41}",
+        "\\101",
+        "U+0041 ",
+        "u+00e9",
+        "<",
+        '"',
+        " ",
+        "a",
+    ),
+)
+
+
+@pytest.mark.requirement("GRD-1")
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(_PIECES), max_size=30))
+def test_tokens_of_a_dense_text_are_those_of_the_pattern(pieces):
+    image = "".join(pieces).encode()
+    surveyed = SimpleNamespace(tokens=None)  # more places than are listed
+    assert list(token_spans(image, surveyed)) == list(TOKEN.spans(image))

@@ -13,6 +13,7 @@ from cellwall.interfaces.http.fleet_answers import Answer, merged
 from cellwall.interfaces.http.fleet_routing import (
     Target,
     labels_of,
+    scraped_host,
     target_of,
     with_host,
     without_host,
@@ -102,3 +103,17 @@ def test_an_answer_is_sent_with_the_length_of_its_own_body():
     anyio.run(Answer(200, [(b"content-length", b"9")], b"[]").send, send)
     assert sent[0]["headers"] == [(b"content-length", b"2")]
     assert sent[1]["body"] == b"[]"
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "found"),
+    [
+        ("/metrics", f"host={HOST}", HOST),
+        ("/metrics", "", ""),
+        ("/metrics", f"host={HOST}&host={HOST}", ""),
+        ("/metrics", "host=../etc", ""),
+        ("/v1/sessions", f"host={HOST}", ""),
+    ],
+)
+def test_a_scraper_names_the_host_in_the_query(path, query, found):
+    assert scraped_host(path, query.encode()) == found

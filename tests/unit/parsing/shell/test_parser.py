@@ -1,4 +1,4 @@
-"""One command of plain words is parsed without a process, into the tree that shfmt gives."""
+"""Commands of plain and quoted words are parsed without a process, into the tree that shfmt gives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cellwall.core import host_programs
 from cellwall.core.errors import LayerMissing
 from cellwall.parsing import bounded_cache
-from cellwall.parsing.shell import parser
+from cellwall.parsing.shell import parser, plain_commands
 from cellwall.parsing.shell.parser import NotUnderstood, syntax_tree
 
 pytestmark = pytest.mark.requirement("POL-2")
@@ -37,7 +37,37 @@ def test_plain_words_have_the_tree_of_the_parser(words, blank):
     assert syntax_tree(text) == parser._run_parser(text)
 
 
-@pytest.mark.parametrize("word", [*sorted(parser._KEYWORDS), *BUILTINS, "a=1", "a+=1", "123", "-"])
+# Quotes with signs that have a meaning outside of them, and words of several parts.
+QUOTED = st.sampled_from(
+    ["''", '""', "'a b'", '"a b"', "'$x `id` \\'", '"# ; | \' &"', "a'b'\"c\""]
+)
+COMMANDS = st.lists(WORDS | QUOTED, min_size=1, max_size=3).map(" ".join)
+JOINTS = st.sampled_from(["|", " | ", "&&", " && ", "||", " || ", ";", "; ", " ; "])
+
+
+@settings(max_examples=120, deadline=None)
+@given(COMMANDS, st.lists(st.tuples(JOINTS, COMMANDS), max_size=5), st.sampled_from(["", ";", " "]))
+def test_joined_commands_have_the_tree_of_the_parser(first, others, end):
+    text = first + "".join(joint + command for joint, command in others) + end
+    assert tree_or_refusal(syntax_tree, text) == tree_or_refusal(parser._run_parser, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a;;b", "a &&", "| a", "a & b", "a |& b", "a && ! b", "! a", "a; if b; then c; fi"),
+        *("a && time b", "'a' b", '"a" b', "a && x=1", "a (b)", "a; { b; }", "a 'b", 'a "$b"'),
+        *('a "`b`"', 'a "\\b"', "a é", "a\nb", "a 'b\nc'", "", " ", ";"),
+        " && ".join(["a"] * (plain_commands._MAX_JOINED + 2)),
+    ],
+)
+def test_any_other_text_is_left_to_the_parser(text):
+    assert plain_commands.plain_tree(text) is None
+
+
+@pytest.mark.parametrize(
+    "word", [*sorted(plain_commands._KEYWORDS), *BUILTINS, "a=1", "a+=1", "123", "-"]
+)
 def test_every_first_word_has_the_tree_of_the_parser(word):
     text = f"{word} -x b=1 c"
     assert tree_or_refusal(syntax_tree, text) == tree_or_refusal(parser._run_parser, text)
@@ -47,9 +77,11 @@ def test_plain_words_start_no_process(monkeypatch):
     monkeypatch.setattr(parser, "_run_parser", lambda _: pytest.fail("a process was started"))
     tree = syntax_tree("git log --format=%H -n 5 src/a.py")
     assert len(tree["Stmts"][0]["Cmd"]["Args"]) == 6
+    tree = syntax_tree("cd src && grep -n 'a b' \"x.py\" | head -5; ls")
+    assert [each["Cmd"]["Type"] for each in tree["Stmts"]] == ["BinaryCmd", "CallExpr"]
 
 
-@pytest.mark.parametrize("sign", list("$`'\"\\|&;<>()*?[]{}~!#^\n\t"))
+@pytest.mark.parametrize("sign", list("$`'\"\\&<>()*?[]{}~!#^\n\t"))
 def test_a_word_with_a_sign_of_the_shell_is_parsed_by_the_parser(sign, monkeypatch):
     monkeypatch.setattr(parser, "_run_parser", lambda text: {"parsed": text})
     assert syntax_tree.__wrapped__(f"plain a{sign}b") == {"parsed": f"plain a{sign}b"}
@@ -57,7 +89,7 @@ def test_a_word_with_a_sign_of_the_shell_is_parsed_by_the_parser(sign, monkeypat
 
 def test_a_long_plain_command_is_left_to_the_process_and_its_limits(monkeypatch):
     monkeypatch.setattr(parser, "_run_parser", lambda text: {"parsed": text})
-    longest = ("a " * parser._MAX_PLAIN_CHARACTERS)[: parser._MAX_PLAIN_CHARACTERS]
+    longest = ("a " * plain_commands.MAX_PLAIN_CHARACTERS)[: plain_commands.MAX_PLAIN_CHARACTERS]
     assert syntax_tree.__wrapped__(longest)["Type"] == "File"
     assert syntax_tree.__wrapped__(longest + "a") == {"parsed": longest + "a"}
 

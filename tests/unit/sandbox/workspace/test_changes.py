@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from cellwall.core.errors import WorkspaceError
 from cellwall.core.protected_names import load
 from cellwall.sandbox.files.file_tree import FileTree
-from cellwall.sandbox.workspace import changes as changes_module
+from cellwall.sandbox.workspace import change_diff
 from cellwall.sandbox.workspace.apply import ApplyReport, apply
-from cellwall.sandbox.workspace.changes import Change, changes, unified_diff
+from cellwall.sandbox.workspace.change_diff import unified_diff
+from cellwall.sandbox.workspace.changes import Change, changes
 
 FAR_FUTURE_NS = 1 << 62
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes whiteout devices by hand")
@@ -228,7 +229,7 @@ lines = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=30)
 @given(lines, lines, st.sampled_from([0, 10_000]), st.sampled_from(["", "end"]))
 def test_hunks_turn_the_old_lines_into_the_new_ones(old, new, pairs_left, end):
     old = old + [end] * bool(end)
-    text, _ = changes_module._hunks(old, new, pairs_left)
+    text, _ = change_diff._hunks(old, new, pairs_left)
     made, at = [], 0
     rows = text.replace("\n\\ No newline at end of file\n", "\0").split("\n")
     for row in "\n".join(rows).replace("\0", "~\n").splitlines():

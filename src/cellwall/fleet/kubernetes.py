@@ -1,0 +1,364 @@
+"""The fleet on Kubernetes by agent-sandbox: each host is a Sandbox that was claimed from a pool.
+
+A new session claims a sandbox (SandboxClaim); the controller of agent-sandbox gives a warm one of
+the pool, keeps its pod, and ends it with the claim. In the pod runs a service of Cellwall with the
+shared database. What the claims are is read from the cluster, and kept nowhere else: any number of
+fronts may run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import httpx2
+
+from cellwall.core.errors import BadInput, Busy, CellwallError
+from cellwall.core.hosts import Held, HostsPort
+from cellwall.core.ids import new_id
+from cellwall.fleet.engine import (
+    AnswerBroken,
+    HostState,
+    Place,
+    Receive,
+    Scope,
+    Send,
+    Wish,
+    host_lost,
+    no_host,
+)
+from cellwall.fleet.kubernetes_api import Conflict, Expired, KubernetesApi, Missing, Resource
+from cellwall.fleet.request_bodies import RequestBodies
+
+_log = logging.getLogger("cellwall.fleet")
+CLAIMS = "extensions.agents.x-k8s.io/v1beta1/sandboxclaims"
+_LABEL, _DRAINS = "cellwall.dev/fleet", "cellwall.dev/draining"
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_TRIES = 5
+_PAUSE_S = 1.0
+_HOP = frozenset({
+    b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
+    b"upgrade",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSettings:
+    """Of one fleet in one namespace."""
+
+    fleet: str = "cellwall"
+    pools: Mapping[str, str] = field(default_factory=dict)
+    """The SandboxWarmPool for each template of Cellwall."""
+    default_pool: str = "cellwall"
+    ready_s: float = 120.0
+    """How long a session waits for its sandbox."""
+    port: int = 8750
+    service_ca_file: str = "/run/cellwall/service-ca.crt"
+    """Who signs the certificates of the services in the pods."""
+    service_name: str = "cellwall.internal"
+    """The name in these certificates; the addresses of pods change."""
+    answer_s: float = 3700.0
+
+
+def host_id_of(sandbox: str) -> str:
+    """The id of the service in a sandbox: its pod writes the same into `service-id` of its state
+    folder, so that the database names the sandbox of each session."""
+    digest = hashlib.sha256(sandbox.encode()).digest()[:26]
+    return "svc_" + "".join(_ALPHABET[byte & 31] for byte in digest)
+
+
+@dataclass(frozen=True, slots=True)
+class _ClaimState:
+    """What is used of a claim."""
+
+    name: str
+    sandbox: str
+    address: str
+    pool: str
+    is_ready: bool
+    was_ready: bool
+    is_draining: bool
+
+    @property
+    def host_id(self) -> str:
+        return host_id_of(self.sandbox)
+
+
+class KubernetesFleet:
+    """Implements `FleetPort`; `watch` must run meanwhile."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        hosts: HostsPort,
+        settings: SandboxSettings,
+        *,
+        bodies: RequestBodies,
+    ) -> None:
+        self._api, self._hosts, self._settings, self._bodies = api, hosts, settings, bodies
+        self._claims: dict[str, _ClaimState] = {}
+        self._changed = anyio.Event()
+        self._has_listed = False
+        self._client = httpx2.AsyncClient(
+            verify=ssl.create_default_context(cafile=settings.service_ca_file),
+            timeout=httpx2.Timeout(10.0, read=settings.answer_s),
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    # --- what the cluster says
+
+    async def watch(self) -> None:
+        """Follow the claims, until cancelled: list, then the changes since; again after a failure
+        or when the version is too old."""
+        while True:
+            try:
+                version = await self.look()
+                while True:
+                    version = await self._follow(version)
+            except Expired:
+                continue
+            except (CellwallError, Missing, Conflict) as error:
+                _log.warning("the claims were not followed: %s", error)
+            await anyio.sleep(_PAUSE_S)
+
+    async def look(self) -> str:
+        """All claims of the fleet; the version to follow from."""
+        found, version = await self._api.list(CLAIMS, selector=self._selector)
+        before = self._claims
+        read = [_read_claim(each, before.get(_name(each))) for each in found]
+        self._claims = {each.name: each for each in read}
+        self._has_listed = True
+        self._tell()
+        return version
+
+    async def _follow(self, version: str) -> str:
+        async for what, claim in self._api.watch(CLAIMS, selector=self._selector, version=version):
+            version = _version(claim) or version
+            name = _name(claim)
+            if what in {"ADDED", "MODIFIED"}:
+                self._claims[name] = _read_claim(claim, self._claims.get(name))
+            elif what == "DELETED":
+                self._claims.pop(name, None)
+            self._tell()
+        return version
+
+    @property
+    def _selector(self) -> str:
+        return f"{_LABEL}={self._settings.fleet}"
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    # --- the port
+
+    async def place(self, wish: Wish) -> str:
+        if wish.host_id:
+            found = self._find(wish.host_id)
+            if found is None or not found.is_ready or found.is_draining:
+                raise no_host("the sandbox with its files drains or is gone")
+            return wish.host_id
+        if set(wish.labels) - {"pool"}:
+            raise no_host("pools of sandboxes have no labels but `pool`")
+        pool = wish.labels.get("pool") or self._settings.pools.get(wish.template)
+        name = new_id("cw").replace("_", "-")
+        await self._api.create(CLAIMS, self._claim(name, pool or self._settings.default_pool))
+        try:
+            with anyio.fail_after(self._settings.ready_s):
+                return (await self._wait_until_ready(name)).host_id
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):  # else the sandbox would stay without a session
+                await self._api.delete(CLAIMS, name)
+            if isinstance(error, TimeoutError):
+                raise no_host("no sandbox became ready in time") from None
+            raise
+
+    def _claim(self, name: str, pool: str) -> Resource:
+        group, version, _ = CLAIMS.split("/")
+        return {
+            "apiVersion": f"{group}/{version}",
+            "kind": "SandboxClaim",
+            "metadata": {"name": name, "labels": {_LABEL: self._settings.fleet}},
+            "spec": {
+                "warmPoolRef": {"name": pool},
+                "lifecycle": {"shutdownPolicy": "Delete", "ttlSecondsAfterFinished": 300},
+            },
+        }
+
+    async def _wait_until_ready(self, name: str) -> _ClaimState:
+        while True:
+            changed = self._changed
+            found = self._claims.get(name)
+            if found is not None and found.is_ready:
+                return found
+            await changed.wait()
+
+    async def find(self, kind: Held, name: str) -> Place | None:
+        holder = await self._hosts.find_holder(kind, name)
+        if holder is None:
+            return None
+        found = self._find(holder.service_id)
+        return Place(holder.service_id, holder.is_lost or found is None or not found.is_ready)
+
+    def _find(self, host_id: str) -> _ClaimState | None:
+        claims = (each for each in self._claims.values() if each.sandbox)
+        return next((each for each in claims if each.host_id == host_id), None)
+
+    async def list(self) -> tuple[HostState, ...]:
+        if not self._has_listed:
+            await self.look()
+        states = [_state_of(each) for each in self._claims.values() if each.sandbox]
+        return tuple(sorted(states, key=lambda state: state.id))
+
+    async def lost(self) -> tuple[str, ...]:
+        return tuple(state.id for state in await self.list() if state.is_lost)
+
+    async def drain(self, host_id: str, *, is_draining: bool = True) -> None:
+        """Noted at the claim, so that all fronts know."""
+        for _ in range(_TRIES):
+            claim = self._find(host_id)
+            if claim is None:
+                raise _unknown(host_id)
+            mark = {_DRAINS: "true" if is_draining else None}
+            try:
+                fresh = await self._api.read(CLAIMS, claim.name)
+                about = {"resourceVersion": _version(fresh), "annotations": mark}
+                changed = await self._api.patch(CLAIMS, claim.name, {"metadata": about})
+            except Conflict:
+                continue
+            except Missing:
+                raise _unknown(host_id) from None
+            self._claims[claim.name] = _read_claim(changed, claim)
+            return
+        raise Busy("others change the sandbox at the same time", hint="Try again in a moment.")
+
+    async def remove(self, host_id: str) -> None:
+        claim = self._find(host_id)
+        if claim is None:
+            raise _unknown(host_id)
+        await self._api.delete(CLAIMS, claim.name)
+        self._claims.pop(claim.name, None)
+
+    async def call(self, host_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        claim = self._find(host_id)
+        if claim is None or not claim.is_ready:
+            raise host_lost()
+        if scope["type"] != "http":
+            raise BadInput(
+                "WebSockets do not reach sandboxes of this fleet",
+                hint="Read output as server-sent events.",
+                code="CW-FLEET-NO-WEBSOCKET",
+            )
+        async with self._bodies.read(scope, receive) as body:
+            await self._pass_on(self._request(claim, scope, body), host_id, send)
+
+    def _request(self, claim: _ClaimState, scope: Scope, body: bytes) -> httpx2.Request:
+        host = f"[{claim.address}]" if ":" in claim.address else claim.address
+        target = scope.get("raw_path") or scope["path"].encode()
+        if scope.get("query_string"):
+            target += b"?" + scope["query_string"]
+        return self._client.build_request(
+            scope["method"],
+            httpx2.URL(f"https://{host}:{self._settings.port}").copy_with(raw_path=target),
+            headers=[(name, value) for name, value in scope["headers"] if name not in _HOP],
+            content=body,
+            extensions={"sni_hostname": self._settings.service_name},
+        )
+
+    async def _pass_on(self, request: httpx2.Request, host_id: str, send: Send) -> None:
+        has_begun = False
+        try:
+            answer = await self._client.send(request, stream=True)
+            try:
+                has_begun = True
+                headers = [(k.lower(), v) for k, v in answer.headers.raw if k.lower() not in _HOP]
+                start = {"type": "http.response.start", "status": answer.status_code}
+                await send({**start, "headers": headers})
+                async for part in answer.aiter_raw():
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+            finally:
+                await answer.aclose()
+        except httpx2.HTTPError as error:
+            _log.warning("sandbox %s did not answer: %s", host_id, type(error).__name__)
+            if has_begun:
+                raise AnswerBroken from None
+            # A connection that was never made has carried nothing.
+            was_sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+            raise host_lost(was_sent=was_sent) from None
+
+
+def _read_claim(claim: Resource, before: _ClaimState | None) -> _ClaimState:
+    """Whatever has another type counts as absent."""
+    metadata, status = _part(claim, "metadata"), _part(claim, "status")
+    sandbox = _part(status, "sandbox")
+    addresses = sandbox.get("podIPs")
+    address = addresses[0] if isinstance(addresses, list) and addresses else ""
+    is_ending = bool(metadata.get("deletionTimestamp")) or _condition(status, "Finished") == "True"
+    name = sandbox.get("name")
+    known = name if isinstance(name, str) else (before.sandbox if before is not None else "")
+    is_ready = (
+        not is_ending
+        and bool(known)
+        and isinstance(address, str)
+        and bool(address)
+        and _condition(status, "Ready") == "True"
+    )
+    return _ClaimState(
+        name=_name(claim),
+        sandbox=known,
+        address=address if isinstance(address, str) else "",
+        pool=str(_part(_part(claim, "spec"), "warmPoolRef").get("name", "")),
+        is_ready=is_ready,
+        was_ready=is_ready or (before is not None and before.was_ready),
+        is_draining=_part(metadata, "annotations").get(_DRAINS) == "true",
+    )
+
+
+def _state_of(claim: _ClaimState) -> HostState:
+    return HostState(
+        id=claim.host_id,
+        incarnation=claim.name,
+        address=claim.address,
+        labels={"pool": claim.pool},
+        is_draining=claim.is_draining,
+        is_lost=claim.was_ready and not claim.is_ready,
+    )
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> str:
+    found = status.get("conditions")
+    for each in found if isinstance(found, list) else ():
+        if isinstance(each, dict) and each.get("type") == kind:
+            return str(each.get("status", ""))
+    return ""
+
+
+def _part(resource: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = resource.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _name(resource: Resource) -> str:
+    return str(_part(resource, "metadata").get("name", ""))
+
+
+def _version(resource: Resource) -> str:
+    return str(_part(resource, "metadata").get("resourceVersion", ""))
+
+
+def _unknown(host_id: str) -> BadInput:
+    return BadInput(
+        f"there is no host {host_id[:60]!r} in the fleet",
+        hint="`kubectl get sandboxclaims` shows the sandboxes.",
+        code="CW-FLEET-UNKNOWN",
+    )

@@ -1,0 +1,137 @@
+"""A host applies the newest policy of the authority, and refuses requests with any other (SRV-6)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cellwall.admin.fleet_releases import HostReleases, check_policy
+from cellwall.core.errors import CellwallError
+from cellwall.core.host_trust import SignedRelease
+from cellwall.core.verdict import Verdict
+from cellwall.fleet.certificates import FleetAuthority, open_authority
+from cellwall.fleet.releases import POLICY, sign_release
+from cellwall.runtime.policies import effective_policy, parse_call
+from cellwall.runtime.policy_places import is_given
+
+pytestmark = pytest.mark.requirement("SRV-6")
+FIRST = b'[permissions]\nallow = ["Bash"]\ndeny = ["Bash(curl *)"]\n'
+SECOND = b'[permissions]\nallow = ["Bash"]\ndeny = ["Bash(curl *)", "Bash(git push *)"]\n'
+
+
+class Database:
+    """As far as a host reads it; the attacker writes it."""
+
+    def __init__(self) -> None:
+        self.newest: SignedRelease | None = None
+
+    async def newest_release(self, kind: str) -> SignedRelease | None:
+        assert kind == POLICY
+        return self.newest
+
+
+class Machine:
+    """A host and the authority of its fleet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.home.mkdir(parents=True)
+        (folder / "first").mkdir()
+        self.authority: FleetAuthority = open_authority(str(folder / "first"), creates=True)
+        self.database = Database()
+        self.releases = HostReleases(str(self.home), self.authority.pem)
+
+    def look(self) -> str:
+        """The code with which the host refuses; empty where it serves."""
+        anyio.run(self.releases.look, self.database)
+        return "" if self.releases.problem is None else self.releases.problem.code
+
+    def sign(self, version: int, content: bytes) -> SignedRelease:
+        return sign_release(self.authority, kind=POLICY, version=version, content=content)
+
+    def verdict(self, command: str) -> Verdict:
+        environ = {**os.environ, "CELLWALL_HOME": str(self.home)}
+        policy = effective_policy(cwd="/", environ=environ)
+        return policy.check(parse_call(f"Bash({command})")).verdict
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch) -> Machine:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return Machine(tmp_path)
+
+
+def test_a_published_policy_judges_and_a_later_one_replaces_it(machine):
+    environ = {"CELLWALL_HOME": str(machine.home)}
+    assert machine.look() == ""
+    assert not is_given((), environ)
+    machine.database.newest = machine.sign(1, FIRST)
+    assert machine.look() == ""
+    assert is_given((), environ)  # also for what a person asks for
+    assert machine.verdict("curl example.com") is Verdict.DENY
+    assert machine.verdict("git push origin") is Verdict.ALLOW
+    machine.database.newest = machine.sign(2, SECOND)
+    assert machine.look() == ""
+    assert machine.verdict("git push origin") is Verdict.DENY
+
+
+def test_a_rolled_back_policy_is_refused_and_not_applied(machine):
+    old = machine.sign(1, FIRST)
+    machine.database.newest = machine.sign(2, SECOND)
+    assert machine.look() == ""
+    for given in (old, None, machine.sign(2, FIRST)):
+        machine.database.newest = given
+        assert machine.look() == "CW-FLEET-OLD"
+        assert machine.verdict("git push origin") is Verdict.DENY
+    restarted = HostReleases(str(machine.home), machine.authority.pem)
+    machine.releases = restarted  # what it knows is on its disk
+    machine.database.newest = old
+    assert machine.look() == "CW-FLEET-OLD"
+    machine.database.newest = machine.sign(3, FIRST)
+    assert machine.look() == ""  # the control: it serves again
+    assert machine.verdict("git push origin") is Verdict.ALLOW
+
+
+def test_a_forged_policy_is_refused_and_not_applied(machine, tmp_path):
+    (tmp_path / "eve").mkdir()
+    eve = open_authority(str(tmp_path / "eve"), creates=True)
+    machine.database.newest = machine.sign(1, SECOND)
+    assert machine.look() == ""
+    open_to_all = b'[permissions]\nallow = ["Bash"]\n'
+    true = machine.sign(2, open_to_all)
+    for forged in (
+        sign_release(eve, kind=POLICY, version=2, content=open_to_all),
+        replace(machine.sign(2, SECOND), content=open_to_all),
+        replace(machine.sign(1, open_to_all), version=2),
+        replace(sign_release(machine.authority, kind="feed", version=2, content=open_to_all),
+                kind=POLICY),
+        replace(true, note=""),
+        replace(true, note="no base64"),
+    ):  # fmt: skip
+        machine.database.newest = forged
+        assert machine.look() == "CW-FLEET-FORGED"
+        assert machine.verdict("git push origin") is Verdict.DENY
+    machine.database.newest = true
+    assert machine.look() == ""  # the control
+    assert machine.verdict("git push origin") is Verdict.ALLOW
+
+
+def test_a_policy_that_was_changed_on_the_host_is_written_again(machine):
+    machine.database.newest = machine.sign(1, SECOND)
+    assert machine.look() == ""
+    (machine.home / "fleet" / "policy.toml").write_bytes(FIRST)
+    assert machine.look() == ""
+    assert machine.verdict("git push origin") is Verdict.DENY
+
+
+def test_a_text_that_is_no_policy_is_not_published_and_not_applied(machine):
+    for bad in (b"[permissions]\nallow = 1\n", b"\xff", b"not toml"):
+        with pytest.raises(CellwallError):
+            check_policy(bad)
+    machine.database.newest = machine.sign(1, b"not toml")
+    assert machine.look() != ""
+    assert not (machine.home / "fleet" / "policy.toml").exists()
