@@ -12,8 +12,9 @@ is certain:
 - it is a request in a text of some lines that is neither for a reader nor about attacks.
 
 Where the classifier denies, that is, where no passage of a text comes near to an instruction, only
-the first stands, except in a text of two lines. Everywhere else a finding stands if the classifier assents, and otherwise it goes down to
-low: nothing is removed, and the session is labelled with untrusted content.
+the first stands, except in a text of two lines. Everywhere else a finding stands if the classifier
+assents, and otherwise it goes down to low: nothing is removed, and the session is labelled with
+untrusted content.
 """
 
 from __future__ import annotations
