@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
 
@@ -70,7 +70,7 @@ class HostExchange:
             self._room.release()
         return message
 
-    async def answer(self) -> AsyncIterator[Plain]:
+    async def answer(self) -> AsyncGenerator[Plain, None]:
         """The messages of the answer: `{"messages": […], "is_last": …}`, all that are ready at a
         time; none where the application failed. It is cancelled when they are not taken."""
         task = asyncio.ensure_future(self._run())

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
 
 from cellwall.core.errors import CellwallError
 from cellwall.fleet.engine import Application
 from cellwall.fleet.exchanges import HostExchange, Plain
 
+Result = TypeVar("Result")
 _MAX_SEEN = 100_000
 """Ids of calls that a host remembers."""
 
@@ -37,10 +39,12 @@ class OpenedHost(Protocol):
 
 
 class RayHost:
-    """The actor. Its methods run on the event loop of the actor, as the service does."""
+    """The actor. The service has a thread and an event loop of its own: Ray blocks the loop of an
+    actor while the process that called it is gone, and a host must keep its lease then."""
 
     def __init__(self, opening: str, options: Mapping[str, Any]) -> None:
         self._opening, self._options = opening, options
+        self._loop = asyncio.new_event_loop()
         self._host: OpenedHost | None = None
         self._exchanges: dict[str, HostExchange] = {}
         self._seen: OrderedDict[str, None] = OrderedDict()
@@ -50,6 +54,17 @@ class RayHost:
     async def start(self) -> Plain:
         """Open the service; `{"error": …}` where it refuses, since an exception would cross as an
         object."""
+        threading.Thread(target=self._run, name="cellwall-host", daemon=True).start()
+        return await self._in_service(self._open())
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    async def _in_service(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def _open(self) -> Plain:
         module, _, name = self._opening.partition(":")
         try:
             self._host = await getattr(importlib.import_module(module), name)(self._options)
@@ -66,10 +81,10 @@ class RayHost:
 
     async def closed(self) -> None:
         """Until the service has ended; the call fails when the process or its machine is gone."""
-        await self._opened().closed()
+        await self._in_service(self._opened().closed())
 
     async def owner_code(self) -> str:
-        return await self._opened().first_owner_code()
+        return await self._in_service(self._opened().first_owner_code())
 
     async def answer(self, call_id: str, scope: Plain, body: bytes) -> AsyncIterator[Plain]:
         """The messages of one answer, several at a time where they are ready. A call that comes
@@ -81,26 +96,35 @@ class RayHost:
             self._seen.popitem(last=False)
         exchange = HostExchange(self._opened().application, scope, body)
         self._exchanges[call_id] = exchange
+        parts = exchange.answer()
         try:
-            async for messages in exchange.answer():
-                yield messages
+            is_last = False
+            while not is_last:
+                part = await self._in_service(_next(parts))
+                is_last = part["is_last"]
+                yield part
         finally:
             del self._exchanges[call_id]
+            await self._in_service(parts.aclose())
 
     async def feed(self, call_id: str, message: Plain) -> None:
         """A later message of the client: a frame of a WebSocket, or the end of the connection."""
         exchange = self._exchanges.get(call_id)
         if exchange is not None:
-            await exchange.feed(message)
+            await self._in_service(exchange.feed(message))
 
     async def stop(self) -> None:
         """End the service with its sessions."""
         self._is_stopping = True
         if self._host is not None:
-            await self._host.close()
+            await self._in_service(self._host.close())
             self._host = None
 
     def _opened(self) -> OpenedHost:
         if self._host is None:
             raise RuntimeError("the host has not started")
         return self._host
+
+
+async def _next(parts: AsyncIterator[Plain]) -> Plain:
+    return await anext(parts)

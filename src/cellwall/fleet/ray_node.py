@@ -50,6 +50,7 @@ _NOTICED_BY_RAY = {
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to Ray's makers
     "RAY_enable_worker_prestart": "0",
+    "RAY_worker_niceness": "0",  # a host is the service, not a job in the background
     "RAY_agent_register_timeout_ms": "120000",  # a busy machine is no failure
     "RAY_DEDUP_LOGS": "0",
 }

@@ -1,10 +1,10 @@
-"""A host answers each call once (SRV-6)."""
+"""A host answers each call once, on an event loop that its callers cannot block (SRV-6)."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import time
 
-import anyio
 import pytest
 
 from cellwall.fleet.ray_host import RayHost
@@ -13,28 +13,48 @@ pytestmark = pytest.mark.requirement("SRV-6")
 SCOPE = {"type": "http", "path": "/", "headers": []}
 
 
-class CountingHost:
-    """A service that counts its requests."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    async def application(self, scope: Any, receive: Any, send: Any) -> None:
-        del scope, receive
-        self.count += 1
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+async def ask(host: RayHost, call: str) -> bytes:
+    parts = [part async for part in host.answer(call, SCOPE, b"")]
+    return (
+        parts[-1]["messages"][-1]["body"]
+        if parts[-1]["messages"]
+        else parts[-2]["messages"][-1]["body"]
+    )
 
 
 def test_a_call_that_comes_twice_is_executed_once():
     async def go() -> None:
-        host = RayHost("module:function", {})
-        host._host = service = CountingHost()  # type: ignore[assignment]  # the part that is used
-        for call in ("call_1", "call_2"):
-            assert [part["is_last"] async for part in host.answer(call, SCOPE, b"")][-1]
-        assert service.count == 2
+        host = RayHost("unit.fleet.counting_host:open_host", {})
+        assert "pid" in await host.start()
+        assert [await ask(host, "call_1"), await ask(host, "call_2")] == [b"1", b"2"]
         with pytest.raises(RuntimeError, match="twice"):
-            _ = [part async for part in host.answer("call_1", SCOPE, b"")]
-        assert service.count == 2
+            await ask(host, "call_1")
+        assert await ask(host, "call_3") == b"3"
+        await host.stop()
 
-    anyio.run(go)
+    asyncio.run(go())
+
+
+def test_a_blocked_loop_of_the_caller_does_not_block_the_service():
+    """As Ray's does while a front that has called is gone; the host renews its lease meanwhile."""
+
+    async def go() -> None:
+        host = RayHost("unit.fleet.counting_host:open_host", {})
+        await host.start()
+        ticks: list[float] = []
+
+        async def renew() -> None:
+            while True:
+                ticks.append(time.monotonic())
+                await asyncio.sleep(0.005)
+
+        renewal = asyncio.run_coroutine_threadsafe(renew(), host._loop)
+        while not ticks:
+            await asyncio.sleep(0.001)
+        before = len(ticks)
+        while len(ticks) < before + 3:
+            time.sleep(0.005)  # blocks this loop, and not that of the service
+        renewal.cancel()
+        await host.stop()
+
+    asyncio.run(asyncio.wait_for(go(), 30))
