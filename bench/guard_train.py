@@ -30,7 +30,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 _PASSAGES = _ROOT / "src/cellwall/guard/detect/passages"
 _MANIFEST = _ROOT / "bench/guard_data/MANIFEST.toml"
 _MAX_CHARACTERS, _MAX_CANDIDATES = 8_000, 160
-_LIMITS = {"weak": -0.5, "assent": 0.0, "likely": 0.0, "certain": 1.8}
+_LIMITS = {"denial": -2.0, "weak": -0.5, "assent": -0.5, "likely": 0.0, "certain": 1.8}
 _SHIFTS = {
     **dict.fromkeys(("text under 120", "text over 120"), 0.9),
     **dict.fromkeys(("text over 300", "text over 700"), 1.5),

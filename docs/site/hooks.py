@@ -33,14 +33,22 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     documents = list(files.documentation_pages())
     linked = [linked_files(each.content_string, source_of(each.src_uri)) for each in documents]
     for name in sorted(set().union(*linked)):
-        text = (ROOT / name.removeprefix("files/").removesuffix(".txt")).read_text("utf-8")
-        files.append(File.generated(config, name, content=text))
+        linked_path = ROOT / name.removeprefix("files/").removesuffix(".txt")
+        files.append(File.generated(config, name, content=_text_of(linked_path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Links, lists and tables."""
     return for_site(markdown, page.file.src_uri)
+
+
+def _text_of(path: Path) -> str:
+    """Of a folder, the names of its files."""
+    if not path.is_dir():
+        return path.read_text("utf-8")
+    found = sorted(each for each in path.rglob("*") if each.is_file())
+    return "".join(f"{each.relative_to(path.parent)}\n" for each in found)
 
 
 def _records() -> list[str]:

@@ -45,6 +45,8 @@ from cellwall.runtime.recording import audit_directory
 from cellwall.storage.service_id import service_id_of
 
 _MAX_BYTES = 64 * 1024
+_UNWITNESSED_OFFERS = 4
+"""More than these, a minute's worth, are not left alone by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +176,10 @@ def _judge_log(
                 raise LogFault("a countersigned checkpoint lacks a signature")
             _check_seen(seen, roots)
             report = replace(report, witnessed=max(report.witnessed, seen.size))
+        offers = len(roots)
+        others = found.hosts & found.certificates.keys() - {log.host_id}
+        if not report.witnessed and others and offers > _UNWITNESSED_OFFERS:
+            raise LogFault("no other host has countersigned it")
         kept = memory.read(log.origin)
         if kept is not None:  # (5)
             _check_seen(open_checkpoint(kept, [host])[0], roots)

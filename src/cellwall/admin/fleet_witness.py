@@ -142,7 +142,10 @@ class LogWitness:
         """(2); the faults that were found, each of which is also in our own log, once."""
         faults = []
         certificates = await trusted_certificates(store, self._authority)
-        live = [each.id for each in await store.list_hosts() if not each.is_lost]
+        # A row of the database is no host: names without a certificate would take the places of
+        # witnesses, and no host would countersign.
+        hosts = await store.list_hosts()
+        live = [each.id for each in hosts if not each.is_lost and each.id in certificates]
         for log in await store.list_host_logs():
             if log.host_id == self._keys.host_id or log.host_id not in certificates:
                 continue

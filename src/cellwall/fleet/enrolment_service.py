@@ -10,12 +10,14 @@ import asyncio
 import json
 import logging
 import ssl
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from cellwall.core.errors import BadInput, CellwallError, Denied
+from cellwall.core.errors import BadInput, Busy, CellwallError, Denied
 from cellwall.core.host_trust import HostTrustPort
 from cellwall.core.types import Json
 from cellwall.fleet.certificates import FleetAuthority, fingerprint, read_host_certificate
@@ -25,6 +27,8 @@ from cellwall.fleet.identity import HostKeys
 MAX_LINE_BYTES = 32 * 1024
 _ANSWERS_WITHIN_S = 20.0
 _MAX_CONNECTIONS = 32
+_MAX_TRIES, _TRIES_WITHIN_S = 30, 60.0
+"""Machines that ask to join: each attempt is recorded, so their number is bounded."""
 _log = logging.getLogger("cellwall.fleet")
 
 Recording = Callable[[str, str], AbstractContextManager[object]]
@@ -56,6 +60,7 @@ class EnrolmentListener:
         self._authority, self._trust, self._recording = authority, trust, recording
         self._ray_token, self._ray_address = ray_token, ray_address
         self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
+        self._tries: deque[float] = deque(maxlen=_MAX_TRIES)
 
     @asynccontextmanager
     async def listening(
@@ -109,6 +114,7 @@ class EnrolmentListener:
                 return {"authority": self._authority.pem}
             if asked.get("ask") != "join":
                 raise BadInput("the fleet does not know this question", code="CW-FLEET-JOIN")
+            self._count_try()
             with self._recording(str(asked.get("host", ""))[:40], peer):
                 pem = await admit(asked, peer=peer, authority=self._authority, trust=self._trust)
         except CellwallError as error:
@@ -119,6 +125,16 @@ class EnrolmentListener:
             "ray_token": self._ray_token,
             "ray_address": self._ray_address,
         }
+
+    def _count_try(self) -> None:
+        now_s = time.monotonic()
+        if len(self._tries) == _MAX_TRIES and now_s - self._tries[0] < _TRIES_WITHIN_S:
+            raise Busy(
+                "too many machines ask to join",
+                hint="Try again in a minute; the token was not used.",
+                code="CW-FLEET-BUSY",
+            )
+        self._tries.append(now_s)
 
 
 async def enrol(keys: HostKeys, token: JoinToken, *, address: str) -> Enrolled:

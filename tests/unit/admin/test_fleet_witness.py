@@ -285,6 +285,39 @@ def test_a_host_cannot_offer_checkpoints_in_the_name_of_another(sqlite_settings,
     in_world(sqlite_settings, tmp_path, go)
 
 
+def test_made_up_hosts_do_not_take_the_places_of_witnesses(sqlite_settings, tmp_path):
+    async def go(world: World) -> None:
+        made_up = tuple(new_id("svc") for _ in range(64))
+        world.store.hosts = (*world.store.hosts, *made_up)
+        for _ in range(2):
+            for each in world.hosts:
+                each.write(2)
+            assert await world.round(*world.hosts) == []
+        reports = await world.verify(world.hosts[0])
+        for each in world.hosts:
+            report = reports[each.keys.host_id]
+            assert (report.problem, report.witnessed) == ("", report.size)
+
+    in_world(sqlite_settings, tmp_path, go)
+
+
+def test_a_log_that_nobody_countersigns_is_named(sqlite_settings, tmp_path):
+    async def go(world: World) -> None:
+        first, second, _ = world.hosts
+        row = WitnessedCheckpointRow
+        async with world.store._database.write() as connection:
+            await connection.execute(delete(row).where(row.witness_id != first.keys.host_id))
+        for each in world.hosts[1:]:
+            shutil.rmtree(each.home / "fleet" / "witnessed")
+        for _ in range(5):
+            first.write(1)
+            await world.witness(first).offer(world.store)
+        problem = (await world.verify(second))[first.keys.host_id].problem
+        assert problem == "no other host has countersigned it"
+
+    in_world(sqlite_settings, tmp_path, go)
+
+
 def test_witnesses_are_other_hosts_and_the_same_for_everybody():
     log = HostLog(origin="cellwall/audit/1", host_id="svc_1", statement="")
     live = [f"svc_{number}" for number in range(9)]

@@ -136,6 +136,20 @@ def test_a_request_with_a_part_of_another_machine_is_refused(fleet, name):
     anyio.run(go)
 
 
+def test_a_machine_without_a_token_cannot_fill_the_record(fleet, monkeypatch):
+    monkeypatch.setattr("cellwall.fleet.enrolment_service._MAX_TRIES", 3)
+
+    async def go() -> None:
+        async with fleet.listening() as port:
+            token = await fleet.token(port)
+            guessed = replace(token, secret=os.urandom(32))
+            codes = [await refusal(fleet.machine("eve"), guessed, THIRD) for _ in range(5)]
+        assert codes == ["CW-FLEET-TOKEN"] * 3 + ["CW-FLEET-BUSY"] * 2
+        assert len(fleet.joined) == 3  # recorded attempts
+
+    anyio.run(go)
+
+
 def test_a_certificate_of_another_authority_or_time_is_refused(fleet, tmp_path):
     (tmp_path / "other").mkdir()
     forged = open_authority(str(tmp_path / "other"), creates=True)

@@ -17,7 +17,7 @@ from importlib import resources
 from cellwall.core.errors import CellwallError
 from cellwall.guard.detect.passages.features import PassageTraits, Surroundings, TextPassage, place
 
-WEIGHTS_SHA256 = "e148d66e8edcd8adef3babad319160a402435b56e5e3183427980a5be0ecca77"
+WEIGHTS_SHA256 = "19c0989b7b36ba2951483f66952e4cdbcea4b3b42fcebaae6b00af1d047eb3e1"
 """Of weights.json; `bench/guard_train.py --write` writes it, and bench/guard_data/MANIFEST.toml has
 it too."""
 
@@ -32,6 +32,8 @@ class PassageModel:
 
     weights: Mapping[str, float]
     base: float
+    denial: float
+    """Below this, the classifier contradicts what a rule has found."""
     weak: float
     assent: float
     """From here on, the classifier supports what a rule has found."""
@@ -118,7 +120,7 @@ def parse_model(data: bytes, lexicon: bytes) -> PassageModel:
     # Attack: without its words the model finds nothing, and says so of every text.
     if hashlib.sha256(lexicon).hexdigest() != told["lexicon_sha256"]:
         raise _damaged()
-    limits = (told[name] for name in ("weak", "assent", "likely", "certain"))
+    limits = (told[name] for name in ("denial", "weak", "assent", "likely", "certain"))
     return PassageModel(told["features"], told["base"], *limits)
 
 

@@ -42,7 +42,7 @@ def test_a_score_is_the_sum_of_the_named_features() -> None:
 def test_a_damaged_model_is_refused() -> None:
     data, lexicon = _file("weights.json"), _file("lexicon.toml")
     known = scores.parse_model(data, lexicon)
-    assert known.weak <= known.assent <= known.likely <= known.certain
+    assert known.denial <= known.weak <= known.assent <= known.likely <= known.certain
     damaged = [
         (data.replace(b"0.1", b"0.9", 1), lexicon),
         (b"", lexicon),
