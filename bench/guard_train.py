@@ -25,6 +25,7 @@ from guard_families import RATES, Text, draw, folds, load, operating_point, rend
 from guard_fit import Rows, fit, number_features, text_scores
 
 from cellwall.guard.detect.passages.features import candidates, describe, read
+from cellwall.guard.detect.passages.scores import WEIGHT_DIGITS
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PASSAGES = _ROOT / "src/cellwall/guard/detect/passages"
@@ -109,7 +110,7 @@ def _describe(text: str) -> list[list[str]]:
 
 def _write(names: Sequence[str], weights: Sequence[float], base: float) -> None:
     kept = {
-        name: round(weight, 3)
+        name: round(weight, WEIGHT_DIGITS)
         for name, weight in zip(names, _shifted(names, weights), strict=True)
         if abs(weight) >= 0.004
     }
@@ -117,7 +118,9 @@ def _write(names: Sequence[str], weights: Sequence[float], base: float) -> None:
     lexicon = hashlib.sha256((_PASSAGES / "lexicon.toml").read_bytes()).hexdigest()
     told = {"about": about, "data": "bench/guard_data/MANIFEST.toml", "lexicon_sha256": lexicon}
     data = json.dumps(
-        {**told, "base": round(base, 3), **_LIMITS, "features": kept}, ensure_ascii=False, indent=0
+        {**told, "base": round(base, WEIGHT_DIGITS), **_LIMITS, "features": kept},
+        ensure_ascii=False,
+        indent=0,
     )
     data += "\n"
     (_PASSAGES / "weights.json").write_text(data, "utf-8")

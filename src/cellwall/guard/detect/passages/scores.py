@@ -23,6 +23,9 @@ it too."""
 
 MAX_MODEL_BYTES = 8_000_000
 
+WEIGHT_DIGITS = 3
+"""Decimals of each weight; an exact sum has no more."""
+
 Pairs = dict[str, dict[str, float]]
 
 
@@ -66,7 +69,10 @@ class PassageScorer:
         self._in_text: dict[str, float] = {}
 
     def score(self, number: int) -> float:
-        return self._of(place(self._passages, number, self._text))
+        # Traits are sets, whose order differs from process to process, and so does the last digit
+        # of a sum: a text at a limit would be found in one process and not in the next.
+        total = self._of(place(self._passages, number, self._text))
+        return round(total, WEIGHT_DIGITS)
 
     def _of(self, placed: PassageTraits) -> float:
         model, total = self._model, self._base
