@@ -25,12 +25,13 @@ from guard_families import RATES, Text, draw, folds, load, operating_point, rend
 from guard_fit import Rows, fit, number_features, text_scores
 
 from cellwall.guard.detect.passages.features import candidates, describe, read
+from cellwall.guard.detect.passages.scores import WEIGHT_DIGITS
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PASSAGES = _ROOT / "src/cellwall/guard/detect/passages"
 _MANIFEST = _ROOT / "bench/guard_data/MANIFEST.toml"
 _MAX_CHARACTERS, _MAX_CANDIDATES = 8_000, 160
-_LIMITS = {"weak": -0.5, "assent": 0.0, "likely": 0.0, "certain": 1.8}
+_LIMITS = {"denial": -2.0, "weak": -0.5, "assent": -0.5, "likely": 0.0, "certain": 1.8}
 _SHIFTS = {
     **dict.fromkeys(("text under 120", "text over 120"), 0.9),
     **dict.fromkeys(("text over 300", "text over 700"), 1.5),
@@ -109,7 +110,7 @@ def _describe(text: str) -> list[list[str]]:
 
 def _write(names: Sequence[str], weights: Sequence[float], base: float) -> None:
     kept = {
-        name: round(weight, 3)
+        name: round(weight, WEIGHT_DIGITS)
         for name, weight in zip(names, _shifted(names, weights), strict=True)
         if abs(weight) >= 0.004
     }
@@ -117,7 +118,9 @@ def _write(names: Sequence[str], weights: Sequence[float], base: float) -> None:
     lexicon = hashlib.sha256((_PASSAGES / "lexicon.toml").read_bytes()).hexdigest()
     told = {"about": about, "data": "bench/guard_data/MANIFEST.toml", "lexicon_sha256": lexicon}
     data = json.dumps(
-        {**told, "base": round(base, 3), **_LIMITS, "features": kept}, ensure_ascii=False, indent=0
+        {**told, "base": round(base, WEIGHT_DIGITS), **_LIMITS, "features": kept},
+        ensure_ascii=False,
+        indent=0,
     )
     data += "\n"
     (_PASSAGES / "weights.json").write_text(data, "utf-8")

@@ -72,7 +72,7 @@ async def _measure(settings: StorageSettings, server: PostgresServer) -> dict[st
         )  # fmt: skip
         await store.add_user(user)
         incarnation = new_id("inc")
-        await store.join_host(incarnation, _ABOUT)
+        await store.join_host(incarnation, _ABOUT, rivals_s=5.0)
         await anyio.to_thread.run_sync(_fill, settings, user.id)
         late = [host for host in await store.list_hosts() if host.incarnation != incarnation]
         sessions = [_session(user.id) for _ in range(300)]

@@ -159,6 +159,7 @@ def test_a_person_answers_over_http_and_the_bot_cannot(service):
     assert "CW-DENIED" in no
 
 
+@pytest.mark.long  # two runs of a layer; `redteam` itself has its tests
 @pytest.mark.requirement("RED-1")
 def test_the_job_of_ci_fails_where_an_attack_gets_through(tmp_path):
     job = EXAMPLES / "ci_redteam/job.sh"

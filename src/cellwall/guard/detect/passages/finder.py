@@ -39,6 +39,8 @@ class PassageFinding:
     """What the text is as a whole."""
     assents: bool = False
     """Whether any passage may instruct a model, so that a rule that says so is believed."""
+    denies: bool = False
+    """Whether no passage comes near to it, so that a rule needs more than its wording."""
 
 
 def find(text: str) -> PassageFinding:
@@ -65,7 +67,12 @@ def find(text: str) -> PassageFinding:
                         hit = replace(hit, severity="low")
                 hits.append(hit)
     # Attack: many decoys beside the passage that matters. Of too many, neighbours become one.
-    return PassageFinding(limit_hits(hits, _MAX_HITS), frozenset(traits), best >= known.assent)
+    return PassageFinding(
+        limit_hits(hits, _MAX_HITS),
+        frozenset(traits),
+        assents=best >= known.assent,
+        denies=-math.inf < best < known.denial,  # of a text without candidates it says nothing
+    )
 
 
 def suspect_parts(text: str) -> list[tuple[int, int]]:

@@ -17,11 +17,14 @@ from importlib import resources
 from cellwall.core.errors import CellwallError
 from cellwall.guard.detect.passages.features import PassageTraits, Surroundings, TextPassage, place
 
-WEIGHTS_SHA256 = "e148d66e8edcd8adef3babad319160a402435b56e5e3183427980a5be0ecca77"
+WEIGHTS_SHA256 = "19c0989b7b36ba2951483f66952e4cdbcea4b3b42fcebaae6b00af1d047eb3e1"
 """Of weights.json; `bench/guard_train.py --write` writes it, and bench/guard_data/MANIFEST.toml has
 it too."""
 
 MAX_MODEL_BYTES = 8_000_000
+
+WEIGHT_DIGITS = 3
+"""Decimals of each weight; an exact sum has no more."""
 
 Pairs = dict[str, dict[str, float]]
 
@@ -32,6 +35,8 @@ class PassageModel:
 
     weights: Mapping[str, float]
     base: float
+    denial: float
+    """Below this, the classifier contradicts what a rule has found."""
     weak: float
     assent: float
     """From here on, the classifier supports what a rule has found."""
@@ -64,7 +69,10 @@ class PassageScorer:
         self._in_text: dict[str, float] = {}
 
     def score(self, number: int) -> float:
-        return self._of(place(self._passages, number, self._text))
+        # Traits are sets, whose order differs from process to process, and so does the last digit
+        # of a sum: a text at a limit would be found in one process and not in the next.
+        total = self._of(place(self._passages, number, self._text))
+        return round(total, WEIGHT_DIGITS)
 
     def _of(self, placed: PassageTraits) -> float:
         model, total = self._model, self._base
@@ -118,7 +126,7 @@ def parse_model(data: bytes, lexicon: bytes) -> PassageModel:
     # Attack: without its words the model finds nothing, and says so of every text.
     if hashlib.sha256(lexicon).hexdigest() != told["lexicon_sha256"]:
         raise _damaged()
-    limits = (told[name] for name in ("weak", "assent", "likely", "certain"))
+    limits = (told[name] for name in ("denial", "weak", "assent", "likely", "certain"))
     return PassageModel(told["features"], told["base"], *limits)
 
 

@@ -11,8 +11,10 @@ is certain:
 - two different rules of injection agree, and the text is not about attacks;
 - it is a request in a text of some lines that is neither for a reader nor about attacks.
 
-Everywhere else it stands if the classifier assents, and otherwise it goes down to low: nothing is
-removed, and the session is labelled with untrusted content.
+Where the classifier denies, that is, where no passage of a text comes near to an instruction, only
+the first stands, except in a text of two lines. Everywhere else a finding stands if the classifier
+assents, and otherwise it goes down to low: nothing is removed, and the session is labelled with
+untrusted content.
 """
 
 from __future__ import annotations
@@ -62,6 +64,8 @@ def _is_certain(hit: Hit, classifier: PassageFinding, *, agree: bool) -> bool:
     if hit.category not in _JUDGED or hit.severity in ("low", "critical"):
         return True
     traits = classifier.traits
+    if classifier.denies and traits.isdisjoint(_TINY):
+        return False
     if hit.category == "task":
         is_carrier = "text of lines" in traits and traits.isdisjoint(_TINY)
         return is_carrier and traits.isdisjoint(_FOR_OTHERS)

@@ -51,6 +51,15 @@ def test_a_doubtful_finding_of_a_rule_is_only_marked_without_the_classifier(
     ]
 
 
+@pytest.mark.requirement("GRD-8")
+def test_where_the_classifier_denies_only_what_is_critical_or_hidden_stands() -> None:
+    hits = [_HIGH, replace(_MEDIUM, rule="b"), replace(_MEDIUM, severity="critical")]
+    hits.append(replace(_MEDIUM, category="hidden"))
+    assert severities(hits, PassageFinding(traits=_SHORT)) == [hit.severity for hit in hits]
+    denied = PassageFinding(traits=_SHORT, denies=True)
+    assert severities(hits, denied) == ["low", "low", "critical", "medium"]
+
+
 @pytest.mark.requirement("GRD-2")
 def test_the_classifier_reports_what_no_rule_covers() -> None:
     own = replace(_MEDIUM, category="instruction", rule="passage.instruction", start=1, end=9)
