@@ -22,6 +22,7 @@ from cellwall.interfaces.cli.mcp_review_text import review_text
 from cellwall.interfaces.mcp.tools import TOOLS
 from cellwall.mcp_servers import connection
 from cellwall.mcp_servers.definitions import tool_set
+from cellwall.mcp_servers.forms import is_plain_form
 from cellwall.runtime.app import App
 from cellwall.runtime.home import local_principal
 from cellwall.runtime.offered_tools import OWN_TOOLS, Offer
@@ -639,9 +640,9 @@ def test_question_of_a_server_reaches_the_person_where_the_user_allows_it(app: A
 def test_form_of_a_server_hides_and_forges_nothing(title: str, is_asked: bool) -> None:
     for field in ({"title": title}, {"description": title}, {"enum": [title]}):
         schema = {"type": "object", "properties": {"colour": {"type": "string", **field}}}
-        assert connection._is_plain_form(schema) is is_asked
+        assert is_plain_form(schema) is is_asked
     named = {"type": "object", "properties": {title: {"type": "string"}}}
-    assert connection._is_plain_form(named) is is_asked
+    assert is_plain_form(named) is is_asked
 
 
 @pytest.mark.requirement("SRV-7")

@@ -95,6 +95,7 @@ def test_weakened_names_each_switch_that_is_on_and_nothing_else() -> None:
         "server.dangerously_without_tls",
         "observability.dangerously_without_tls",
         "rates.dangerously_without_tls",
+        "fleet.dangerously_without_tls",
     )
 
 

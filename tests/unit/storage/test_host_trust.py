@@ -90,12 +90,12 @@ def test_a_revoked_host_gets_no_lease_and_keeps_none(settings):
     async def go(store: Store) -> None:
         own = StoredCertificate(store.service_id, "pem", is_revoked=False)
         assert await store.keep_certificate(own, public_keys="k")
-        await store.join_host(incarnation := new_id("inc"), {})
+        await store.join_host(incarnation := new_id("inc"), {}, rivals_s=60)
         assert await store.renew_host(incarnation, {}) is not None  # the control
         assert await store.revoke_certificate(store.service_id)
         assert await store.renew_host(incarnation, {}) is None
         with pytest.raises(Denied) as caught:
-            await store.join_host(new_id("inc"), {})
+            await store.join_host(new_id("inc"), {}, rivals_s=60)
         assert caught.value.code == "CW-FLEET-REVOKED"
 
     in_store(settings, go)

@@ -136,7 +136,7 @@ def up(**values: Any) -> int:  # noqa: ANN401  # what click has parsed
 @fleet.command(
     epilog=f"""\b
 Examples:
-  cellwall fleet join 10.0.0.5:6390 --join-token - <<< cwj_…
+  cellwall fleet join 10.0.0.5:6390 --join-token - < token-file
   cellwall fleet join 10.0.0.5:6390
   cellwall fleet join 10.0.0.5:6390 --front --label region=eu-2
 
