@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
+import anyio
+
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.files import MEMORY_ROOTS, Watching
 from cellwall.core.forks import call_in_child
@@ -32,6 +34,7 @@ _MAX_PENDING_MESSAGES = 4
 _MAX_INTERPRETERS = 16
 """Each holds five descriptors of the supervisor."""
 _DESCRIPTOR_WITHIN_S = 20.0
+_ENDS_WITHIN_S = 10.0
 _recent_groups = RecentGroups()
 call_in_child(_recent_groups.forget_parent)
 
@@ -151,6 +154,16 @@ class LiveCell:
             open_ends = stack.pop_all()
         return CellTask(tag, ends.outside, open_ends.close, started=time.monotonic())
 
+    async def wait_for_lost(self) -> None:
+        """Until interpreters that are being ended have ended: their processes count against the
+        limit, and might leave no room for a new interpreter."""
+        with anyio.move_on_after(_ENDS_WITHIN_S):
+            for interpreter in [each for each in self._interpreters.values() if each.is_lost]:
+                task = interpreter.task
+                while not task.is_ended and task.handle_message():
+                    if not task.is_ended:
+                        await anyio.wait_readable(task.channels.status.fileno())
+
     def interpreter(
         self, env: Mapping[str, str], program: Program, operation: RunCode
     ) -> LiveInterpreter:
@@ -236,6 +249,13 @@ class LiveCell:
 
     def pids(self) -> list[int]:
         return self.parts.meter.pids() if self.parts.meter else []
+
+    def end_processes(self) -> None:
+        """End every process but init; the cell stays. Its interpreters count as lost at once: init
+        tells their ends later, and code that was sent to one meanwhile would end with it."""
+        for interpreter in list(self._interpreters.values()):
+            interpreter.is_lost = True
+        self.parts.init.send("stop")
 
     def close(self) -> None:
         """End the cell and every process in it."""

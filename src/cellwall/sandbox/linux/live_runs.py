@@ -81,8 +81,10 @@ class CommandRun(_LiveRun):
         return self._task.is_ended
 
     def kill(self, limit: LimitName | None = None) -> None:
-        init = self._cell.parts.init
-        init.send("stop") if limit in _ENDS_ALL else init.send("end", self._task.tag)
+        if limit in _ENDS_ALL:
+            self._cell.end_processes()
+        else:
+            self._cell.parts.init.send("end", self._task.tag)
 
     async def wait_gone(self) -> None:
         self._task.close()
@@ -133,7 +135,7 @@ class CodeRun(_LiveRun):
     def kill(self, limit: LimitName | None = None) -> None:
         init, tag, now = self._cell.parts.init, self._task.tag, time.monotonic()
         if limit in _ENDS_ALL:
-            init.send("stop")
+            self._cell.end_processes()
         elif self._interrupted_at is None:
             self._interrupted_at = now
             init.send("signal", tag, 2)

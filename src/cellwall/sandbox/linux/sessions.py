@@ -167,6 +167,7 @@ class LiveSessions:
                 replace(request, action=replace(action, brief={})) if action.brief else request
             )
             env = _environment(lasting, program)
+            await cell.wait_for_lost()
             interpreter = cell.interpreter(env, program, operation)
             is_first = interpreter.count == 0
             run = session.running = CodeRun(cell, interpreter)
@@ -280,7 +281,7 @@ class LiveSessions:
             except OSError:  # the cell is ending, or cannot be checked: end it in both cases
                 is_over = True
             if is_over:
-                cell.parts.init.send("stop")
+                cell.end_processes()
 
     # --- cells
 
@@ -362,7 +363,7 @@ class LiveSessions:
         session = self._find(session_id)
         cell = None if session is None else session.cell
         if cell is not None:
-            cell.parts.init.send("stop")
+            cell.end_processes()
 
     def end(self, session_id: str) -> None:
         """End a live sandbox and every process in it."""
