@@ -6,23 +6,19 @@ renewal that it drains or was removed.
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import AbstractContextManager
-from typing import Self
 
 import anyio
 
-from cellwall.admin.fleet import check_fleet_settings, lost_after_s, open_hosts, open_trust
-from cellwall.config.load import load_settings
-from cellwall.config.models import Settings
+from cellwall.admin.configured_fleet import ConfiguredFleet
+from cellwall.admin.fleet import lost_after_s, open_hosts, open_trust
 from cellwall.core.errors import BadInput, Busy
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Permission, Principal
 from cellwall.fleet.engine import HostState
 from cellwall.fleet.states import state_of
 from cellwall.runtime.agent_processes import refuse_agents
-from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange
 
@@ -30,18 +26,8 @@ __all__ = ["FleetAdmin", "HostState"]
 _LOOK_EVERY_S = 0.5
 
 
-class FleetAdmin:
+class FleetAdmin(ConfiguredFleet):
     """The fleet of one database."""
-
-    def __init__(self, home: str, settings: Settings) -> None:
-        check_fleet_settings(settings)
-        self._home, self._settings = home, settings
-
-    @classmethod
-    def configured(cls, *, config: str | None = None, profile: str | None = None) -> Self:
-        """The fleet of the configuration and the environment."""
-        settings = load_settings(file=config, profile=profile, environ=os.environ)
-        return cls(state_home(os.environ), settings)
 
     def status(self, principal: Principal) -> tuple[HostState, ...]:
         """All hosts by id; one without a valid lease counts as lost."""

@@ -15,14 +15,12 @@ import asyncio
 import json
 import logging
 import os
-from typing import Self
 
 import anyio
 import anyio.to_thread
 
-from cellwall.admin.fleet import check_fleet_settings, open_trust
-from cellwall.config.load import load_settings
-from cellwall.config.models import Settings
+from cellwall.admin.configured_fleet import ConfiguredFleet
+from cellwall.admin.fleet import open_trust
 from cellwall.core.errors import BadInput, Busy, CellwallError
 from cellwall.core.host_trust import ReleasesPort, SignedRelease
 from cellwall.core.outcomes import EventKind
@@ -40,7 +38,6 @@ from cellwall.fleet.releases import (
 from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
 from cellwall.runtime.agent_processes import refuse_agents
-from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require
 from cellwall.runtime.policy_places import FLEET_POLICY_NAME
 from cellwall.runtime.recording import AdminChange
@@ -51,18 +48,8 @@ _NOTE = "policy.release"
 _log = logging.getLogger("cellwall.fleet")
 
 
-class FleetPublisher:
+class FleetPublisher(ConfiguredFleet):
     """Signs new versions, on the first host."""
-
-    def __init__(self, home: str, settings: Settings) -> None:
-        check_fleet_settings(settings)
-        self._home, self._settings = home, settings
-
-    @classmethod
-    def configured(cls, *, config: str | None = None, profile: str | None = None) -> Self:
-        """Of the configuration and the environment."""
-        settings = load_settings(file=config, profile=profile, environ=os.environ)
-        return cls(state_home(os.environ), settings)
 
     def publish(self, path: str, principal: Principal) -> int:
         """The policy of this file for all hosts; returns its version."""

@@ -11,12 +11,11 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Self
 
 import anyio
 
-from cellwall.admin.fleet import check_fleet_settings, fleet_token, open_trust, token_path
-from cellwall.config.load import load_settings
+from cellwall.admin.configured_fleet import ConfiguredFleet
+from cellwall.admin.fleet import fleet_token, open_trust, token_path
 from cellwall.config.models import Settings
 from cellwall.core.errors import BadInput, CellwallError, ConfigError
 from cellwall.core.host_trust import StoredCertificate
@@ -41,7 +40,7 @@ from cellwall.fleet.identity import (
 )
 from cellwall.fleet.ray_node import RayTrust
 from cellwall.runtime.agent_processes import refuse_agents
-from cellwall.runtime.home import local_principal, state_home
+from cellwall.runtime.home import local_principal
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange
 from cellwall.storage.service_id import service_id_of
@@ -60,18 +59,8 @@ _MAX_TOKEN_BYTES = 4096
 _RENEW_BEFORE = timedelta(days=60)
 
 
-class JoinTokens:
+class JoinTokens(ConfiguredFleet):
     """Makes join tokens, on the first host."""
-
-    def __init__(self, home: str, settings: Settings) -> None:
-        check_fleet_settings(settings)
-        self._home, self._settings = home, settings
-
-    @classmethod
-    def configured(cls, *, config: str | None = None, profile: str | None = None) -> Self:
-        """Of the configuration and the environment."""
-        settings = load_settings(file=config, profile=profile, environ=os.environ)
-        return cls(state_home(os.environ), settings)
 
     def make(self, principal: Principal, *, lifetime_s: float) -> str:
         """A new token; it is not stored and cannot be shown again."""
