@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from cellwall.core.limits import size_text
 from cellwall.interfaces.cli.exit_codes import CHANGE_EXIT_CODES
+from cellwall.interfaces.cli.host_table import host_table
 from cellwall.interfaces.cli.options import (
     ConfigOptions,
     Decorated,
@@ -26,7 +26,7 @@ from cellwall.interfaces.cli.tokens import parse_duration
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
-    from cellwall.admin.fleet_hosts import FleetAdmin, HostState
+    from cellwall.admin.fleet_hosts import FleetAdmin
     from cellwall.interfaces.http.fleet_process import FleetStarted
 
 _MAX_TOKEN_CHARACTERS = 1024
@@ -292,7 +292,7 @@ def status(*, admin: FleetAdmin, as_json: bool) -> int:
     """List the hosts: state, load, labels and version. A lost one is listed for a day."""
     hosts = admin.status(cli_principal())
     shown = [{**asdict(each), "templates": sorted(each.templates)} for each in hosts]
-    print_result({"hosts": shown}, _table(hosts), as_json=as_json)
+    print_result({"hosts": shown}, host_table(hosts), as_json=as_json)
     return 0
 
 
@@ -389,18 +389,3 @@ def verify(*, configured: ConfigOptions, folders: tuple[str, ...], as_json: bool
     text = "".join(f"{one_line(line)}\n" for line in lines) or "no logs\n"
     print_result({"logs": [asdict(each) for each in reports]}, text, as_json=as_json)
     return 1 if any(each.problem for each in reports) else 0
-
-
-def _table(hosts: tuple[HostState, ...]) -> str:
-    if not hosts:
-        return "no hosts\n"
-    lines = [f"{'host':32} {'state':9} {'sessions':>8} {'busy':>5} {'free':>7}  version  labels"]
-    for each in hosts:
-        state = "lost" if each.is_lost else "drains" if each.is_draining else "serves"
-        labels = ",".join(f"{name}={value}" for name, value in sorted(each.labels.items()))
-        lines.append(
-            f"{each.id:32} {state:9} {each.sessions:8} {each.busy:5} "
-            f"{size_text(each.memory_free_bytes // 2**20 * 2**20):>7}  "
-            f"{one_line(each.version):8} {one_line(labels)}"
-        )
-    return "\n".join(lines) + "\n"
