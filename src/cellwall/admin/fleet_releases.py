@@ -87,6 +87,8 @@ class HostReleases:
         self._folder, self._authority = fleet_folder(home), authority
         self.problem: CellwallError | None = None
         """Why this host refuses requests."""
+        self.version = 0
+        """Of the policy in force; 0 before the first one."""
 
     async def follow(self, store: ReleasesPort, *, every_s: float) -> None:
         """Until cancelled. Without the database the lease ends, and the host refuses for that."""
@@ -112,7 +114,9 @@ class HostReleases:
     def _take(self, newest: SignedRelease | None) -> None:
         if newest is not None:
             check_release(newest, self._authority, kind=POLICY)  # (1)
-        is_new = check_successor(newest, self.kept())  # (2)
+        kept = self.kept()
+        self.version = 0 if kept is None else kept.version
+        is_new = check_successor(newest, kept)  # (2)
         if newest is None or not is_new:
             return
         check_policy(newest.content)  # (3)
@@ -121,6 +125,7 @@ class HostReleases:
         # again before the host serves.
         replace_private_file(os.path.join(self._folder, _FILE), newest.content)
         replace_private_file(os.path.join(self._folder, _NOTE), note.encode())
+        self.version = newest.version
         _log.info("the policy of the fleet is version %d", newest.version)
 
     def kept(self) -> SignedRelease | None:
