@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from cellwall.core.hosts import HostRecord
 from cellwall.fleet.engine import HostState
 
+KEEPER = "keeper"
+"""The value of `vault` of the host that lends secrets to the others."""
+
 
 def state_of(record: HostRecord, *, is_lost: bool) -> HostState:
     """The state of a host as of its last renewal."""
@@ -26,6 +29,7 @@ def state_of(record: HostRecord, *, is_lost: bool) -> HostState:
         memory_bytes=_count(about.get("memory_bytes")),
         sessions=_count(about.get("sessions")),
         busy=_count(about.get("busy")),
+        keeps_vault=about.get("vault") == KEEPER,
         templates=frozenset(map(str, templates)) if isinstance(templates, list) else frozenset(),
         unseen_s=record.unseen_s,
         is_draining=record.is_draining,
