@@ -29,7 +29,7 @@ from cellwall.core.errors import Busy
 from cellwall.core.labels import FlowMode
 from cellwall.core.limits import GIB, size_text
 from cellwall.core.outcomes import Outcome, Status
-from cellwall.core.types import Action, RunCode, WorkspaceMode, WorkspaceRequest
+from cellwall.core.types import Action, Json, RunCode, WorkspaceMode, WorkspaceRequest
 
 _MODES: tuple[FlowMode, ...] = ("deny", "ask", "show")
 _WORDS = ("deny", "ask", "allow")
@@ -236,7 +236,7 @@ class RadiusTrials:
         headers = min(max(amount // 64, _TRANSFER_HEADERS_BYTES), amount // 2)
         half = amount // 2
         rest = amount - half - headers
-        given = {"port": self._server.port, "sizes": [half, rest, amount]}
+        given: dict[str, Json] = {"port": self._server.port, "sizes": [half, rest, amount]}
         limits = raised_limits(self._host.app.limits, frozenset())
         limits = replace(limits, wall_s=_TRANSFER_S, cpu_s=_TRANSFER_S)
         outcome = await self._perform(
