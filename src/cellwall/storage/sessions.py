@@ -48,8 +48,8 @@ class SessionRepository(Repository):
             about = json.dumps(dict(session.about))
             times = session.created_s, session.ended_s
             rest = about, self.service_id, session.end_reason, session.owner_id, max_live
-            values = (session.id, session.team_id, *times, *rest)
-            return await writer.execute(_ADD, values) == 1
+            row = (session.id, session.team_id, *times, *rest)
+            return await writer.execute(_ADD, row) == 1
         async with self._database.write() as connection:
             if not await lock_user(connection, session.owner_id):
                 return False
