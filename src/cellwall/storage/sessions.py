@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from sqlalchemy import ColumnElement, and_, func, insert, or_, select, true, update
+from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, true, update
 
 from cellwall.core.accounts import ApprovalRecord, SessionRecord, Viewer
 from cellwall.storage.models import ApprovalRow, SessionRow
@@ -76,6 +76,11 @@ class SessionRepository(Repository):
 
     async def end_all_sessions(self, *, now_s: float) -> int:
         return await self._end(now_s, SessionRow.service_id == self.service_id)
+
+    async def forget_sessions(self, *, ended_before_s: float) -> int:
+        async with self._database.write() as connection:
+            old = delete(SessionRow).where(SessionRow.ended_s < ended_before_s)
+            return (await connection.execute(old)).rowcount
 
     async def _end(self, now_s: float, *conditions: ColumnElement[bool]) -> int:
         async with self._database.write() as connection:

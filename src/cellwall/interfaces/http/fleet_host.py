@@ -188,6 +188,7 @@ class FleetHost:
             housekeeping = Housekeeping(
                 app=app,
                 accounts=accounts,
+                sessions=store,
                 tls=None,
                 context=None,
                 every_s=settings.server.housekeeping_s,
