@@ -74,9 +74,10 @@ while True: time.sleep(0.01)
 """
 # In a process of its own, as an agent's SDK: prints a line when the program inside runs.
 OWNER = """
-import sys, cellwall
+import sys, time, cellwall
 with cellwall.Sandbox.create(timeout=600) as sandbox:
-    sandbox.commands.run("sleep 600", background=True)
+    sandbox.commands.run("touch begun; exec sleep 600", background=True)
+    while not sandbox.files.exists("begun"): time.sleep(0.01)
     print("runs", flush=True)
     sys.stdin.read()
 """
@@ -318,6 +319,7 @@ def test_no_run_that_starts_during_a_stop_survives(
     begin, held, go_on = PreparedCell.start_init, threading.Event(), threading.Event()
 
     def late(cell: PreparedCell, plan: bytes) -> None:
+        until(lambda: cells(state_home))  # a shim is found once it has executed its program
         held.set()
         assert go_on.wait(DEADLINE_S)
         begin(cell, plan)

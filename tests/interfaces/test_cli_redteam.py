@@ -78,6 +78,20 @@ def test_an_attack_gets_through_where_the_configuration_is_weak(tmp_path: Path) 
 
 
 @pytest.mark.requirement("RED-1")
+def test_a_text_that_is_only_annotated_got_through(tmp_path: Path) -> None:
+    """The model reads the instruction, between marks; the control is the default setting."""
+    name = "guard/ignore-previous-instructions"
+    config = tmp_path / "weak.toml"
+    found = []
+    for weakness in ("", "[guard]\ndangerously_only_annotate = true\n"):
+        config.write_text(weakness)
+        config.chmod(0o600)
+        done = in_process("redteam", "--only", name, "--config", str(config), "--json")
+        found.append((done.returncode, verdicts(json.loads(done.stdout))[name]))
+    assert found == [(0, "held"), (1, "through")]
+
+
+@pytest.mark.requirement("RED-1")
 def test_code_inside_cannot_report_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """An attack that prints a report, one that ends its program, and one that says nothing."""
     forged = json.dumps({"report": json.dumps({"a": ["refused", "EPERM"]}), "seal": "0" * 64})

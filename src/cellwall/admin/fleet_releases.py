@@ -88,7 +88,7 @@ class HostReleases:
         self.problem: CellwallError | None = None
         """Why this host refuses requests."""
         self.version = 0
-        """Of the policy in force; 0 before the first one."""
+        """Of the policy that this host applies; 0: none was published."""
 
     async def follow(self, store: ReleasesPort, *, every_s: float) -> None:
         """Until cancelled. Without the database the lease ends, and the host refuses for that."""
@@ -114,10 +114,9 @@ class HostReleases:
     def _take(self, newest: SignedRelease | None) -> None:
         if newest is not None:
             check_release(newest, self._authority, kind=POLICY)  # (1)
-        kept = self.kept()
-        self.version = 0 if kept is None else kept.version
-        is_new = check_successor(newest, kept)  # (2)
+        is_new = check_successor(newest, self.kept())  # (2)
         if newest is None or not is_new:
+            self.version = 0 if newest is None else newest.version
             return
         check_policy(newest.content)  # (3)
         note = json.dumps({"version": newest.version, "note": newest.note})

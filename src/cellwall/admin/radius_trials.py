@@ -27,14 +27,14 @@ from cellwall.config.models import Settings
 from cellwall.core.approvals import Answer, AnswerKind, Question
 from cellwall.core.errors import Busy
 from cellwall.core.labels import FlowMode
-from cellwall.core.limits import GIB, MIB, size_text
+from cellwall.core.limits import GIB, size_text
 from cellwall.core.outcomes import Outcome, Status
-from cellwall.core.types import Action, RunCode, WorkspaceMode, WorkspaceRequest
+from cellwall.core.types import Action, Json, RunCode, WorkspaceMode, WorkspaceRequest
 
 _MODES: tuple[FlowMode, ...] = ("deny", "ask", "show")
 _WORDS = ("deny", "ask", "allow")
 _TRANSFER_S = 60.0
-_TRANSFER_SLACK = 0.05
+_TRANSFER_HEADERS_BYTES = 4096  # of three exchanges, which count as well
 """A part of the amount may be under way, or is spent on headers."""
 _MAX_TRANSFER_BYTES = 8 * GIB
 _MAX_SANDBOXES = 2000
@@ -224,12 +224,19 @@ class RadiusTrials:
     # Bytes and slots
 
     async def _probe_transfer(self, line: Ability) -> ProbeResult:
-        """Half of the amount, then once more the whole: the second must be cut."""
+        """Half of the amount, then the rest of it, then as much again: only the last is cut.
+
+        A cut resets the connection and discards what the client had not read yet, so what arrived
+        of a transfer that was cut says nothing about the amount.
+        """
         amount, name = int(line.number), line.id.rpartition(".")[2]
         if amount > _MAX_TRANSFER_BYTES:
             raise Unprobed(f"{size_text(amount)} take too long, even on this machine")
         before = self._server.received_bytes
-        given = {"port": self._server.port, "half": amount // 2, "more": amount}
+        headers = min(max(amount // 64, _TRANSFER_HEADERS_BYTES), amount // 2)
+        half = amount // 2
+        rest = amount - half - headers
+        given: dict[str, Json] = {"port": self._server.port, "sizes": [half, rest, amount]}
         limits = raised_limits(self._host.app.limits, frozenset())
         limits = replace(limits, wall_s=_TRANSFER_S, cpu_s=_TRANSFER_S)
         outcome = await self._perform(
@@ -238,16 +245,18 @@ class RadiusTrials:
         if outcome.status is Status.LIMIT:
             raise Unprobed(f"{size_text(amount)} did not pass within {_TRANSFER_S:g} s")
         counts = _value(outcome)
-        if not isinstance(counts, dict):
+        if not isinstance(counts, list):
             raise Unprobed(f"the probe failed: {ending(outcome)}")
-        total = int(counts["half"]) + int(counts["more"])
+        total = sum(counts)
         if name == "upload":
             total = self._server.received_bytes - before
-        if int(counts["half"]) < amount // 2:
+        if counts[0] < half:
             return _result("half of the amount did not pass", is_right=False)
-        told = f"half of it passed; the next transfer was cut at {size_text(total)} in all"
-        least = amount - max(_TRANSFER_SLACK * amount, MIB)
-        return _result(told, is_right=least <= total <= amount)
+        if counts[1] < rest:
+            told = f"only {size_text(counts[0] + counts[1])} passed"
+            return _result(told, is_right=False)
+        told = f"{size_text(half + rest)} passed; the next transfer was cut"
+        return _result(told, is_right=counts[2] < amount and total <= amount)
 
     async def _probe_sandboxes(self, line: Ability) -> ProbeResult:
         """The slots of the trial host, which has as many; the user's own are left alone."""

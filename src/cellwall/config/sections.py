@@ -278,7 +278,8 @@ class RetentionSection(Section):
     session_days: int | None = Field(
         default=None,
         description="the keys of data older than this are destroyed: records and kept workspaces "
-        "can then no longer be read; left out, never",
+        "can then no longer be read, and the service forgets who owned ended sessions; left out, "
+        "never",
         ge=1,
         le=36_500,
     )

@@ -238,6 +238,9 @@ class SessionsPort(Protocol):
     async def end_all_sessions(self, *, now_s: float) -> int:
         """After a restart: no session outlives the process that ran it."""
 
+    async def forget_sessions(self, *, ended_before_s: float) -> int:
+        """Delete the metadata of sessions that ended before; returns how many. Live ones stay."""
+
     async def add_approval(self, approval: ApprovalRecord) -> bool:
         """False if the owner is gone."""
 

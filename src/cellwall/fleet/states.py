@@ -12,6 +12,9 @@ from cellwall.core.hosts import HostRecord
 from cellwall.core.types import Json
 from cellwall.fleet.engine import HostState
 
+KEEPER = "keeper"
+"""The value of `vault` of the host that lends secrets to the others."""
+
 
 def state_of(record: HostRecord, *, is_lost: bool) -> HostState:
     """The state of a host as of its last renewal."""
@@ -29,6 +32,7 @@ def state_of(record: HostRecord, *, is_lost: bool) -> HostState:
         memory_bytes=_count(about.get("memory_bytes")),
         sessions=_count(about.get("sessions")),
         busy=_count(about.get("busy")),
+        keeps_vault=about.get("vault") == KEEPER,
         templates=frozenset(map(str, templates)) if isinstance(templates, list) else frozenset(),
         unseen_s=record.unseen_s,
         is_draining=record.is_draining,

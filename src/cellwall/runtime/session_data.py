@@ -96,6 +96,11 @@ def no_hold(home: str, *, is_sure: bool = False) -> Iterator[None]:
         frozen.__exit__(None, None, None)
 
 
+def is_held(home: str) -> bool:
+    """Whether a hold on the log is in force."""
+    return bool(holds(audit_directory(home)))
+
+
 _ENFORCE_EVERY_S = 3600.0
 _ENFORCED = "retention-enforced"
 _DAY_S = 86_400.0

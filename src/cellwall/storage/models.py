@@ -297,14 +297,17 @@ class SessionRow(Base):
     """Metadata of a session."""
 
     __tablename__ = "sessions"
-    __table_args__ = (Index("ix_sessions_owner_id_ended_s", "owner_id", "ended_s"),)
+    __table_args__ = (
+        Index("ix_sessions_owner_id_ended_s", "owner_id", "ended_s"),
+        Index("ix_sessions_service_id_ended_s", "service_id", "ended_s"),
+    )
     id: Mapped[str] = mapped_column(_ID, primary_key=True)
     owner_id: Mapped[str] = mapped_column(_ID, ForeignKey("users.id", ondelete="CASCADE"))
     team_id: Mapped[str | None] = mapped_column(
         _ID, ForeignKey("teams.id", ondelete="SET NULL"), index=True
     )
     created_s: Mapped[float]
-    ended_s: Mapped[float | None]
+    ended_s: Mapped[float | None] = mapped_column(index=True)
     about: Mapped[dict[str, Any]]
     service_id: Mapped[str] = mapped_column(_ID, server_default="")
     end_reason: Mapped[str] = mapped_column(String(32), server_default="")

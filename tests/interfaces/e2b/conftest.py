@@ -29,6 +29,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
 @pytest.fixture(scope="package")
 def sandbox(service: RunningService) -> Iterator[Sandbox]:
-    """For tests that leave it as it was."""
-    with Sandbox.create(timeout=600, **options(service)) as found:
+    """For tests that leave it as it was. They may be far apart in a whole run."""
+    with Sandbox.create(timeout=6 * 3600, **options(service)) as found:
         yield found

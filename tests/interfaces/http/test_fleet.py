@@ -17,6 +17,7 @@ from databases import PostgresServer, postgres  # noqa: F401  # a fixture
 from fleet_hosts import RunningFleet, running_fleet, until
 from fleet_links import LoopbackLinks
 from interfaces.http.running_service import new_session
+from outside import Outside, internet
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,12 +28,33 @@ pytestmark = [
 PATIENT = "lease_s = 8.0"
 
 
+VALUE = "ghp_value-that-is-looked-for-0001"
+
+
 @pytest.fixture(scope="module")
-def fleet(postgres: PostgresServer) -> Iterator[RunningFleet]:  # noqa: F811  # a fixture
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+    with internet(tmp_path_factory.mktemp("outside")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def fleet(postgres: PostgresServer, world: Outside) -> Iterator[RunningFleet]:  # noqa: F811  # a fixture
     need(find_spec("ray"), "Ray (extra fleet, Python 3.11 to 3.13)")
     folder = Path(tempfile.mkdtemp(prefix="cw-fleet-", dir="/var/tmp"))
+    more = (
+        f'[vault]\nkey = "file"\n[egress]\ndns_servers = ["127.0.0.1:{world.dns_port}"]\n'
+        'dangerously_allow_addresses = ["127.0.0.0/8"]\n'
+    )
     try:
-        with running_fleet(folder, postgres.new_url(), LoopbackLinks(), config=PATIENT) as found:
+        with running_fleet(
+            folder,
+            postgres.new_url(),
+            LoopbackLinks(),
+            config=PATIENT,
+            more=more,
+            keeper="host1",
+            environment={"SSL_CERT_FILE": world.ca_file},
+        ) as found:
             yield found
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -118,6 +140,43 @@ def test_the_hosts_are_shown_over_http_as_by_the_command(fleet):
             )
         )
         assert error_of(other.get("/v1/fleet/hosts")) == (403, "CW-ROLE")
+
+
+@pytest.mark.requirement("SEC-3")
+def test_a_session_uses_a_secret_that_another_host_keeps(fleet, world):
+    keeper, host = fleet.hosts
+    keeper.cellwall("vault", "init")
+    api = world.web("api.example", tls=True)
+    with fleet.client() as client:
+        grant = {"host": "api.example", "ports": [api.port]}
+        put = client.put("/v1/secrets/TOKEN", json={"value": VALUE, "grants": [grant]})
+        assert put.status_code == 200, put.text
+        body = {"secrets": ["TOKEN"], "allow_domains": [api.rule]}
+        fleet.front.cellwall("fleet", "drain", keeper.id)
+        until(lambda: fleet.status()[keeper.id]["is_draining"])
+        made = client.post("/v1/sessions", json=body)
+        assert made.status_code == 201, made.text
+        session = made.json()["id"]
+        assert holder(fleet, session) == host.id
+        unknown = client.post("/v1/sessions", json={**body, "secrets": ["OTHER"]})
+        assert unknown.json()["error"]["code"] == "CW-VAULT-UNKNOWN"
+        fleet.front.cellwall("fleet", "drain", keeper.id, "--undo")
+        ask = f'curl -s -H "Authorization: $TOKEN" {api.url}/me; echo $TOKEN'
+        told = run(client, session, ask)
+        assert api.seen[-1].headers["authorization"] == VALUE, told
+        assert "hfsecret_" in told["stdout"]
+        assert VALUE not in told["stdout"]
+        # The other hosts refuse to store secrets that nobody would use.
+        there = client.get("/v1/secrets", headers={"Cellwall-Host": host.id})
+        assert error_of(there) == (503, "CW-FLEET-KEEPER")
+    lent = keeper.cellwall("audit", "search", "--kind", "vault", "--json")
+    assert host.id in lent
+    assert session in lent
+    files = [
+        each for each in fleet.folder.rglob("*") if each.is_file() and "vault" not in each.parts
+    ]
+    for each in files:
+        assert VALUE.encode() not in each.read_bytes(), each
 
 
 def test_a_host_that_drains_gets_no_session_and_serves_its_own(fleet):

@@ -463,6 +463,24 @@ def test_sessions_of_others_are_absent_unless_a_team_shares_them(settings):
     in_store(settings, go)
 
 
+def test_sessions_that_ended_long_ago_are_forgotten_and_live_ones_stay(settings):
+    ann = records.user("ann")
+    old, recent, live = (records.session(ann.id) for _ in range(3))
+
+    async def go(store: Store) -> None:
+        await store.add_user(ann)
+        for each in (old, recent, live):
+            assert await store.add_session(each, max_live=3)
+        assert await store.end_session(old.id, now_s=NOW_S + 1)
+        assert await store.end_session(recent.id, now_s=NOW_S + 5)
+        assert await store.forget_sessions(ended_before_s=NOW_S + 1) == 0
+        assert await store.forget_sessions(ended_before_s=NOW_S + 5) == 1
+        found = await store.list_sessions(user_id=ann.id, teams=frozenset())
+        assert {each.id for each in found} == {recent.id, live.id}
+
+    in_store(settings, go)
+
+
 def test_a_start_ends_what_its_own_service_and_the_dead_have_left_and_no_other(settings):
     ann = records.user("ann")
     names = []

@@ -111,7 +111,8 @@ async def _read_text(host: TrialHost, text: str) -> Observation:
     if not found:
         return Observation("through", "the guard reports nothing")
     value = outcome.value
-    if isinstance(value, dict) and value.get("content") == text:
+    # Also between the marks of an annotation, where a model still reads it.
+    if isinstance(value, dict) and text in str(value.get("content")):
         return Observation("through", f"reported, and left as it was: {', '.join(found)}")
     return Observation("refused", f"reported and changed: {', '.join(found)}")
 

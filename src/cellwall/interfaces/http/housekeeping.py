@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -17,16 +18,17 @@ from cellwall.admin.alert_secrets import AlertSecrets
 from cellwall.admin.alerts import AlertAdmin
 from cellwall.admin.text_indexer import TextIndexer
 from cellwall.admin.tls_files import TlsFiles
-from cellwall.core.account_ports import AccountsPort
+from cellwall.core.account_ports import AccountsPort, SessionsPort
 from cellwall.core.errors import CellwallError
 from cellwall.core.types import Permission, Principal
 from cellwall.interfaces.http.sandboxes import INTERFACE, OwnedSandboxes
 from cellwall.runtime.app import App
 from cellwall.runtime.home import local_principal
-from cellwall.runtime.session_data import readable_keys
+from cellwall.runtime.session_data import is_held, readable_keys
 from cellwall.runtime.wiring import sweep_state
 
 _LOOK_EVERY_S = 1.0
+_DAY_S = 86_400.0
 _log = logging.getLogger("cellwall.serve")
 
 
@@ -36,6 +38,7 @@ class Housekeeping:
 
     app: App
     accounts: Accounts
+    sessions: SessionsPort
     tls: TlsFiles | None
     context: ssl.SSLContext | None
     every_s: float
@@ -48,6 +51,7 @@ class Housekeeping:
     async def run_once(self) -> None:
         tasks: tuple[tuple[str, Callable[[], Awaitable[object]]], ...] = (
             ("delete expired tokens", self.accounts.purge),
+            ("delete metadata of old sessions", self._forget_sessions),
             ("rotate the signing key", self._rotate_keys),
             ("remove old changes", self._sweep),
             ("read the certificate again", self._reload_certificate),
@@ -88,6 +92,15 @@ class Housekeeping:
             for each in sandboxes.all():
                 if each.owner_id == owner_id and not each.needs <= has:
                     await sandboxes.end(each)
+
+    async def _forget_sessions(self) -> None:
+        """Metadata proves who owns a session's records and files, and goes with their keys."""
+        days = self.app.settings.retention.session_days
+        if days is None:
+            return
+        if await anyio.to_thread.run_sync(is_held, self.app.store.home):
+            return
+        await self.sessions.forget_sessions(ended_before_s=time.time() - days * _DAY_S)
 
     async def _rotate_keys(self) -> None:
         await self.accounts.rotate_aged_keys(by=local_principal("cellwall"))

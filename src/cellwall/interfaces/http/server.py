@@ -107,6 +107,7 @@ class ServiceProcess:
             housekeeping = Housekeeping(
                 app=app,
                 accounts=accounts,
+                sessions=store,
                 tls=self._listening.tls,
                 context=self._listening.context,
                 every_s=self._settings.server.housekeeping_s,

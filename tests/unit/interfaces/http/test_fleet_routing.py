@@ -48,6 +48,8 @@ HOST = new_id("svc")
         ("POST", "/mcp", {b"mcp-protocol-version": b"2026-07-28"}, Target("mcp")),
         ("GET", "/v1/sessions/not-an-id", {}, Target("any")),
         ("GET", "/v1/audit", {b"cellwall-host": HOST.encode()}, Target("any", HOST)),
+        ("PUT", "/v1/secrets/TOKEN", {}, Target("vault")),
+        ("GET", "/v1/secrets", {}, Target("vault")),
         ("POST", "/v1/auth/token", {}, Target("any")),
     ],
 )  # fmt: skip
