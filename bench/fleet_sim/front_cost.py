@@ -1,4 +1,4 @@
-"""The processor time of a front for one request: a real fleet of one host, with Ray, its token and TLS.
+"""The processor time of a front for one request: a real fleet of one host, by Ray with TLS.
 
 Only the process of the front is counted, without Ray's own processes and without the host.
 """
@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from fleet import fleet_database
+
 from fleet_hosts import RunningFleet, running_fleet
 from fleet_links import LoopbackLinks
-
 from fleet_sim.postgres import processor_s
 
 _WARM, _ROUNDS = 50, 500

@@ -16,7 +16,9 @@ def host_table(hosts: Sequence[HostState]) -> str:
     """The hosts with state and load, a line each."""
     if not hosts:
         return "no hosts\n"
-    lines = [f"{'host':32} {'state':9} {'sessions':>8} {'busy':>5} {'free':>7}  version  policy  labels"]
+    lines = [
+        f"{'host':32} {'state':9} {'sessions':>8} {'busy':>5} {'free':>7}  version  policy  labels"
+    ]
     for each in hosts:
         state = "lost" if each.is_lost else "drains" if each.is_draining else "serves"
         labels = ",".join(f"{name}={value}" for name, value in sorted(each.labels.items()))
