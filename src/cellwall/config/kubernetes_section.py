@@ -34,7 +34,9 @@ class KubernetesSection(Section):
         description="address of the API of the cluster",
         max_length=300,
     )
-    namespace: Name = Field(default="cellwall", description="where the sandboxes are claimed")
+    namespace: Name = Field(
+        default="cellwall", description="where the sandboxes are claimed", max_length=63
+    )
     token_file: Annotated[str, absolute_path(f"{_ACCOUNT}/token")] = Field(
         default=f"{_ACCOUNT}/token",
         description="token of the front's service account, read for each request",
@@ -45,10 +47,13 @@ class KubernetesSection(Section):
         description="certificate of the cluster's authority, which alone is trusted",
         max_length=4096,
     )
-    fleet: Name = Field(default="cellwall", description="the label of this fleet's claims")
+    fleet: Name = Field(
+        default="cellwall", description="the label of this fleet's claims", max_length=63
+    )
     pool: Name = Field(
         default="cellwall",
         description="the SandboxWarmPool of all templates but those in `pools`",
+        max_length=63,
     )
     pools: dict[str, Name] = Field(
         default={}, description="the SandboxWarmPool of each template", max_length=64
