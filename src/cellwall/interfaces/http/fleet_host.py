@@ -158,7 +158,7 @@ class FleetHost:
         for each in () if found is None else found.all():
             if each.needs & _BEYOND:
                 _log.error("a session with egress or secrets ends: the lease is not proven")
-                await found.end(each)  # type: ignore[union-attr]  # not None where it has sessions
+                await found.end(each, is_fenced=True)  # type: ignore[union-attr]  # not None where it has sessions
 
     def _sandboxes(self) -> OwnedSandboxes | None:
         service = None if self._api is None else getattr(self._api.state, "service", None)
