@@ -33,9 +33,9 @@ _MANIFEST = _ROOT / "bench/guard_data/MANIFEST.toml"
 _MAX_CHARACTERS, _MAX_CANDIDATES = 8_000, 160
 _LIMITS = {"denial": -2.0, "weak": -0.5, "assent": -0.5, "likely": 0.0, "certain": 1.8}
 _SHIFTS = {
-    **dict.fromkeys(("text under 120", "text over 120"), 0.9),
-    **dict.fromkeys(("text over 300", "text over 700"), 1.5),
-    **dict.fromkeys(("text over 1200", "text over 3000"), 0.8),
+    **dict.fromkeys(("text under 120", "text over 120"), 1.0),
+    **dict.fromkeys(("text over 300", "text over 700"), 1.8),
+    **dict.fromkeys(("text over 1200", "text over 3000"), 0.9),
 }
 """What a passage must score, by the size of its text, so that the guard has false alarms of about
 1 % on kinds and families left out: prompts of some sentences come nearest to attacks."""

@@ -87,6 +87,8 @@ class HostReleases:
         self._folder, self._authority = fleet_folder(home), authority
         self.problem: CellwallError | None = None
         """Why this host refuses requests."""
+        self.version = 0
+        """Of the policy that this host applies; 0: none was published."""
 
     async def follow(self, store: ReleasesPort, *, every_s: float) -> None:
         """Until cancelled. Without the database the lease ends, and the host refuses for that."""
@@ -114,6 +116,7 @@ class HostReleases:
             check_release(newest, self._authority, kind=POLICY)  # (1)
         is_new = check_successor(newest, self.kept())  # (2)
         if newest is None or not is_new:
+            self.version = 0 if newest is None else newest.version
             return
         check_policy(newest.content)  # (3)
         note = json.dumps({"version": newest.version, "note": newest.note})
@@ -121,6 +124,7 @@ class HostReleases:
         # again before the host serves.
         replace_private_file(os.path.join(self._folder, _FILE), newest.content)
         replace_private_file(os.path.join(self._folder, _NOTE), note.encode())
+        self.version = newest.version
         _log.info("the policy of the fleet is version %d", newest.version)
 
     def kept(self) -> SignedRelease | None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from cellwall.config.fields import Section, absolute_path, danger, number
+from cellwall.config.fields import Section, absolute_path, danger, number, one_of, word
 
 _MAX_LABEL_CHARACTERS = 63
 
@@ -82,6 +82,11 @@ class FleetSection(Section):
         "folder",
         max_length=4096,
     )
+    vault: Annotated[str, one_of("own", "keeper", "fleet")] = word(
+        "whose vault has the secrets of users: that of each host; that of this host, which lends "
+        "to the others; or that of the host whose setting is `keeper`",
+        "own", "keeper", "fleet",
+    )  # fmt: skip
     dangerously_without_tls: bool = danger(
         "start Ray without TLS: who listens on the network of the hosts reads sessions, and runs "
         "code on every host with one captured request"

@@ -17,6 +17,7 @@ from databases import PostgresServer, postgres  # noqa: F401  # a fixture
 from fleet_hosts import RunningFleet, running_fleet, until
 from fleet_links import LoopbackLinks
 from interfaces.http.running_service import new_session
+from outside import Outside, internet
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,12 +28,33 @@ pytestmark = [
 PATIENT = "lease_s = 8.0"
 
 
+VALUE = "ghp_value-that-is-looked-for-0001"
+
+
 @pytest.fixture(scope="module")
-def fleet(postgres: PostgresServer) -> Iterator[RunningFleet]:  # noqa: F811  # a fixture
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+    with internet(tmp_path_factory.mktemp("outside")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def fleet(postgres: PostgresServer, world: Outside) -> Iterator[RunningFleet]:  # noqa: F811  # a fixture
     need(find_spec("ray"), "Ray (extra fleet, Python 3.11 to 3.13)")
     folder = Path(tempfile.mkdtemp(prefix="cw-fleet-", dir="/var/tmp"))
+    more = (
+        f'[vault]\nkey = "file"\n[egress]\ndns_servers = ["127.0.0.1:{world.dns_port}"]\n'
+        'dangerously_allow_addresses = ["127.0.0.0/8"]\n'
+    )
     try:
-        with running_fleet(folder, postgres.new_url(), LoopbackLinks(), config=PATIENT) as found:
+        with running_fleet(
+            folder,
+            postgres.new_url(),
+            LoopbackLinks(),
+            config=PATIENT,
+            more=more,
+            keeper="host1",
+            environment={"SSL_CERT_FILE": world.ca_file},
+        ) as found:
             yield found
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -55,6 +77,11 @@ def sessions_by_host(fleet: RunningFleet, client: httpx.Client) -> dict[str, str
 def holder(fleet: RunningFleet, session: str) -> str:
     """The host that has a session, as the database knows it."""
     return fleet.places()[session]
+
+
+def states(client: httpx.Client) -> dict[str, str]:
+    """The hosts with their state, over HTTP."""
+    return {each["id"]: each["state"] for each in client.get("/v1/fleet/hosts").json()["hosts"]}
 
 
 def run(client: httpx.Client, session: str, command: str, **headers: str) -> dict[str, Any]:
@@ -95,12 +122,70 @@ def test_a_run_with_the_same_key_is_executed_once(fleet):
         assert run(client, session, "echo x >> n; wc -l < n")["stdout"] == "2\n"  # the control
 
 
+def test_the_hosts_are_shown_over_http_as_by_the_command(fleet):
+    with fleet.client() as client, fleet.client("bob", "user") as other:
+        sessions = sessions_by_host(fleet, client)
+        shown = client.get("/v1/fleet/hosts").json()
+        told = fleet.status()
+        assert shown["is_fleet"] is True
+        assert [each["id"] for each in shown["hosts"]] == sorted(told) == sorted(sessions)
+        for host in shown["hosts"]:
+            assert host["state"] == "serves"
+            assert host["version"] == told[host["id"]]["version"] != ""
+            assert host["memory_bytes"] == told[host["id"]]["memory_bytes"] > 0
+        assert [each["is_this"] for each in shown["hosts"]].count(True) == 1
+        until(
+            lambda: all(
+                each["sessions"] >= 1 for each in client.get("/v1/fleet/hosts").json()["hosts"]
+            )
+        )
+        assert error_of(other.get("/v1/fleet/hosts")) == (403, "CW-ROLE")
+
+
+@pytest.mark.requirement("SEC-3")
+def test_a_session_uses_a_secret_that_another_host_keeps(fleet, world):
+    keeper, host = fleet.hosts
+    keeper.cellwall("vault", "init")
+    api = world.web("api.example", tls=True)
+    with fleet.client() as client:
+        grant = {"host": "api.example", "ports": [api.port]}
+        put = client.put("/v1/secrets/TOKEN", json={"value": VALUE, "grants": [grant]})
+        assert put.status_code == 200, put.text
+        body = {"secrets": ["TOKEN"], "allow_domains": [api.rule]}
+        fleet.front.cellwall("fleet", "drain", keeper.id)
+        until(lambda: fleet.status()[keeper.id]["is_draining"])
+        made = client.post("/v1/sessions", json=body)
+        assert made.status_code == 201, made.text
+        session = made.json()["id"]
+        assert holder(fleet, session) == host.id
+        unknown = client.post("/v1/sessions", json={**body, "secrets": ["OTHER"]})
+        assert unknown.json()["error"]["code"] == "CW-VAULT-UNKNOWN"
+        fleet.front.cellwall("fleet", "drain", keeper.id, "--undo")
+        ask = f'curl -s -H "Authorization: $TOKEN" {api.url}/me; echo $TOKEN'
+        told = run(client, session, ask)
+        assert api.seen[-1].headers["authorization"] == VALUE, told
+        assert "hfsecret_" in told["stdout"]
+        assert VALUE not in told["stdout"]
+        # The other hosts refuse to store secrets that nobody would use.
+        there = client.get("/v1/secrets", headers={"Cellwall-Host": host.id})
+        assert error_of(there) == (503, "CW-FLEET-KEEPER")
+    lent = keeper.cellwall("audit", "search", "--kind", "vault", "--json")
+    assert host.id in lent
+    assert session in lent
+    files = [
+        each for each in fleet.folder.rglob("*") if each.is_file() and "vault" not in each.parts
+    ]
+    for each in files:
+        assert VALUE.encode() not in each.read_bytes(), each
+
+
 def test_a_host_that_drains_gets_no_session_and_serves_its_own(fleet):
     with fleet.client() as client:
         sessions = sessions_by_host(fleet, client)
         drained, other = fleet.hosts[0].id, fleet.hosts[1].id
         fleet.front.cellwall("fleet", "drain", drained)
         until(lambda: fleet.status()[drained]["is_draining"])
+        assert states(client) == {drained: "drains", other: "serves"}
         assert {holder(fleet, new_session(client)) for _ in range(4)} == {other}
         assert run(client, sessions[drained], "echo hi")["stdout"] == "hi\n"
         fleet.front.cellwall("fleet", "drain", drained, "--undo")
@@ -119,6 +204,7 @@ def test_z_sessions_of_a_killed_host_answer_that_it_was_lost(fleet):
         assert error_of(answer) == (410, "CW-HOST-LOST")
         assert run(client, kept, "echo hi")["stdout"] == "hi\n"
         until(lambda: fleet.status()[killed.id]["is_lost"])
+        until(lambda: states(client) == {killed.id: "lost", left.id: "serves"})
         assert error_of(other.post(path, json=body)) == (404, "CW-NOT-FOUND")
         assert holder(fleet, new_session(client)) == left.id
         until(lambda: client.get(f"/v1/sessions/{lost}").json().get("state") == "ended")

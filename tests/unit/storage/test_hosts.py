@@ -90,3 +90,26 @@ def test_hosts_of_one_coordinator_alone_join_until_theirs_are_lost(settings):
         await store.join_host(SECOND, {"coordinator": "svc_b"}, rivals_s=-1)  # all are unseen
 
     in_store(settings, go)
+
+
+def test_the_place_of_a_session_and_the_lease_of_a_host_are_read_together(settings):
+    ann = records.user("ann")
+    session = records.session(ann.id)
+
+    async def go(store: Store) -> None:
+        await store.add_user(ann)
+        assert await store.session_placement(session.id, host_id=store.service_id) is None
+        assert await store.add_session(session, max_live=9)
+        found = await store.session_placement(session.id, host_id=store.service_id)
+        assert found is not None
+        assert (found.owner_id, found.holder_id) == (ann.id, store.service_id)
+        assert (found.is_ended, found.host) == (False, None)
+        await store.join_host(FIRST, {}, rivals_s=60)
+        assert await store.end_session(session.id, now_s=records.NOW_S)
+        found = await store.session_placement(session.id, host_id=store.service_id)
+        assert found is not None
+        assert found.host is not None
+        assert (found.is_ended, found.host.incarnation, found.host.is_lost) == (True, FIRST, False)
+        assert found.host.unseen_s < 60
+
+    in_store(settings, go)

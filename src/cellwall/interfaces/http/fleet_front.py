@@ -98,6 +98,10 @@ class FleetFront:
                 await self._to_snapshot(target.name, scope, receive, send)
             case "mcp":
                 await self._to_mcp(target.name, scope, receive, send)
+            case "vault":
+                keepers = [host.id for host in await self._live_hosts() if host.keeps_vault]
+                chosen = keepers[0] if len(keepers) == 1 else await self._any(scope)
+                await self._call(chosen, scope, receive, send)
             case "any":
                 await self._call(await self._any(scope, target.name), scope, receive, send)
 

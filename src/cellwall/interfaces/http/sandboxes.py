@@ -154,9 +154,35 @@ class OwnedSandboxes:
         require_tenant(who, self._tenant)
         spec, limits = self._bounded(spec)
         with self._counted(who.user_id):
-            host = await LocalHost.create(
-                self._app, spec, principal=who.principal(INTERFACE), resumed_id=resumed_id
-            )
+            stored: list[str] = []
+
+            async def store_record(session_id: str) -> None:
+                """Before code runs: the keeper of a fleet's vault lends to stored sessions."""
+                record = SessionRecord(
+                    id=session_id,
+                    owner_id=who.user_id,
+                    team_id=team_id,
+                    created_s=time.time(),
+                    ended_s=None,
+                    about=_about(spec, limits),
+                )
+                stored.append(session_id)
+                if not await self._store.add_session(record, max_live=self._max_per_owner):
+                    raise self._too_many()
+
+            try:
+                host = await LocalHost.create(
+                    self._app,
+                    spec,
+                    principal=who.principal(INTERFACE),
+                    resumed_id=resumed_id,
+                    on_session=store_record,
+                )
+            except BaseException:
+                self._unsaved.update(stored)
+                with anyio.CancelScope(shield=True):
+                    await self._save_ends()
+                raise
             made = OwnedSandbox(
                 host=host,
                 owner_id=who.user_id,
@@ -166,11 +192,6 @@ class OwnedSandboxes:
                 runs=Runs(self._tasks),
                 spec=spec,
             )
-            try:
-                await self._store_record(made)
-            except BaseException:
-                await host.end()
-                raise
             self._live[host.id] = made
         if self._is_closed:
             await self.end(made)
@@ -187,18 +208,6 @@ class OwnedSandboxes:
             spec, timeout=None, memory=None, limits=lowered, policy=default_policy(self._app)
         )
         return bounded, with_limits(most, **lowered)
-
-    async def _store_record(self, made: OwnedSandbox) -> None:
-        record = SessionRecord(
-            id=made.id,
-            owner_id=made.owner_id,
-            team_id=made.team_id,
-            created_s=made.made_s,
-            ended_s=None,
-            about=about(made),
-        )
-        if not await self._store.add_session(record, max_live=self._max_per_owner):
-            raise self._too_many()
 
     async def find(self, who: Identity, name: str) -> OwnedSandbox:
         """The caller's sandbox; raises the same error for an unknown, ended or foreign id, and
@@ -331,7 +340,11 @@ class OwnedSandboxes:
 
 def about(sandbox: OwnedSandbox) -> dict[str, Json]:
     """What is kept about a sandbox after its end."""
-    return {"template": sandbox.template, "limits": limits_json(sandbox.limits)}
+    return _about(sandbox.spec, sandbox.limits)
+
+
+def _about(spec: SandboxSpec, limits: Limits) -> dict[str, Json]:
+    return {"template": spec.template, "limits": limits_json(limits)}
 
 
 def limits_json(limits: Limits) -> dict[str, Json]:
