@@ -28,6 +28,10 @@ class HostState:
     id: str
     incarnation: str
     version: str = ""
+    policy_version: int = 0
+    """Of the policy that was published for all hosts; 0: it has none."""
+    problem: str = ""
+    """The code of why it refuses requests; empty: it serves."""
     address: str = ""
     """Of its machine, for people."""
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -84,6 +84,11 @@ def holder(fleet: RunningFleet, session: str) -> str:
     return fleet.places()[session]
 
 
+def states(client: httpx.Client) -> dict[str, str]:
+    """The hosts with their state, over HTTP."""
+    return {each["id"]: each["state"] for each in client.get("/v1/fleet/hosts").json()["hosts"]}
+
+
 def run(client: httpx.Client, session: str, command: str, **headers: str) -> dict[str, Any]:
     path = f"/v1/sessions/{session}/commands"
     ran = client.post(path, json={"command": command}, headers=headers)
@@ -120,6 +125,26 @@ def test_a_run_with_the_same_key_is_executed_once(fleet):
         assert (first["stdout"], again["stdout"]) == ("1\n", "1\n")
         assert first["audit_id"] == again["audit_id"]
         assert run(client, session, "echo x >> n; wc -l < n")["stdout"] == "2\n"  # the control
+
+
+def test_the_hosts_are_shown_over_http_as_by_the_command(fleet):
+    with fleet.client() as client, fleet.client("bob", "user") as other:
+        sessions = sessions_by_host(fleet, client)
+        shown = client.get("/v1/fleet/hosts").json()
+        told = fleet.status()
+        assert shown["is_fleet"] is True
+        assert [each["id"] for each in shown["hosts"]] == sorted(told) == sorted(sessions)
+        for host in shown["hosts"]:
+            assert host["state"] == "serves"
+            assert host["version"] == told[host["id"]]["version"] != ""
+            assert host["memory_bytes"] == told[host["id"]]["memory_bytes"] > 0
+        assert [each["is_this"] for each in shown["hosts"]].count(True) == 1
+        until(
+            lambda: all(
+                each["sessions"] >= 1 for each in client.get("/v1/fleet/hosts").json()["hosts"]
+            )
+        )
+        assert error_of(other.get("/v1/fleet/hosts")) == (403, "CW-ROLE")
 
 
 @pytest.mark.requirement("SEC-3")
@@ -205,6 +230,7 @@ def test_a_host_that_drains_gets_no_session_and_serves_its_own(fleet):
         drained, other = fleet.hosts[0].id, fleet.hosts[1].id
         fleet.front.cellwall("fleet", "drain", drained)
         until(lambda: fleet.status()[drained]["is_draining"])
+        assert states(client) == {drained: "drains", other: "serves"}
         assert {holder(fleet, new_session(client)) for _ in range(4)} == {other}
         assert run(client, sessions[drained], "echo hi")["stdout"] == "hi\n"
         fleet.front.cellwall("fleet", "drain", drained, "--undo")
@@ -236,6 +262,7 @@ def test_z_sessions_of_a_killed_host_answer_that_it_was_lost(fleet):
         assert error_of(answer) == (410, "CW-HOST-LOST")
         assert run(client, kept, "echo hi")["stdout"] == "hi\n"
         until(lambda: fleet.status()[killed.id]["is_lost"])
+        until(lambda: states(client) == {killed.id: "lost", left.id: "serves"})
         assert error_of(other.post(path, json=body)) == (404, "CW-NOT-FOUND")
         assert holder(fleet, new_session(client)) == left.id
         until(lambda: client.get(f"/v1/sessions/{lost}").json().get("state") == "ended")

@@ -21,7 +21,6 @@ import anyio
 import anyio.to_thread
 from fastapi import FastAPI
 
-import cellwall
 from cellwall.admin.accounts import Accounts, open_accounts
 from cellwall.admin.fleet import (
     HostLease,
@@ -43,6 +42,7 @@ from cellwall.core.outcomes import ErrorInfo
 from cellwall.core.types import Json, Permission
 from cellwall.interfaces.http.application import ServiceSettings, make_application
 from cellwall.interfaces.http.fleet_routing import UNSERVED_HEADER
+from cellwall.interfaces.http.host_load import host_load
 from cellwall.interfaces.http.housekeeping import Housekeeping, index_texts, watch_alerts
 from cellwall.interfaces.http.operator_view import OperatorView
 from cellwall.interfaces.http.presence import check_neighbours
@@ -134,19 +134,16 @@ class FleetHost:
             await self._api(scope, receive, send)
 
     def describe(self) -> Mapping[str, Json]:
-        total, free = (0, 0) if self._app is None else self._app.host_memory()
-        live = () if (found := self._sandboxes()) is None else found.all()
+        releases = self._releases
+        problem = None if releases is None else releases.problem
         return {
-            "version": cellwall.__version__,
+            **({} if self._app is None else host_load(self._app, self._sandboxes())),
             "address": self._settings.fleet.node_address,
             "labels": self._labels,
             "coordinator": self._coordinator,
+            "policy_version": self._policy_version(),
+            "problem": "" if problem is None else problem.code,
             "vault": self._settings.fleet.vault,
-            "memory_bytes": total,
-            "memory_free_bytes": free,
-            "sessions": len(live),
-            "busy": sum(1 for each in live if each.busy),
-            "templates": [] if self._app is None else sorted(self._app.pool.warm_names()),
         }
 
     def set_draining(self, *, is_draining: bool) -> None:

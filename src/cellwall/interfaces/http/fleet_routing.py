@@ -15,8 +15,8 @@ from urllib.parse import parse_qs
 Kind = Literal["session", "approval", "snapshot", "new", "all", "mcp", "vault", "any"]
 
 _ID = r"[a-z]{1,4}_[0-9a-hjkmnp-tv-z]{20,32}"
-_SESSION = re.compile(rf"/v1/sessions/({_ID})(?:/.*)?")
-_APPROVAL = re.compile(rf"/v1/approvals/({_ID})")
+_SESSION = re.compile(rf"/(?:v1|ui)/sessions/({_ID})(?:/.*)?")
+_APPROVAL = re.compile(rf"/(?:v1|ui)/approvals/({_ID})")
 _SNAPSHOT = re.compile(rf"/(?:v1/snapshots|e2b/templates)/({_ID})")
 _E2B_SANDBOX = re.compile(rf"/e2b(?:/v2)?/sandboxes/({_ID})(?:/.*)?")
 _PREVIEW = re.compile(rf"[1-9][0-9]{{0,4}}-({_ID})\..+")

@@ -192,7 +192,8 @@ class LocalHost:
     async def end(self) -> None:
         self.alive = False
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._live.end)
+            if not self._live.end_if_idle():
+                await anyio.to_thread.run_sync(self._live.end)
             await anyio.to_thread.run_sync(self._stack.close)  # may encrypt files of any size
 
     async def leave(self) -> None:
