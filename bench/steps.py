@@ -14,15 +14,17 @@ from typing import Any
 
 import cellwall
 from cellwall.audit.log import AuditLog
+from cellwall.interfaces.sdk.blocking import run_command
 from cellwall.runtime import pipeline
 from cellwall.runtime.consents import Consents
 from cellwall.runtime.pipeline import Runtime
 from cellwall.sandbox.governor import Governor
-from cellwall.sandbox.linux import disk_room
+from cellwall.sandbox.linux import cell_plan, disk_room
 from cellwall.sandbox.linux.forked_cell import WarmCell
 from cellwall.sandbox.linux.live_cell import LiveCell
 from cellwall.sandbox.linux.native import WarmPath
 from cellwall.sandbox.linux.pool import Pool
+from cellwall.sandbox.linux.prepared_cell import PreparedCell
 from cellwall.sandbox.linux.run_io import RunIO
 from cellwall.sandbox.linux.run_monitor import RunMonitor
 from cellwall.sandbox.workspace.leases import PlainLease, ReadWriteLease
@@ -56,6 +58,20 @@ LIVE: Places = (
     ("workspace_check", ReadWriteLease, "settle"),
     ("guard_after", Consents, "clean"),
 )
+COLD: Places = (
+    ("records", AuditLog, "write"),
+    ("guard_before", pipeline, "screen_input"),
+    ("rules", pipeline, "judge"),
+    ("governor", Governor, "_wait_for_slot"),
+    ("limits", PreparedCell, "limit"),
+    ("plan", cell_plan, "init_plan"),
+    ("plan", PreparedCell, "start_init"),
+    ("counters", PreparedCell, "counters"),
+    ("frames", RunIO, "serve"),
+    ("gone", PreparedCell, "wait_gone"),
+    ("closing", PreparedCell, "close"),
+    ("guard_after", Consents, "clean"),
+)
 
 
 def steps(rounds: int) -> dict[str, float]:
@@ -75,34 +91,40 @@ def steps(rounds: int) -> dict[str, float]:
 
 
 def live_steps(rounds: int) -> dict[str, float]:
-    """Median milliseconds of processor time, of the calling thread, that each step of a live
-    `run_code("print(1)")` and `true` takes; `rest` is what no step has."""
+    """The steps of a live `run_code("print(1)")` and `true`, see `_processor_steps`."""
     os.environ["CELLWALL_PATH"] = "warm"
-    figures: dict[str, float] = {}
     with cellwall.Sandbox.create() as sandbox:
-        cases: dict[str, Callable[[], Any]] = {
-            "code": lambda: sandbox.run_code("print(1)"),
-            "true": lambda: sandbox.commands.run(["/bin/true"]),
-        }
-        for name, call in cases.items():
-            for _ in range(5):
-                call().raise_for_status()
-            runs: list[Taken] = []
-            for _ in range(rounds):
-                time.sleep(0.02)  # as between two calls of an agent: caches hold other work
-                with _clocked(LIVE, time.thread_time) as taken:
-                    started = time.thread_time()
-                    call().raise_for_status()
-                    taken["whole"].append((time.thread_time() - started) * 1000)
-                runs.append(taken)
-            labels = dict.fromkeys(("whole", *(label for label, _, _ in LIVE)))
-            sums = {
-                label: statistics.median(sum(run.get(label, ())) for run in runs)
-                for label in labels
-            }
-            sums["rest"] = 2 * sums["whole"] - sum(sums.values())
-            figures |= {f"live_{name}_{key}_cpu_ms": round(ms, 3) for key, ms in sums.items()}
-    return figures
+        code = _processor_steps("live_code", lambda: sandbox.run_code("print(1)"), LIVE, rounds)
+        true = ["/bin/true"]
+        run = _processor_steps("live_true", lambda: sandbox.commands.run(true), LIVE, rounds)
+    return code | run
+
+
+def cold_steps(rounds: int) -> dict[str, float]:
+    """The steps of a cold `true`; see `_processor_steps`."""
+    os.environ["CELLWALL_PATH"] = "cold"
+    return _processor_steps("cold_true", lambda: run_command(["/bin/true"]), COLD, rounds)
+
+
+def _processor_steps(
+    name: str, call: Callable[[], cellwall.Execution], places: Places, rounds: int
+) -> dict[str, float]:
+    """Median milliseconds of processor time, of the calling thread, that each step takes; `rest`
+    is what no step has."""
+    for _ in range(5):
+        call().raise_for_status()
+    runs: list[Taken] = []
+    for _ in range(rounds):
+        time.sleep(0.02)  # as between two calls of an agent: caches hold other work
+        with _clocked(places, time.thread_time) as taken:
+            started = time.thread_time()
+            call().raise_for_status()
+            taken["whole"].append((time.thread_time() - started) * 1000)
+        runs.append(taken)
+    labels = dict.fromkeys(("whole", *(label for label, _, _ in places)))
+    sums = {label: statistics.median(sum(run.get(label, ())) for run in runs) for label in labels}
+    sums["rest"] = 2 * sums["whole"] - sum(sums.values())
+    return {f"{name}_{label}_cpu_ms": round(ms, 3) for label, ms in sums.items()}
 
 
 @contextmanager
