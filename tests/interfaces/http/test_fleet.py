@@ -14,6 +14,9 @@ import httpx2 as httpx
 import pytest
 
 import cellwall
+from cellwall.packages.feed import Feed
+from cellwall.packages.names import Ecosystem
+from cellwall.packages.osv import Advisory, Affected
 from conftest import need
 from databases import PostgresServer, postgres  # noqa: F401  # a fixture
 from fleet_hosts import DEADLINE_S, RunningFleet, running_fleet, until
@@ -184,7 +187,7 @@ def test_a_session_uses_a_secret_that_another_host_keeps(fleet, world):
         assert VALUE.encode() not in each.read_bytes(), each
 
 
-def test_a_published_policy_judges_on_all_hosts(fleet, tmp_path):
+def test_a_published_policy_and_feed_are_applied_on_all_hosts(fleet, tmp_path):
     policy = tmp_path / "policy.toml"
     with fleet.client() as client:
         sessions = sessions_by_host(fleet, client).values()
@@ -199,8 +202,19 @@ def test_a_published_policy_judges_on_all_hosts(fleet, tmp_path):
 
             until(lambda wanted=wanted: statuses("whoami") == wanted)
             assert statuses("echo hi") == {"ok"}
-        # Who is not the first host has no key to sign with.
-        fleet.hosts[0].cellwall("fleet", "publish", str(policy), code=125)
+    # The feed of the first machine replaces those of the hosts.
+    affected = (Affected(Ecosystem.PYPI, "evil", frozenset({"1.0"}), ()),)
+    evil = Advisory(
+        "MAL-1", "2026-11-01T00:00:00.000000Z", "x", is_withdrawn=False, affected=affected
+    )
+    Feed(str(fleet.front.home / "packages")).add([evil], source="test")
+    told = fleet.front.cellwall("fleet", "publish", "--feed")
+    assert told == "the feed of the fleet is version 1\n"
+    feeds = [Feed(str(host.home / "packages")) for host in fleet.hosts]
+    until(lambda: all(each.advisories(Ecosystem.PYPI, "evil") for each in feeds))
+    # Who is not the first host has no key to sign with.
+    for words in ((str(policy),), ("--feed",)):
+        fleet.hosts[0].cellwall("fleet", "publish", *words, code=125)
 
 
 def test_the_record_of_all_hosts_verifies_and_a_changed_one_does_not(fleet, tmp_path):
