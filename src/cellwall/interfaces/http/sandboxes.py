@@ -7,12 +7,11 @@ comparison and raises the same error.
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from importlib import resources
+from functools import partial
 from typing import Unpack
 
 import anyio
@@ -28,13 +27,19 @@ from cellwall.core.messages import SessionStore
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, Permission, Principal, SetDomains
 from cellwall.interfaces.http.presence import elsewhere
+from cellwall.interfaces.http.restarts import (
+    RESTARTS,
+    LostSession,
+    SessionRestarts,
+    session_restarted,
+)
 from cellwall.interfaces.http.runs import Runs
+from cellwall.interfaces.http.shipped_policy import default_policy
 from cellwall.interfaces.sandbox_options import with_limits
 from cellwall.interfaces.sdk.hosts import CallOptions, SandboxSpec
 from cellwall.interfaces.sdk.local_host import LocalHost
 from cellwall.interfaces.supervisor.codec import Operation
 from cellwall.runtime.app import App
-from cellwall.runtime.policy_places import is_there, user_policy
 
 MAX_KEEP_ALIVE_S = 7 * 86_400.0
 INTERFACE = "http"
@@ -62,6 +67,12 @@ class OwnedSandbox:
     """Held while a file is written over the API."""
     widening: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while domains are added: of two that are added at once, none is lost."""
+    copy_snapshot: Callable[[str], Awaitable[None]] | None = None
+    """Copies a snapshot to where other hosts find it, for a session that starts again there."""
+    restarted_s: float | None = None
+    """The time of the snapshot that it was started again from, after its host was lost."""
+    keying: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while the idempotency key of a run is stored."""
     at_end: ExitStack = field(default_factory=ExitStack)
     """What other interfaces hold for the sandbox; closed when it has ended."""
 
@@ -138,6 +149,7 @@ class OwnedSandboxes:
         self._live: dict[str, OwnedSandbox] = {}
         self._making: dict[str, int] = {}
         self._unsaved: set[str] = set()
+        self._restarts = SessionRestarts(app, store)
         self._is_closed = False
 
     async def create(
@@ -148,10 +160,15 @@ class OwnedSandboxes:
         keep_alive_s: float,
         team_id: str | None = None,
         resumed_id: str | None = None,
+        restarts: bool = False,
+        lost: LostSession | None = None,
     ) -> OwnedSandbox:
         """A new sandbox; raises `Busy` beyond the number that one user may have. `resumed_id`: of
-        a kept session, whose files it gets; see `KeptSessions.find`."""
+        a kept session, whose files it gets; see `KeptSessions.find`. `restarts`: again on another
+        host when this one is lost. `lost`: a session of a lost host, which starts here."""
         require_tenant(who, self._tenant)
+        if restarts:
+            self._restarts.check()
         spec, limits = self._bounded(spec)
         with self._counted(who.user_id):
             stored: list[str] = []
@@ -164,7 +181,7 @@ class OwnedSandboxes:
                     team_id=team_id,
                     created_s=time.time(),
                     ended_s=None,
-                    about=_about(spec, limits),
+                    about={**_about(spec, limits), **({RESTARTS: True} if restarts else {})},
                 )
                 stored.append(session_id)
                 if not await self._store.add_session(record, max_live=self._max_per_owner):
@@ -176,7 +193,8 @@ class OwnedSandboxes:
                     spec,
                     principal=who.principal(INTERFACE),
                     resumed_id=resumed_id,
-                    on_session=store_record,
+                    on_session=None if lost is not None else store_record,
+                    session_id=None if lost is None else lost.id,
                 )
             except BaseException:
                 self._unsaved.update(stored)
@@ -191,7 +209,10 @@ class OwnedSandboxes:
                 keep_alive_s=keep_alive_s,
                 runs=Runs(self._tasks),
                 spec=spec,
+                restarted_s=None if lost is None else lost.taken_s,
             )
+            if restarts or lost is not None:
+                made.copy_snapshot = partial(self._copy_snapshot, made)
             self._live[host.id] = made
         if self._is_closed:
             await self.end(made)
@@ -217,12 +238,31 @@ class OwnedSandboxes:
         except NotFound:
             record = await self._store.find_session(name, user_id=who.user_id, teams=who.teams)
             if record is not None and record.end_reason == HOST_LOST:
-                raise host_lost() from None
+                raise await self._restart(who, record) from None
             if record is not None and record.ended_s is None and not self.is_own(record):
                 raise elsewhere("session") from None
             raise
         found.used_at = time.monotonic()
         return found
+
+    async def _restart(self, who: Identity, record: SessionRecord) -> CellwallError:
+        """Start a session of a lost host again, where it was asked for; returns what its owner is
+        told."""
+        lost = await self._restarts.take_over(who, record)
+        if lost is None:
+            return host_lost()
+        try:
+            await self.create(
+                who, lost.spec, keep_alive_s=lost.keep_alive_s, team_id=record.team_id, lost=lost
+            )
+        except BaseException:
+            await self._restarts.give_up(record.id)
+            raise
+        return session_restarted(lost.taken_s)
+
+    async def _copy_snapshot(self, sandbox: OwnedSandbox, snapshot_id: str) -> None:
+        spec = replace(sandbox.spec, allow_domains=sandbox.host.domains)
+        await self._restarts.copy(sandbox.id, snapshot_id, spec, sandbox.keep_alive_s)
 
     def is_own(self, record: SessionRecord) -> bool:
         """Whether the session was made by this service, not by another one of its database."""
@@ -271,8 +311,9 @@ class OwnedSandboxes:
     def count(self) -> int:
         return len(self._live)
 
-    async def end(self, sandbox: OwnedSandbox) -> None:
-        """End a sandbox with its runs; a second call has no effect."""
+    async def end(self, sandbox: OwnedSandbox, *, is_fenced: bool = False) -> None:
+        """End a sandbox with its runs; a second call has no effect. `is_fenced`: this host may be
+        lost, and then the session starts again elsewhere, where that was asked for."""
         if self._live.pop(sandbox.id, None) is None:
             return
         self._unsaved.add(sandbox.id)
@@ -281,6 +322,8 @@ class OwnedSandboxes:
                 with sandbox.at_end:
                     await sandbox.host.end()
             finally:
+                if sandbox.copy_snapshot is not None and not (is_fenced or self._is_closed):
+                    await self._restarts.forget(sandbox.id)
                 await self._save_ends()
 
     async def _save_ends(self) -> None:
@@ -350,14 +393,6 @@ def _about(spec: SandboxSpec, limits: Limits) -> dict[str, Json]:
 def limits_json(limits: Limits) -> dict[str, Json]:
     """The limits by name."""
     return {name: getattr(limits, name) for name in limits.__slots__}
-
-
-def default_policy(app: App) -> str | None:
-    """The policy shipped for services without rules; None where there are rules."""
-    if app.settings.policy.files or is_there(user_policy(os.environ)):
-        return None
-    folder = resources.files("cellwall.interfaces.http").joinpath("default_policies")
-    return os.path.abspath(str(folder.joinpath("service.toml")))
 
 
 def _stopping() -> Busy:
