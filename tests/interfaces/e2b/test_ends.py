@@ -11,6 +11,7 @@ import pytest
 from e2b import SandboxException
 from e2b_code_interpreter import Sandbox
 
+from cellwall.core.errors import StorageError, WorkspaceError
 from interfaces.e2b.conftest import options
 from interfaces.http.running_service import RunningService
 from interfaces.test_cli_process import until
@@ -66,3 +67,43 @@ def test_kill_beside_the_first_run_leaves_nothing(service: RunningService):
 
 def is_live(service: RunningService, sandbox: Sandbox) -> bool:
     return service.app.runtime.sandbox.has_cell(sandbox.sandbox_id)
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_the_end_of_a_session_is_stored_whether_or_not_its_sandbox_ends_cleanly(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch, *, is_stored: bool
+):
+    """And one that the database refuses is stored later."""
+    sandboxes = service.api.state.service.sandboxes
+    sandbox = Sandbox.create(**options(service))
+    owned = next(each for each in sandboxes.all() if each.id == sandbox.sandbox_id)
+    end, calls = owned.host.end, list[str]()
+
+    async def end_and_fail() -> None:
+        await end()
+        raise WorkspaceError("its folder is locked")
+
+    async def refused(*_args: object, **_options: object) -> bool:
+        calls.append("refused")
+        raise StorageError("the database does not answer")
+
+    owned.host.end = end_and_fail
+    if not is_stored:
+        monkeypatch.setattr(service.store, "end_session", refused)
+    with pytest.raises(WorkspaceError):
+        service.call(sandboxes.end(owned))
+    assert bool(calls) is not is_stored
+    if is_stored:
+        assert is_ended(service, sandbox)
+    else:
+        assert not is_ended(service, sandbox)
+        monkeypatch.undo()
+        until(lambda: is_ended(service, sandbox))
+
+
+def is_ended(service: RunningService, sandbox: Sandbox) -> bool:
+    name, user_id = sandbox.sandbox_id, service.ids["user"]
+    find = service.store.find_session(name, user_id=user_id, teams=frozenset())
+    record = service.call(find)
+    assert record is not None
+    return record.ended_s is not None
