@@ -20,12 +20,13 @@ import anyio.abc
 from cellwall.admin.accounts import Identity, require_own, require_tenant
 from cellwall.admin.fleet import host_lost
 from cellwall.core.accounts import SessionRecord
-from cellwall.core.errors import Busy, CellwallError, NotFound, StorageError
+from cellwall.core.errors import Busy, CellwallError, NotFound
 from cellwall.core.hosts import HOST_LOST
 from cellwall.core.limits import Limits
 from cellwall.core.messages import SessionStore
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, Permission, Principal, SetDomains
+from cellwall.interfaces.http.ended_sessions import EndedSessions
 from cellwall.interfaces.http.presence import elsewhere
 from cellwall.interfaces.http.restarts import (
     RESTARTS,
@@ -123,6 +124,11 @@ class OwnedSandbox:
         with self.in_use():
             return await self.host.perform(operation, principal=principal, **options)
 
+    async def end_host(self) -> None:
+        """End the sandbox itself, and what other interfaces hold for it."""
+        with self.at_end:
+            await self.host.end()
+
     async def allow(self, principal: Principal, rules: Sequence[str]) -> Outcome:
         """Add domain rules, by an action that is judged like a run with all of them."""
         async with self.widening:
@@ -148,7 +154,7 @@ class OwnedSandboxes:
         self._tasks = tasks
         self._live: dict[str, OwnedSandbox] = {}
         self._making: dict[str, int] = {}
-        self._unsaved: set[str] = set()
+        self._ends = EndedSessions(store)
         self._restarts = SessionRestarts(app, store)
         self._is_closed = False
 
@@ -197,9 +203,9 @@ class OwnedSandboxes:
                     session_id=None if lost is None else lost.id,
                 )
             except BaseException:
-                self._unsaved.update(stored)
+                self._ends.add(*stored)
                 with anyio.CancelScope(shield=True):
-                    await self._save_ends()
+                    await self._ends.save()
                 raise
             made = OwnedSandbox(
                 host=host,
@@ -316,24 +322,17 @@ class OwnedSandboxes:
         lost, and then the session starts again elsewhere, where that was asked for."""
         if self._live.pop(sandbox.id, None) is None:
             return
-        self._unsaved.add(sandbox.id)
+        self._ends.add(sandbox.id)
         with anyio.CancelScope(shield=True):
+            if sandbox.copy_snapshot is None:
+                await self._ends.save_beside(sandbox.end_host)
+                return
             try:
-                with sandbox.at_end:
-                    await sandbox.host.end()
+                await sandbox.end_host()
             finally:
-                if sandbox.copy_snapshot is not None and not (is_fenced or self._is_closed):
+                if not (is_fenced or self._is_closed):
                     await self._restarts.forget(sandbox.id)
-                await self._save_ends()
-
-    async def _save_ends(self) -> None:
-        """A session whose end is not stored would count against its owner, so `watch` retries."""
-        try:
-            for name in list(self._unsaved):
-                await self._store.end_session(name, now_s=time.time())
-                self._unsaved.discard(name)
-        except StorageError as error:
-            _log.warning("the end of a session was not stored: %s", error.code)
+                await self._ends.save()
 
     async def watch(self) -> None:
         """End the sandboxes that were unused for their time."""
@@ -341,8 +340,7 @@ class OwnedSandboxes:
             await anyio.sleep(_LOOK_EVERY_S)
             for each in [each for each in self._live.values() if each.is_overdue]:
                 await self._end_quietly(each)
-            if self._unsaved:
-                await self._save_ends()
+            await self._ends.save()
 
     async def close(self) -> None:
         """End all sandboxes; none is created any more."""
