@@ -77,7 +77,7 @@ def _machines(load: Load) -> Iterator[tuple[RunningFleet, Served]]:
     folder = Path(tempfile.mkdtemp(prefix="cw-fleet-", dir="/var/tmp"))
     links: HostLinks = NamespaceLinks() if os.geteuid() == 0 else LoopbackLinks()
     try:
-        with _database(folder, BRIDGE_ADDRESS if links.is_separate else "") as database:
+        with fleet_database(folder, BRIDGE_ADDRESS if links.is_separate else "") as database:
             alone = Path(folder, "alone.toml")
             alone.write_text(
                 f'[storage]\nurl = "{database.new_url()}"\n'
@@ -96,7 +96,8 @@ def _machines(load: Load) -> Iterator[tuple[RunningFleet, Served]]:
 
 
 @contextmanager
-def _database(folder: Path, address: str) -> Iterator[PostgresServer]:
+def fleet_database(folder: Path, address: str) -> Iterator[PostgresServer]:
+    """PostgreSQL in this folder; it also listens on an address where one is given."""
     programs = find_server_programs()
     assert programs is not None, "PostgreSQL is missing (Debian: postgresql)"
     folder.chmod(0o755)

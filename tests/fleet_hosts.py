@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,8 +97,8 @@ class Machine:
         self.told = json.loads(line)
         return self
 
-    def cellwall(self, *words: str) -> str:
-        """The output of a command of this machine."""
+    def cellwall(self, *words: str, code: int = 0) -> str:
+        """The output of a command of this machine, which ends with this exit code."""
         done = subprocess.run(
             [*self.enter, PROGRAM, *words],
             env=self.environment,
@@ -108,7 +108,7 @@ class Machine:
             text=True,
             timeout=DEADLINE_S,
         )
-        assert done.returncode == 0, done
+        assert done.returncode == code, done
         return done.stdout
 
     def pids(self) -> list[int]:
@@ -156,10 +156,19 @@ class RunningFleet:
     """A front and its hosts."""
 
     def __init__(
-        self, folder: Path, database: str, links: HostLinks, *, config: str = "", more: str = ""
+        self,
+        folder: Path,
+        database: str,
+        links: HostLinks,
+        *,
+        config: str = "",
+        more: str = "",
+        keeper: str = "",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder, self.database, self.links = folder, database, links
-        self._config, self._more = config, more
+        self._config, self._more, self._keeper = config, more, keeper
+        self._environment = dict(environment or {})
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._ray_port = free_port(links.front_address)
@@ -174,7 +183,7 @@ class RunningFleet:
         (folder / "state").mkdir(parents=True, mode=0o700)
         folder.chmod(0o700)
         address, enter = self.links.add(name)
-        (folder / "cellwall.toml").write_text(self._configuration(address))
+        (folder / "cellwall.toml").write_text(self._configuration(name, address))
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
@@ -184,6 +193,7 @@ class RunningFleet:
             "CELLWALL_FLEET_MACHINE": str(folder),
             # Short, for the names of sockets; a machine that is killed leaves its files there.
             "TMPDIR": self._scratch(),
+            **self._environment,
         }
         return Machine(name, folder, address, environment, enter)
 
@@ -191,7 +201,8 @@ class RunningFleet:
         self._scratches.append(tempfile.mkdtemp(prefix="f", dir="/tmp"))
         return self._scratches[-1]
 
-    def _configuration(self, address: str) -> str:
+    def _configuration(self, name: str, address: str) -> str:
+        vault = "keeper" if name == self._keeper else "fleet" if self._keeper else "own"
         weaker = "" if os.geteuid() == 0 else "dangerously_without_cgroup = true\n"
         return (
             f'[storage]\nurl = "{self.database}"\n'
@@ -200,7 +211,7 @@ class RunningFleet:
             "argon2_memory_kib = 64\nargon2_passes = 1\n"
             f"[sandbox]\n{weaker}"
             f'[fleet]\nnode_address = "{address}"\nport = {self._ray_port}\n'
-            f"join_port = {self._join_port}\n"
+            f'join_port = {self._join_port}\nvault = "{vault}"\n'
             f'{self._config}\n[server]\npublic_url = "{self.url}"\n'
             f"max_sessions_per_user = 5000\n{self._more}"
         )
@@ -279,11 +290,11 @@ def running_fleet(
     *,
     hosts: int = 2,
     config: str = "",
-    more: str = "",
+    **more: Any,
 ) -> Iterator[RunningFleet]:
     """A started fleet; every process of it has ended behind the block. `config`: lines of [fleet];
-    `more`: other sections."""
-    fleet = RunningFleet(folder, database, links, config=config, more=more)
+    `more`: other sections; `keeper`: the name of the machine that keeps the vault."""
+    fleet = RunningFleet(folder, database, links, config=config, **more)
     try:
         fleet.start(hosts)
         yield fleet

@@ -27,8 +27,6 @@ _FEWER = (1.0, 0.7, 0.5, 0.4, 0.35, 0.3)
 """Shares of the hosts for the same sessions: where the first one is refused."""
 _SWEEP = 0.05
 """The sweep has a twentieth of hosts and sessions."""
-_FRONT_REQUEST_S = 3e-3
-"""Of one call by Ray (ADR 46), as if all of it were processor time."""
 
 
 def measure(
@@ -64,17 +62,23 @@ def read_parameters(costs: dict[str, float]) -> Parameters:
 
 
 def measured_costs(*, is_record: bool) -> dict[str, float]:
-    """Measured where PostgreSQL is installed; else those that were recorded."""
+    """Measured where PostgreSQL is installed; else those that were recorded. The cost of a front
+    takes a fleet with Ray, which only a run that is recorded starts."""
+    recorded: dict[str, float] = json.loads(COSTS.read_text("utf-8"))
     with postgres_server() as server:
         if server is None:
-            return dict(json.loads(COSTS.read_text("utf-8")))
+            return recorded
         from fleet_sim.costs import (  # noqa: PLC0415  # needs a database and its libraries
             database_costs,
             placement_cost,
         )
 
         costs = database_costs(server)
-    costs |= {"place_host_s": placement_cost(), "front_request_s": _FRONT_REQUEST_S}
+    costs |= {"place_host_s": placement_cost(), "front_request_s": recorded["front_request_s"]}
+    if is_record:
+        from fleet_sim.front_cost import front_cost  # noqa: PLC0415  # needs Ray
+
+        costs["front_request_s"] = front_cost()
     costs = {name: float(f"{value:.3g}") for name, value in sorted(costs.items())}
     if is_record:
         COSTS.write_text(json.dumps(costs, indent=1) + "\n", "utf-8")

@@ -79,11 +79,9 @@ class Parameters:
         "a run waits longer where its template is not warm",
     )  # fmt: skip
     front_request_s: float = _given(
-        0.0,
-        "s",
-        "assumed: latency of one call by Ray (ADR 46), as if all were processor time",
-        "processor time of a front for one request, at most",
-    )
+        0.0, "s", "measured by this bench",
+        "processor time of the process of a front for one request, by Ray with TLS",
+    )  # fmt: skip
     place_host_s: float = _given(
         0.0, "s", "measured by this bench", "processor time of one placement, for each host"
     )

@@ -27,7 +27,7 @@ class PostgresServer:
     def processor_s(self) -> float:
         """Of the server and all its processes so far."""
         pids = [self.pid, *_children(self.pid)]
-        return sum(_processor_s(pid) for pid in pids)
+        return sum(processor_s(pid) for pid in pids)
 
 
 @contextmanager
@@ -89,8 +89,8 @@ def _children(pid: int) -> list[int]:
     return [int(word) for word in words]
 
 
-def _processor_s(pid: int) -> float:
-    """Its own, and those of its children that have ended."""
+def processor_s(pid: int) -> float:
+    """Of a process, and of its children that have ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("ascii")
     except OSError:

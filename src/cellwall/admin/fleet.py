@@ -21,6 +21,7 @@ from cellwall.fleet.engine import (
     Application,
     FleetPort,
     HostLost,
+    HostPeers,
     HostState,
     Message,
     Place,
@@ -34,6 +35,7 @@ from cellwall.fleet.leasing import HostLease
 from cellwall.fleet.local import LocalFleet
 from cellwall.fleet.ray_node import NodeOptions, RayNode, RayTrust, ray_environment
 from cellwall.fleet.request_bodies import RequestBodies
+from cellwall.fleet.states import state_of, state_of_load
 from cellwall.storage.service_id import service_id_of
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ __all__ = [
     "Held",
     "HostLease",
     "HostLost",
+    "HostPeers",
     "HostState",
     "HostsPort",
     "LocalFleet",
@@ -62,12 +65,14 @@ __all__ = [
     "check_fleet_settings",
     "fleet_token",
     "host_lost",
+    "host_states",
     "lost_after_s",
     "open_hosts",
     "open_trust",
     "ray_engine",
     "require_ray",
     "service_id_of",
+    "state_of_load",
     "token_path",
 ]
 _TOKEN_NAME = "fleet.token"  # noqa: S105  # a name
@@ -77,6 +82,15 @@ _LOST_AFTER = 1.5
 def lost_after_s(settings: Settings) -> float:
     """When others take over: a host has ended what it held by then (`HostLease`)."""
     return settings.fleet.lease_s * _LOST_AFTER
+
+
+async def host_states(hosts: HostsPort, settings: Settings) -> tuple[HostState, ...]:
+    """All hosts by id; one without a valid lease counts as lost."""
+    limit_s = lost_after_s(settings)
+    return tuple(
+        state_of(each, is_lost=each.is_lost or each.unseen_s > limit_s)
+        for each in await hosts.list_hosts()
+    )
 
 
 def check_fleet_settings(settings: Settings) -> None:

@@ -12,12 +12,11 @@ from contextlib import AbstractContextManager
 import anyio
 
 from cellwall.admin.configured_fleet import ConfiguredFleet
-from cellwall.admin.fleet import lost_after_s, open_hosts, open_trust
+from cellwall.admin.fleet import host_states, open_hosts, open_trust
 from cellwall.core.errors import BadInput, Busy
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Permission, Principal
 from cellwall.fleet.engine import HostState
-from cellwall.fleet.states import state_of
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange
@@ -79,12 +78,8 @@ class FleetAdmin(ConfiguredFleet):
                 raise _unknown(host_id)
 
     async def _list(self) -> tuple[HostState, ...]:
-        limit_s = lost_after_s(self._settings)
         async with open_hosts(self._home, self._settings) as hosts:
-            return tuple(
-                state_of(each, is_lost=each.is_lost or each.unseen_s > limit_s)
-                for each in await hosts.list_hosts()
-            )
+            return await host_states(hosts, self._settings)
 
     def _changing(
         self, what: str, host_id: str, principal: Principal

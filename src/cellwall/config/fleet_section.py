@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from cellwall.config.fields import Section, absolute_path, danger, number
+from cellwall.config.fields import Section, absolute_path, danger, number, one_of, word
 
 _MAX_LABEL_CHARACTERS = 63
 
@@ -80,6 +80,17 @@ class FleetSection(Section):
         default=None,
         description="by which hosts recognise each other; left out, fleet.token in the state "
         "folder",
+        max_length=4096,
+    )
+    vault: Annotated[str, one_of("own", "keeper", "fleet")] = word(
+        "whose vault has the secrets of users: that of each host; that of this host, which lends "
+        "to the others; or that of the host whose setting is `keeper`",
+        "own", "keeper", "fleet",
+    )  # fmt: skip
+    snapshots: Annotated[str, absolute_path("/mnt/shared/snapshots")] | None = Field(
+        default=None,
+        description="a folder that all hosts share, for the last snapshot of each session that is "
+        "to start again when its host is lost; encrypted under the key of [accounts]",
         max_length=4096,
     )
     dangerously_without_tls: bool = danger(

@@ -45,6 +45,18 @@ class Holder:
     """The session ended with its host."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPlacement:
+    """A session and one host, as the database knows both at the same moment."""
+
+    owner_id: str
+    holder_id: str
+    """The host that has the session."""
+    is_ended: bool
+    host: HostRecord | None
+    """The host that was asked about; None if it has left."""
+
+
 class SecondCoordinator(Busy):
     """Another coordinator has live hosts on the same database."""
 
@@ -103,3 +115,6 @@ class HostsPort(Protocol):
 
     async def find_holder(self, kind: Held, name: str) -> Holder | None:
         """For routing alone: whether the caller may use it is decided by the host."""
+
+    async def session_placement(self, session_id: str, *, host_id: str) -> SessionPlacement | None:
+        """Where a session is now, and the lease of this host; None for an unknown session."""

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from cellwall.core.account_ports import AccountsPort, SessionsPort, UsersPort
 from cellwall.core.accounts import User
+from cellwall.core.hosts import HostsPort
 from cellwall.core.services import ServicesPort
 
 
@@ -98,5 +99,5 @@ class ServiceStore(AccountsPort, MessagesPort, Protocol):
     """All that the accounts of a service need of a database."""
 
 
-class SessionStore(SessionsPort, ServicesPort, MessagesPort, UsersPort, Protocol):
+class SessionStore(SessionsPort, ServicesPort, HostsPort, MessagesPort, UsersPort, Protocol):
     """All that the sessions and messages of a service need of a database."""

@@ -28,6 +28,10 @@ class HostState:
     id: str
     incarnation: str
     version: str = ""
+    policy_version: int = 0
+    """Of the policy that was published for all hosts; 0: it has none."""
+    problem: str = ""
+    """The code of why it refuses requests; empty: it serves."""
     address: str = ""
     """Of its machine, for people."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -37,6 +41,8 @@ class HostState:
     sessions: int = 0
     busy: int = 0
     """Sessions with a run under way."""
+    keeps_vault: bool = False
+    """Whether it lends secrets to the other hosts."""
     templates: frozenset[str] = frozenset()
     """Those that are warm: a session of another one waits until it is prepared."""
     unseen_s: float = 0.0
@@ -94,6 +100,13 @@ class FleetPort(Protocol):
 
     async def remove(self, host_id: str) -> None:
         """End a host with its sessions, or forget one that is lost."""
+
+
+class HostPeers(Protocol):
+    """The way of one host to another."""
+
+    async def ask(self, host_id: str, incarnation: str, question: bytes) -> bytes:
+        """What the other host answers; raises `Busy` if it does not."""
 
 
 class HostLost(CellwallError):

@@ -36,10 +36,10 @@ from cellwall.fleet.exchanges import Plain, plain_scope
 from cellwall.fleet.placement import place_session
 from cellwall.fleet.ray_host import RayHost
 from cellwall.fleet.ray_node import COORDINATOR_LABEL, LABEL
+from cellwall.fleet.ray_peers import NAMESPACE, actor_name
 from cellwall.fleet.request_bodies import RequestBodies
 from cellwall.fleet.states import state_of
 
-NAMESPACE = "cellwall"
 _log = logging.getLogger("cellwall.fleet")
 _LOOK_EVERY_S = 0.5
 _TOLD_S = 2.0
@@ -103,7 +103,7 @@ class RayFleet:
         alive = await asyncio.to_thread(_live_names)
         states = {}
         for record in records:
-            is_gone = _name(record.id, record.incarnation) not in alive
+            is_gone = actor_name(record.id, record.incarnation) not in alive
             is_late = record.unseen_s > self._lost_after_s
             is_lost = record.is_lost or is_gone or is_late
             states[record.id] = state_of(record, is_lost=is_lost)
@@ -207,7 +207,9 @@ class RayFleet:
         found = self._actors.get(state.incarnation)
         if found is None:
             try:
-                found = await asyncio.to_thread(ray.get_actor, _name(host_id, state.incarnation))
+                found = await asyncio.to_thread(
+                    ray.get_actor, actor_name(host_id, state.incarnation)
+                )
             except ValueError:
                 raise host_lost() from None
             self._actors[state.incarnation] = found
@@ -255,7 +257,7 @@ async def start_host(
     if is_pinned:
         node = await asyncio.to_thread(_node_of, host_id)
     made = ray.remote(RayHost).options(
-        name=_name(host_id, incarnation),
+        name=actor_name(host_id, incarnation),
         lifetime="detached",
         num_cpus=0,
         max_concurrency=_CALLS,
@@ -310,10 +312,6 @@ async def _relay(actor: Any, call_id: str, scope: Scope, receive: Receive) -> No
                 await actor.feed.remote(call_id, dict(message))
         if message["type"] == end:
             return
-
-
-def _name(host_id: str, incarnation: str) -> str:
-    return f"{host_id}/{incarnation}"
 
 
 def _live_names() -> frozenset[str]:

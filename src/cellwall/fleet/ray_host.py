@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 from cellwall.core.errors import CellwallError
 from cellwall.fleet.engine import Application
 from cellwall.fleet.exchanges import HostExchange, Plain
+from cellwall.fleet.ray_peers import RayPeers
 
 Result = TypeVar("Result")
 _MAX_SEEN = 100_000
@@ -31,6 +32,9 @@ class OpenedHost(Protocol):
 
     async def first_owner_code(self) -> str:
         """Of the sign-in link of the first owner; empty once there is a user."""
+
+    async def hear(self, question: bytes) -> bytes:
+        """The answer to another host."""
 
     async def closed(self) -> None:
         """Returns when the service has ended, by `close` or by itself."""
@@ -67,7 +71,9 @@ class RayHost:
     async def _open(self) -> Plain:
         module, _, name = self._opening.partition(":")
         try:
-            self._host = await getattr(importlib.import_module(module), name)(self._options)
+            self._host = await getattr(importlib.import_module(module), name)(
+                self._options, RayPeers()
+            )
         except CellwallError as error:
             return {"error": [error.code, error.message, error.hint]}
         self._watcher = asyncio.ensure_future(self._end_with(self._host))
@@ -85,6 +91,10 @@ class RayHost:
 
     async def owner_code(self) -> str:
         return await self._in_service(self._opened().first_owner_code())
+
+    async def hear(self, question: bytes) -> bytes:
+        """What another host asks this one."""
+        return await self._in_service(self._opened().hear(question))
 
     async def answer(self, call_id: str, scope: Plain, body: bytes) -> AsyncIterator[Plain]:
         """The messages of one answer, several at a time where they are ready. A call that comes

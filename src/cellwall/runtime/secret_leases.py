@@ -15,7 +15,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
@@ -36,6 +36,53 @@ if TYPE_CHECKING:
     from cellwall.runtime.vault import AuditedVault
     from cellwall.secrets.leases import Lease
 
+
+class LendingVault(Protocol):
+    """A vault as actions use it: that of this machine, or that of its fleet."""
+
+    @property
+    def exists(self) -> bool: ...
+
+    @property
+    def is_unlocked(self) -> bool: ...
+
+    @property
+    def opens_alone(self) -> bool: ...
+
+    @property
+    def generation(self) -> int: ...
+
+    def unlock(self, principal: Principal) -> None: ...
+
+    def watch(self, principal: Principal) -> None: ...
+
+    def lock(self) -> None: ...
+
+    def check_names(self, names: Sequence[str], principal: Principal) -> None: ...
+
+    def values(self) -> Mapping[str, bytes]: ...
+
+    def contains_old(self, text: bytes) -> tuple[str, ...]: ...
+
+    async def lease(
+        self,
+        names: Sequence[str],
+        *,
+        tool: str,
+        principal: Principal,
+        session_id: str = "",
+        action_id: str = "",
+        project: str = "",
+        about: Mapping[str, Json] | None = None,
+    ) -> Lease: ...
+
+    async def release(self, lease: Lease, *, principal: Principal, action_id: str = "") -> None: ...
+
+    def release_now(self, lease: Lease, *, principal: Principal, action_id: str = "") -> None: ...
+
+    def end_session(self, session_id: str) -> None: ...
+
+
 _REGISTERED: weakref.WeakValueDictionary[str, AuditedVault] = weakref.WeakValueDictionary()
 
 
@@ -49,7 +96,7 @@ class _SessionLease:
     """The lease of a live sandbox, with the data that its release event needs."""
 
     lease: Lease
-    vault: AuditedVault
+    vault: LendingVault
     principal: Principal
     action_id: str
 
@@ -59,7 +106,7 @@ class SecretLeaser:
 
     def __init__(
         self,
-        make: Callable[[], AuditedVault],
+        make: Callable[[], LendingVault],
         home: str,
         folder_of: Callable[[str], str | None] = lambda _: None,
     ) -> None:
@@ -69,20 +116,20 @@ class SecretLeaser:
         """
         self._folder_of = folder_of
         self._make = make
-        self._made: AuditedVault | None = None
+        self._made: LendingVault | None = None
         self._home = home
         self._lock = threading.Lock()
         self._kept: dict[str, _SessionLease] = {}
 
     @property
-    def own(self) -> AuditedVault:
+    def own(self) -> LendingVault:
         """The vault of this runtime."""
         if self._made is None:
             self._made = self._make()
         return self._made
 
     @property
-    def unlocked(self) -> AuditedVault | None:
+    def unlocked(self) -> LendingVault | None:
         """An unlocked vault: of this runtime, or one that the embedding program has unlocked."""
         for vault in (self._made, _REGISTERED.get(self._home)):
             if vault is not None and vault.is_unlocked:
@@ -90,9 +137,13 @@ class SecretLeaser:
         return None
 
     @property
-    def vault(self) -> AuditedVault:
+    def vault(self) -> LendingVault:
         """The vault to use: an unlocked one, else that of this runtime."""
         return self.unlocked or self.own
+
+    def lend_from(self, vault: LendingVault) -> None:
+        """Use this vault instead of that of the state folder."""
+        self._made = vault
 
     def close(self) -> None:
         """Forget its keys; every lease ends."""
@@ -137,7 +188,7 @@ class SecretLeaser:
             raise BadInput("a live sandbox keeps the secrets that it was created with")
         return kept.lease
 
-    async def _lease(self, vault: AuditedVault, action: Action) -> Lease:
+    async def _lease(self, vault: LendingVault, action: Action) -> Lease:
         return await vault.lease(
             _stored_names(action),
             tool=_tool(action),

@@ -192,10 +192,12 @@ class AuditedVault:
         session_id: str = "",
         action_id: str = "",
         project: str = "",
+        about: Mapping[str, Json] | None = None,
     ) -> Lease:
-        """Lease secrets to an action or a session; logged before the caller gets them."""
+        """Lease secrets to an action or a session; logged, with `about`, before the caller gets
+        them."""
         require(self._settings, principal, Permission.SECRETS_USE)
-        body: dict[str, Json] = {"names": [], "tool": tool}
+        body: dict[str, Json] = {"names": [], "tool": tool, **(about or {})}
         lease: Lease | None = None
         for each in names:
             check_secret_name(each)

@@ -235,7 +235,7 @@ class Lease:
     def __init__(
         self,
         source: ValueSource,
-        granted: dict[str, Sequence[Grant]],
+        granted: Mapping[str, Sequence[Grant]],
         *,
         session: str,
         clock: Callable[[], float],
@@ -244,6 +244,7 @@ class Lease:
         self.revealed: Counter[str] = Counter()
         """How often each value was handed to the egress proxy, to put it into a request or to
         find it in a response. The connection's record names the request."""
+        self.granted = granted
         self._source = source
         self._clock = clock
         self._is_over = False

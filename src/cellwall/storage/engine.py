@@ -25,6 +25,7 @@ from sqlalchemy.pool import NullPool
 
 from cellwall.storage import failures
 from cellwall.storage.quick_reads import PostgresReader, QuickReader, SqliteReader
+from cellwall.storage.quick_writes import SQLITE_SETTINGS, SqliteWriter
 from cellwall.storage.service_id import service_id_of
 
 FILE_NAME = "cellwall.db"
@@ -132,12 +133,7 @@ def prepare_sqlite(engine: Engine) -> None:
     def _on_connect(connection: Any, _record: object) -> None:  # noqa: ANN401  # of either driver
         connection.isolation_level = None  # the driver begins no transaction of its own
         cursor = connection.cursor()
-        for statement in (
-            "PRAGMA synchronous = FULL",  # NORMAL may lose the last commits in a power cut
-            "PRAGMA foreign_keys = ON",
-            "PRAGMA trusted_schema = OFF",  # no functions with side effects from a forged schema
-            "PRAGMA secure_delete = ON",
-        ):
+        for statement in SQLITE_SETTINGS:
             cursor.execute(statement)
         cursor.close()
 
@@ -194,6 +190,11 @@ class Database:
             if settings.is_sqlite
             else PostgresReader(settings.url, dict(settings.arguments()))
         )
+        self.sqlite_writer: SqliteWriter | None = (
+            SqliteWriter(settings.path, timeout_s=settings.timeout_s)
+            if settings.is_sqlite
+            else None
+        )
 
     @functools.cached_property
     def service_id(self) -> str:
@@ -202,6 +203,8 @@ class Database:
 
     async def close(self) -> None:
         await self.quick.close()
+        if self.sqlite_writer is not None:
+            await self.sqlite_writer.close()
         with anyio.CancelScope(shield=True):
             await self._engine.dispose()
 

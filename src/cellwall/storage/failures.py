@@ -25,21 +25,27 @@ def mapped_errors() -> Iterator[None]:
     except PoolTimeout as error:
         raise busy(str(error)) from None
     except DBAPIError as error:
-        if _is_busy(error):
+        if _is_busy(error.orig):
             raise busy(str(error)) from None
         if isinstance(error, OperationalError | InterfaceError):
             raise unusable(str(error)) from None
         raise broken(str(error)) from None
-    except (OSError, sqlite3.Error) as error:
+    except sqlite3.Error as error:
+        if _is_busy(error):
+            raise busy(str(error)) from None
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
+            raise broken(str(error)) from None
+        raise unusable(str(error)) from None
+    except OSError as error:
         raise unusable(str(error)) from None
     except SQLAlchemyError as error:
         raise broken(str(error)) from None
 
 
-def _is_busy(error: DBAPIError) -> bool:
+def _is_busy(error: BaseException | None) -> bool:
     """A lock or a statement took too long, or two transactions waited for each other."""
-    is_locked = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-    return is_locked or getattr(error.orig, "sqlstate", "") in _BUSY_STATES
+    is_locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+    return is_locked or getattr(error, "sqlstate", "") in _BUSY_STATES
 
 
 def unusable(detail: str) -> StorageError:

@@ -14,6 +14,7 @@ from cellwall.core.hosts import (
     Held,
     Holder,
     HostRecord,
+    SessionPlacement,
     has_rivals,
     second_coordinator,
 )
@@ -128,6 +129,22 @@ class HostRepository(Repository):
         async with self._database.read() as connection:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else Holder(row[0], row[1] is not None, row[2] == HOST_LOST)
+
+    async def session_placement(self, session_id: str, *, host_id: str) -> SessionPlacement | None:
+        about = select(SessionRow.owner_id, SessionRow.service_id, SessionRow.ended_s)
+        async with self._database.read() as connection:
+            now_s = await database_now(connection)
+            row = (await connection.execute(about.where(SessionRow.id == session_id))).one_or_none()
+            asked = select(HostRow).where(HostRow.id == host_id)
+            host = (await connection.execute(asked)).one_or_none()
+        if row is None:
+            return None
+        return SessionPlacement(
+            owner_id=row.owner_id,
+            holder_id=row.service_id,
+            is_ended=row.ended_s is not None,
+            host=None if host is None else _record(host, unseen_s=now_s - host.seen_s),
+        )
 
 
 async def _is_revoked(connection: AsyncConnection, host_id: str) -> bool:

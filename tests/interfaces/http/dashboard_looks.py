@@ -36,7 +36,7 @@ _SETTLE = r"""() => {
   const texts = [];
   while (walker.nextNode()) texts.push(walker.currentNode);
   for (const text of texts) text.data = text.data
-    .replace(/\b(sbx|evt|act|apr|alr|sil|usr|tok)_?[0-9a-z]{5,}/g, "$1_000000000")
+    .replace(/\b(sbx|svc|evt|act|apr|alr|sil|usr|tok)_?[0-9a-z]{5,}/g, "$1_000000000")
     .replace(/\b[0-9a-f]{12,}\b/g, "000000000000")
     .replace(/≤?\s?\d[\d.,:\u202f-]*(\s?(ms|s|min|h|d|B|kB|MB|GB|TB|%))?/g, "0");
   for (const each of document.querySelectorAll("time, .feed .what a")) each.textContent = "00:00:00";

@@ -63,6 +63,7 @@ PAGES = (
     "/ui/packages",
     "/ui/servers",
     "/ui/health",
+    "/ui/fleet",
     "/ui/people",
 )
 

@@ -98,6 +98,7 @@ NEEDS: dict[str, P | None] = {
     "GET /v1/host/checks": P.AUDIT_READ,
     "POST /v1/host/checks": P.CONFIG_WRITE,
     "GET /v1/host/blast-radius": P.AUDIT_READ,
+    "GET /v1/fleet/hosts": P.AUDIT_READ,
     "GET /v1/metrics": P.METRICS_READ,
     "POST /v1/scan": None,
     "GET /v1/policies": P.POLICY_WRITE,

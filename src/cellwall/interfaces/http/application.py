@@ -32,6 +32,7 @@ from cellwall.interfaces.http import (
     credential_routes,
     egress_routes,
     file_routes,
+    fleet_routes,
     health_routes,
     host_routes,
     inventory_routes,
@@ -63,8 +64,9 @@ from cellwall.interfaces.http.problems import install_handlers
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandbox_usages import SandboxUsages
-from cellwall.interfaces.http.sandboxes import OwnedSandboxes, default_policy
+from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.service import Service, ServiceSettings
+from cellwall.interfaces.http.shipped_policy import default_policy
 from cellwall.interfaces.http.spools import Spools
 from cellwall.interfaces.previews.hosts import PreviewHosts
 from cellwall.runtime.app import App
@@ -108,6 +110,7 @@ def routers() -> tuple[tuple[str, APIRouter], ...]:
         (API, alert_routes.routes),
         (API, stop_routes.routes),
         (API, host_routes.routes),
+        (API, fleet_routes.routes),
         (API, health_routes.routes),
         ("", health_routes.routes),
         (API, metrics_routes.routes),

@@ -11,7 +11,7 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,11 +21,18 @@ import anyio
 import anyio.to_thread
 from fastapi import FastAPI
 
-import cellwall
 from cellwall.admin.accounts import Accounts, open_accounts
-from cellwall.admin.fleet import HostLease, Receive, Scope, Send
-from cellwall.admin.fleet_releases import HostReleases, open_releases
+from cellwall.admin.fleet import (
+    HostLease,
+    HostPeers,
+    Receive,
+    Scope,
+    Send,
+    lost_after_s,
+)
+from cellwall.admin.fleet_vault import FleetVault, KeeperStore, SecretKeeper, open_trust_files
 from cellwall.admin.fleet_witness import open_witness
+from cellwall.admin.host_releases import HostReleases, open_releases
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.config.server_section import is_loopback
@@ -35,6 +42,7 @@ from cellwall.core.outcomes import ErrorInfo
 from cellwall.core.types import Json, Permission
 from cellwall.interfaces.http.application import ServiceSettings, make_application
 from cellwall.interfaces.http.fleet_routing import UNSERVED_HEADER
+from cellwall.interfaces.http.host_load import host_load
 from cellwall.interfaces.http.housekeeping import Housekeeping, index_texts, watch_alerts
 from cellwall.interfaces.http.operator_view import OperatorView
 from cellwall.interfaces.http.presence import check_neighbours
@@ -51,14 +59,14 @@ _BEYOND = frozenset({Permission.NETWORK_USE, Permission.PACKAGES_INSTALL, Permis
 _log = logging.getLogger("cellwall.fleet")
 
 
-async def open_host(options: Mapping[str, Any]) -> FleetHost:
+async def open_host(options: Mapping[str, Any], peers: HostPeers) -> FleetHost:
     """Start the service of a state folder; raises what its start refuses."""
     os.environ.update(options["environ"])
     os.umask(0o077)
     os.chdir("/")
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    host = FleetHost(options)
+    host = FleetHost(options, peers)
     await host.start()
     return host
 
@@ -66,7 +74,8 @@ async def open_host(options: Mapping[str, Any]) -> FleetHost:
 class FleetHost:
     """Implements `OpenedHost` and `LeasedHost`."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any], peers: HostPeers) -> None:
+        self._peers = peers
         self._config, self._profile = options["config"], options["profile"]
         self._home, self._incarnation = options["home"], options["incarnation"]
         self._settings: Settings = load_settings(
@@ -75,7 +84,8 @@ class FleetHost:
         self._labels = {**self._settings.fleet.labels, **options["labels"]}
         self._coordinator = options["coordinator"]
         self._is_draining = False
-        self._releases: HostReleases | None = None
+        self._releases: tuple[HostReleases, ...] = ()
+        self._keeper: SecretKeeper | None = None
         self._lease: HostLease | None = None
         self._api: FastAPI | None = None
         self._accounts: Accounts | None = None
@@ -105,30 +115,34 @@ class FleetHost:
         assert self._accounts is not None  # noqa: S101  # it has started
         return await self._accounts.sign_in.first_owner_link() or ""
 
+    async def hear(self, question: bytes) -> bytes:
+        """Of a host that needs secrets; empty where this one keeps none, or is fenced."""
+        is_valid = self._lease is not None and self._lease.is_valid
+        return await self._keeper.hear(question) if is_valid and self._keeper is not None else b""
+
     async def application(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The service, while the lease is valid."""
         if self._lease is None or self._api is None or not self._lease.is_valid:
             await _refuse(_fenced(), scope, receive, send)
-        elif self._releases is not None and self._releases.problem is not None:
-            await _refuse(_without_policy(self._releases.problem), scope, receive, send)
+        elif (problem := self._release_problem()) is not None:
+            await _refuse(_without_release(problem), scope, receive, send)
+        elif self._settings.fleet.vault == "fleet" and _is_secret(scope):
+            await _refuse(_kept_elsewhere(), scope, receive, send)
         elif self._is_draining and _is_new_session(scope):
             await _refuse(_drains(), scope, receive, send)
         else:
             await self._api(scope, receive, send)
 
     def describe(self) -> Mapping[str, Json]:
-        total, free = (0, 0) if self._app is None else self._app.host_memory()
-        live = () if (found := self._sandboxes()) is None else found.all()
+        problem = self._release_problem()
         return {
-            "version": cellwall.__version__,
+            **({} if self._app is None else host_load(self._app, self._sandboxes())),
             "address": self._settings.fleet.node_address,
             "labels": self._labels,
             "coordinator": self._coordinator,
-            "memory_bytes": total,
-            "memory_free_bytes": free,
-            "sessions": len(live),
-            "busy": sum(1 for each in live if each.busy),
-            "templates": [] if self._app is None else sorted(self._app.pool.warm_names()),
+            "policy_version": self._policy_version(),
+            "problem": "" if problem is None else problem.code,
+            "vault": self._settings.fleet.vault,
         }
 
     def set_draining(self, *, is_draining: bool) -> None:
@@ -140,7 +154,7 @@ class FleetHost:
         for each in () if found is None else found.all():
             if each.needs & _BEYOND:
                 _log.error("a session with egress or secrets ends: the lease is not proven")
-                await found.end(each)  # type: ignore[union-attr]  # not None where it has sessions
+                await found.end(each, is_fenced=True)  # type: ignore[union-attr]  # not None where it has sessions
 
     def _sandboxes(self) -> OwnedSandboxes | None:
         service = None if self._api is None else getattr(self._api.state, "service", None)
@@ -194,7 +208,8 @@ class FleetHost:
                 every_s=settings.server.housekeeping_s,
             )
             witness = open_witness(self._home, app.audit)
-            releases = open_releases(self._home)
+            releases = open_releases(self._home) or ()
+            lending = self._open_lending(app, store)
             lease = HostLease(
                 store,
                 self,
@@ -206,8 +221,8 @@ class FleetHost:
                 self._app, self._accounts, self._api = app, accounts, api
                 if witness is not None:  # a log that was rolled back starts no host
                     await witness.start(store)
-                if releases is not None:
-                    await releases.look(store)
+                for each in releases:
+                    await each.look(store)
                 self._releases = releases
                 await lease.join()
                 self._lease = lease
@@ -220,16 +235,53 @@ class FleetHost:
                     lease.keep,
                 ):
                     tasks.start_soon(task)
+                for lends in lending:
+                    tasks.start_soon(lends)
                 if witness is not None:
                     tasks.start_soon(witness.run, store)
-                if releases is not None:
+                for each in releases:
                     every_s = settings.fleet.lease_s / 4
-                    tasks.start_soon(partial(releases.follow, store, every_s=every_s))
+                    tasks.start_soon(partial(each.follow, store, every_s=every_s))
                 self._started.set()
                 await self._stopping.wait()
                 await lease.leave()
                 supervisor.stop()
                 tasks.cancel_scope.cancel()
+
+    def _open_lending(
+        self, app: App, store: KeeperStore
+    ) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+        """Keep the vault of the fleet, or borrow from it; returns the tasks of that."""
+        settings, trust = self._settings, open_trust_files(self._home, self._settings)
+        if trust is None:
+            return ()
+        if settings.fleet.vault == "keeper":
+            self._keeper = SecretKeeper(
+                lambda: app.leaser.vault,
+                store,
+                trust.keys,
+                trust.authority,
+                policy=self._policy_version,
+                lost_after_s=lost_after_s(settings),
+            )
+            return (self._keeper.tidy_up,)
+        vault = FleetVault(
+            trust,
+            store,
+            self._peers,
+            settings,
+            app.audit,
+            incarnation=self._incarnation,
+            policy=self._policy_version,
+        )
+        app.leaser.lend_from(vault)
+        return (vault.renew,)
+
+    def _policy_version(self) -> int:
+        return next((each.version for each in self._releases), 0)  # the policy is the first
+
+    def _release_problem(self) -> CellwallError | None:
+        return next((each.problem for each in self._releases if each.problem is not None), None)
 
     async def _end_process(self) -> None:
         self._stopping.set()
@@ -247,6 +299,18 @@ def _is_new_session(scope: Scope) -> bool:
     return scope.get("method") == "POST" and scope["path"] in paths
 
 
+def _is_secret(scope: Scope) -> bool:
+    return f"{scope['path']}/".startswith("/v1/secrets/")
+
+
+def _kept_elsewhere() -> Busy:
+    return Busy(
+        "the secrets of this fleet are kept by another host, which does not serve now",
+        hint="Start the host whose vault in [fleet] is keeper; leave Cellwall-Host out.",
+        code="CW-FLEET-KEEPER",
+    )
+
+
 def _fenced() -> Busy:
     return Busy(
         "this host cannot prove its lease, so it does not serve",
@@ -255,9 +319,9 @@ def _fenced() -> Busy:
     )
 
 
-def _without_policy(problem: CellwallError) -> Busy:
+def _without_release(problem: CellwallError) -> Busy:
     return Busy(
-        f"this host has no valid policy, so it does not serve: {problem.message}",
+        f"this host lacks a valid policy or feed, so it does not serve: {problem.message}",
         hint=problem.hint,
         code=problem.code,
     )

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import parse_qs
 
-Kind = Literal["session", "approval", "snapshot", "new", "all", "mcp", "any"]
+Kind = Literal["session", "approval", "snapshot", "new", "all", "mcp", "vault", "any"]
 
 _ID = r"[a-z]{1,4}_[0-9a-hjkmnp-tv-z]{20,32}"
-_SESSION = re.compile(rf"/v1/sessions/({_ID})(?:/.*)?")
-_APPROVAL = re.compile(rf"/v1/approvals/({_ID})")
+_SESSION = re.compile(rf"/(?:v1|ui)/sessions/({_ID})(?:/.*)?")
+_APPROVAL = re.compile(rf"/(?:v1|ui)/approvals/({_ID})")
 _SNAPSHOT = re.compile(rf"/(?:v1/snapshots|e2b/templates)/({_ID})")
 _E2B_SANDBOX = re.compile(rf"/e2b(?:/v2)?/sandboxes/({_ID})(?:/.*)?")
 _PREVIEW = re.compile(rf"[1-9][0-9]{{0,4}}-({_ID})\..+")
 _NEW = frozenset({"/v1/sessions", "/e2b/sandboxes", "/e2b/v2/sandboxes"})
 _LISTS = frozenset({*_NEW, "/v1/approvals", "/v1/snapshots", "/e2b/snapshots"})
+_SECRETS = "/v1/secrets"
 _E2B, _MCP, _METRICS = "/e2b/", "/mcp", "/metrics"
 HOST_HEADER = b"cellwall-host"
 LABELS_HEADER = b"cellwall-labels"
@@ -62,6 +63,8 @@ def target_of(method: str, path: str, headers: Headers) -> Target:
     for pattern, text, kind in patterns:
         if (match := pattern.fullmatch(text)) is not None:
             return Target(kind, match[1])
+    if path == _SECRETS or path.startswith(f"{_SECRETS}/"):
+        return Target("vault")
     if path in _LISTS and method == "GET":
         return Target("all")
     if path in _NEW and method == "POST":

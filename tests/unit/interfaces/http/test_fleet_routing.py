@@ -35,6 +35,9 @@ HOST = new_id("svc")
         ("POST", "/e2b/execute", {b"e2b-sandbox-id": SESSION.encode()}, Target("session", SESSION)),
         ("GET", "/x", {b"host": f"8000-{SESSION}.localhost:8750".encode()}, Target("session", SESSION)),
         ("POST", f"/v1/approvals/{QUESTION}", {}, Target("approval", QUESTION)),
+        ("GET", f"/ui/sessions/{SESSION}", {}, Target("session", SESSION)),
+        ("POST", f"/ui/sessions/{SESSION}/end", {}, Target("session", SESSION)),
+        ("GET", f"/ui/approvals/{QUESTION}", {}, Target("approval", QUESTION)),
         ("DELETE", f"/v1/snapshots/{SNAPSHOT}", {}, Target("snapshot", SNAPSHOT)),
         ("POST", "/v1/sessions", {}, Target("new")),
         ("POST", "/e2b/v2/sandboxes", {}, Target("new")),
@@ -45,6 +48,8 @@ HOST = new_id("svc")
         ("POST", "/mcp", {b"mcp-protocol-version": b"2026-07-28"}, Target("mcp")),
         ("GET", "/v1/sessions/not-an-id", {}, Target("any")),
         ("GET", "/v1/audit", {b"cellwall-host": HOST.encode()}, Target("any", HOST)),
+        ("PUT", "/v1/secrets/TOKEN", {}, Target("vault")),
+        ("GET", "/v1/secrets", {}, Target("vault")),
         ("POST", "/v1/auth/token", {}, Target("any")),
     ],
 )  # fmt: skip

@@ -11,6 +11,7 @@ from cellwall.interfaces.http.dashboard import (
     assets,
     audit_pages,
     egress_page,
+    fleet_page,
     health_page,
     now_page,
     packages_page,
@@ -48,6 +49,7 @@ def dashboard_routers() -> tuple[APIRouter, ...]:
         packages_page.routes,
         servers_page.routes,
         health_page.routes,
+        fleet_page.routes,
         people_page.routes,
         _missing,
     )

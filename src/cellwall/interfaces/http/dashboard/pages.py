@@ -61,6 +61,7 @@ NAVIGATION = (
     NavigationEntry("servers", "/ui/servers", "MCP servers", "m", Permission.CONFIG_WRITE),
     NavigationEntry("audit", "/ui/audit", "Audit", "u"),
     NavigationEntry("health", "/ui/health", "Health", "h"),
+    NavigationEntry("fleet", "/ui/fleet", "Fleet", "f", Permission.AUDIT_READ),
     NavigationEntry("people", "/ui/people", "People", "o"),
 )
 
