@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from steps import steps
+from steps import cold_steps, live_steps, steps
 
 import cellwall
 from cellwall import Execution
@@ -90,6 +90,7 @@ def measure(rounds: int, *, quiet: bool) -> dict[str, Any]:
         os.environ["CELLWALL_SUPERVISOR"] = "off"
         figures = _interleaved(rounds, folder, quiet=quiet)
         figures |= steps(max(rounds // 2, 10))
+        figures |= live_steps(max(rounds // 2, 10)) | cold_steps(max(rounds // 2, 10))
         figures |= _data(max(rounds // 6, 3))
         pool.close_all()
     return figures

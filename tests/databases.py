@@ -168,8 +168,10 @@ def empty(settings: StorageSettings) -> None:
     """Delete all rows, as after the first migration."""
     engine = blocking_engine(settings)
     with engine.begin() as connection:
-        names = ", ".join(table.name for table in TABLES)
-        connection.execute(sqlalchemy.text(f"TRUNCATE {names}"))
+        # TRUNCATE makes new files of all tables and indexes, which takes six times as long. As on a
+        # replica, no foreign key is checked, so the order of the tables does not matter.
+        connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+        connection.exec_driver_sql("; ".join(f"DELETE FROM {table.name}" for table in TABLES))
         connection.execute(sqlalchemy.insert(StateRow).values(id=1, revision=1, generation=1))
     engine.dispose()
 

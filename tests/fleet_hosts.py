@@ -97,8 +97,8 @@ class Machine:
         self.told = json.loads(line)
         return self
 
-    def cellwall(self, *words: str) -> str:
-        """The output of a command of this machine."""
+    def cellwall(self, *words: str, code: int = 0) -> str:
+        """The output of a command of this machine, which ends with this exit code."""
         done = subprocess.run(
             [*self.enter, PROGRAM, *words],
             env=self.environment,
@@ -108,7 +108,7 @@ class Machine:
             text=True,
             timeout=DEADLINE_S,
         )
-        assert done.returncode == 0, done
+        assert done.returncode == code, done
         return done.stdout
 
     def pids(self) -> list[int]:

@@ -19,6 +19,7 @@ import anyio
 import pytest
 
 import cellwall
+from cellwall.sandbox.linux import live_runs
 
 MIB = 1 << 20
 _FRAMES = """
@@ -421,3 +422,38 @@ def test_a_directory_in_quarantine_is_no_room_beyond_the_limit(tmp_path: Path) -
         assert sandbox.run_code(write.replace("AMOUNT", "4")).status == "ok"
         over = sandbox.run_code(write.replace("AMOUNT", "48") + "\ntime.sleep(60)")
         assert (over.status, over.limit) == ("limit", "disk")
+
+
+@pytest.mark.requirement("LIM-6")
+def test_the_search_for_unlinked_files_leaves_out_init_alone(path, monkeypatch):
+    """And no process of the code, whichever it is: the interpreter, a child, a daemon."""
+    seen: list[tuple[set[int], set[int]]] = []
+    real = live_runs._LiveRun.code_pids
+
+    def noted(self: live_runs._LiveRun) -> list[int]:
+        searched = real(self)
+        seen.append((set(searched), set(self.pids())))
+        return searched
+
+    monkeypatch.setattr(live_runs._LiveRun, "code_pids", noted)
+    with cellwall.Sandbox.create(limits={"disk_bytes": 8 * MIB}, timeout=60) as sandbox:
+        started = "import os, subprocess\nfor _ in range(2): subprocess.Popen(['sleep', '60'])"
+        assert sandbox.run_code(started).status == "ok"
+        searched, everything = seen[-1]
+        left_out = {_pid_inside(pid) for pid in everything - searched}
+        assert left_out == ({1} if path == "warm" else set())
+        assert {_pid_inside(pid) for pid in searched} >= {2, 3, 4}
+        hidden = (
+            "import os\nfd = os.open('a', os.O_RDWR | os.O_CREAT)\nos.unlink('a')\n"
+            f"for _ in range(12): os.write(fd, bytes({MIB}))"
+        )
+        assert sandbox.run_code(hidden).limit == "disk"
+
+
+def _pid_inside(pid: int) -> int:
+    (line,) = (
+        line
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("NSpid:")
+    )
+    return int(line.split()[-1])

@@ -38,12 +38,12 @@ def test_a_database_is_made_checked_backed_up_and_restored(state_home, tmp_path)
         "problems": ["there is no database yet"],
     }
     assert told("check", code=1) == missing
-    assert told("migrate") == {"kind": "sqlite", "from": None, "to": "0007"}
-    assert told("migrate") == {"kind": "sqlite", "from": "0007", "to": "0007"}
+    assert told("migrate") == {"kind": "sqlite", "from": None, "to": "0008"}
+    assert told("migrate") == {"kind": "sqlite", "from": "0008", "to": "0008"}
     made = StorageSettings(home=state_home)
     ann = records.user()
     in_store(made, lambda store: store.add_user(ann))
-    assert told("backup", file) == {"kind": "sqlite", "file": file, "revision": "0007"}
+    assert told("backup", file) == {"kind": "sqlite", "file": file, "revision": "0008"}
     in_store(made, lambda store: store.add_user(records.user("late")))
     assert told("check")["rows"]["users"] == 2
     done = person("db", "restore", file, "--json")
@@ -64,7 +64,7 @@ def test_the_same_on_postgresql_by_one_setting(state_home, tmp_path, request, mo
     config.write_text(f'[storage]\nurl = "{url}"\n')
     monkeypatch.setenv("CELLWALL_CONFIG", str(config))
     file = str(tmp_path / "backup.db")
-    assert told("migrate") == {"kind": "postgresql", "from": None, "to": "0007"}
+    assert told("migrate") == {"kind": "postgresql", "from": None, "to": "0008"}
     made = StorageSettings(home=state_home, url=url)
     in_store(made, lambda store: store.add_user(records.user()))
     assert told("backup", file)["kind"] == "postgresql"
@@ -75,10 +75,10 @@ def test_the_same_on_postgresql_by_one_setting(state_home, tmp_path, request, mo
 
 
 def test_text_for_people(state_home, tmp_path):
-    assert here("migrate").stdout == b"the sqlite database has schema 0007\n"
+    assert here("migrate").stdout == b"the sqlite database has schema 0008\n"
     assert here("migrate").stdout.endswith(b"; there was nothing to do\n")
     assert here("check").stdout.splitlines()[-1] == b"no problems found"
-    assert here("backup", str(tmp_path / "b")).stdout.endswith(b"schema 0007\n")
+    assert here("backup", str(tmp_path / "b")).stdout.endswith(b"schema 0008\n")
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,7 @@ def test_a_hook_that_breaks_stops_the_tool(project):
     assert [path.name for path in project.glob("through-*")] == [f"through-{len(BROKEN)}"]
 
 
+@pytest.mark.long  # the hook itself has its tests; this is about the agent
 @pytest.mark.requirement("POL-1")
 def test_a_hook_whose_program_is_gone_stops_the_tool_without_on_failure(project):
     """Versions that do not know `onFailure` are told by the shell's own exit code."""
@@ -133,6 +134,7 @@ def test_a_hook_whose_program_is_gone_stops_the_tool_without_on_failure(project)
     assert [path.name for path in project.glob("through-*")] == ["through-1"]
 
 
+@pytest.mark.long  # the hook itself has its tests; this is about the agent
 @pytest.mark.requirement("POL-5")
 def test_a_denial_stops_the_agent_where_the_rule_says_so(project):
     rules = "".join(

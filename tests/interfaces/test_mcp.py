@@ -59,7 +59,15 @@ PIXEL = base64.b64decode(
 )
 
 
-@pytest.fixture(scope="module", params=["stdio auto", "stdio legacy", "http auto", "http legacy"])
+# Each transport and each protocol once; the other pairs with `--long`.
+@pytest.fixture(
+    scope="module",
+    params=[
+        "stdio auto",
+        "http legacy",
+        *(pytest.param(pair, marks=pytest.mark.long) for pair in ("stdio legacy", "http auto")),
+    ],
+)
 def agent(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Agent]:

@@ -92,6 +92,12 @@ class FleetSection(Section):
         "to the others; or that of the host whose setting is `keeper`",
         "own", "keeper", "fleet",
     )  # fmt: skip
+    snapshots: Annotated[str, absolute_path("/mnt/shared/snapshots")] | None = Field(
+        default=None,
+        description="a folder that all hosts share, for the last snapshot of each session that is "
+        "to start again when its host is lost; encrypted under the key of [accounts]",
+        max_length=4096,
+    )
     dangerously_without_tls: bool = danger(
         "start Ray without TLS: who listens on the network of the hosts reads sessions, and runs "
         "code on every host with one captured request"

@@ -238,6 +238,16 @@ class SessionsPort(Protocol):
     async def end_all_sessions(self, *, now_s: float) -> int:
         """After a restart: no session outlives the process that ran it."""
 
+    async def take_over_session(self, session_id: str) -> bool:
+        """This service has a session from now on whose host was lost; of two callers, one gets
+        True."""
+
+    async def lose_session(self, session_id: str, *, now_s: float) -> None:
+        """A session that was taken over did not start: its host is lost as before."""
+
+    async def add_run_key(self, session_id: str, key_hash: bytes) -> bool:
+        """False if a run of the session had this key before, on whichever host."""
+
     async def forget_sessions(self, *, ended_before_s: float) -> int:
         """Delete the metadata of sessions that ended before; returns how many. Live ones stay."""
 

@@ -110,6 +110,9 @@ class ReleasesPort(Protocol):
 
     async def newest_release(self, kind: str) -> SignedRelease | None: ...
 
+    async def newest_release_note(self, kind: str) -> tuple[int, str] | None:
+        """The version and the signature of the newest one, without its content."""
+
 
 class TrustStore(HostTrustPort, WitnessPort, ReleasesPort, HostsPort, Protocol):
     """The database, as far as trust between hosts needs it."""

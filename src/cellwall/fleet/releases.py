@@ -15,8 +15,9 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.host_trust import SignedRelease
 from cellwall.fleet.certificates import FleetAuthority, has_signed
 
-POLICY = "policy"
-MAX_CONTENT_BYTES = 1 << 20
+POLICY, FEED = "policy", "feed"
+MAX_CONTENT_BYTES = {POLICY: 1 << 20, FEED: 64 << 20}
+"""Of a release as it is carried; a feed is compressed."""
 _HEAD = "cellwall fleet: release"
 
 
@@ -42,12 +43,12 @@ def check_release(release: SignedRelease, authority: str, *, kind: str) -> None:
     except (binascii.Error, ValueError):
         signature = b""
     text = _statement(kind, release.version, release.content)
-    is_small = len(release.content) <= MAX_CONTENT_BYTES
+    is_small = len(release.content) <= MAX_CONTENT_BYTES[kind]
     if not is_small or release.kind != kind or not has_signed(authority, text, signature):
         raise ReleaseRefused(
             f"the {kind} in the database is not signed by the fleet's authority",
             hint="Somebody else has written it. Look at who can write to the database, and publish "
-            "the policy again on the first host: `cellwall fleet publish`.",
+            f"the {kind} again on the first host: `cellwall fleet publish`.",
             code="CW-FLEET-FORGED",
         )
 
@@ -61,14 +62,14 @@ def check_successor(newest: SignedRelease | None, kept: SignedRelease | None) ->
         raise ReleaseRefused(
             f"the database gives an older {kept.kind} than version {kept.version}, which this host "
             "has",
-            hint="An old backup may have been restored. Publish the policy again on the first "
-            "host: `cellwall fleet publish`.",
+            hint=f"An old backup may have been restored. Publish the {kept.kind} again on the "
+            "first host: `cellwall fleet publish`.",
             code="CW-FLEET-OLD",
         )
     if newest.version == kept.version and newest.content != kept.content:
         raise ReleaseRefused(
             f"there are two {kept.kind} releases of version {kept.version}",
-            hint="Publish the policy again on the first host: `cellwall fleet publish`.",
+            hint=f"Publish the {kept.kind} again on the first host: `cellwall fleet publish`.",
             code="CW-FLEET-OLD",
         )
     return newest.version > kept.version

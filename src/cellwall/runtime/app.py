@@ -127,14 +127,16 @@ class App:
         *,
         resumed_id: str | None = None,
         snapshot_id: str | None = None,
+        session_id: str | None = None,
     ) -> Iterator[str]:
         """A workspace for as long as the block lasts; swept if this process is killed.
 
         `resumed_id`: of a kept workspace, whose files the new one has at its beginning.
         `snapshot_id`: of a snapshot, likewise; `RestoreSnapshot` was allowed before.
+        `session_id`: of a session that another host of a fleet has lost.
         """
         self.runtime.stop.check()
-        session_id, owner = new_id("sbx"), OwnerProcess()
+        session_id, owner = session_id or new_id("sbx"), OwnerProcess()
         identity: tuple[int, int] | None = None
         with self.ledger.open(session_id):
             if request.directory is not None:

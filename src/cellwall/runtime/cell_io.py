@@ -170,7 +170,10 @@ class CleanedOutput:
         """End of output: pass on what the guard held back."""
         await self._work_off()
         async with self._turn:
-            await anyio.to_thread.run_sync(self._guarded.end)
+            if self._bytes <= _SMALL_BYTES and self._may_work_here():
+                self._guarded.end()  # holds back no more than it was given
+            else:
+                await anyio.to_thread.run_sync(self._guarded.end)
             self._hand_on()
 
     def _may_work_here(self) -> bool:

@@ -158,6 +158,13 @@ class HostTrustRepository(Repository):
             row = await _newest(connection, kind)
         return None if row is None else _release(row)
 
+    async def newest_release_note(self, kind: str) -> tuple[int, str] | None:
+        newest = select(ReleaseRow.version, ReleaseRow.note).where(ReleaseRow.kind == kind)
+        async with self._database.read() as connection:
+            query = newest.order_by(ReleaseRow.version.desc()).limit(1)
+            row = (await connection.execute(query)).one_or_none()
+        return None if row is None else (row.version, row.note)
+
 
 class _Undone(Exception):
     """Ends a transaction without a change."""

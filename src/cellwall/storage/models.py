@@ -313,6 +313,16 @@ class SessionRow(Base):
     end_reason: Mapped[str] = mapped_column(String(32), server_default="")
 
 
+class RunKeyRow(Base):
+    """The idempotency key of a run, in a session that may start again on another host."""
+
+    __tablename__ = "run_keys"
+    session_id: Mapped[str] = mapped_column(
+        _ID, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True
+    )
+    key_hash: Mapped[bytes] = mapped_column(primary_key=True)
+
+
 class ApprovalRow(Base):
     """That a question was put to a person, and how it ended; never its text."""
 

@@ -24,7 +24,7 @@ from cellwall.storage.engine import (
     reading,
 )
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """All known versions of the schema, the oldest first; a test compares them with the migrations."""
 HEAD = REVISIONS[-1]
 _LOCK = APPLICATION_ID

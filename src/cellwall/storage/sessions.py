@@ -13,8 +13,9 @@ from dataclasses import asdict
 from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, true, update
 
 from cellwall.core.accounts import ApprovalRecord, SessionRecord, Viewer
-from cellwall.storage.models import ApprovalRow, SessionRow
-from cellwall.storage.repository import Repository, lock_user
+from cellwall.core.hosts import HOST_LOST
+from cellwall.storage.models import ApprovalRow, RunKeyRow, SessionRow
+from cellwall.storage.repository import Repository, insert_missing, lock_user
 
 
 def _may_see(user_id: str, teams: frozenset[str]) -> ColumnElement[bool]:
@@ -36,7 +37,7 @@ INSERT INTO sessions
 SELECT ?, id, ?, ?, ?, ?, ?, ? FROM users WHERE id = ? AND NOT is_disabled
 AND (SELECT count(*) FROM sessions WHERE owner_id = users.id AND ended_s IS NULL) < ?
 """
-_END = "UPDATE sessions SET ended_s = ? WHERE id = ? AND ended_s IS NULL"
+_END = "UPDATE sessions SET ended_s = ? WHERE id = ? AND service_id IN ('', ?) AND ended_s IS NULL"
 
 
 class SessionRepository(Repository):
@@ -92,8 +93,31 @@ class SessionRepository(Repository):
     async def end_session(self, session_id: str, *, now_s: float) -> bool:
         writer = self._database.sqlite_writer
         if writer is not None:
-            return await writer.execute(_END, (now_s, session_id)) == 1
-        return await self._end(now_s, SessionRow.id == session_id) == 1
+            return await writer.execute(_END, (now_s, session_id, self.service_id)) == 1
+        # A host that was lost ends what it had: not the session that another one has started again.
+        own = SessionRow.service_id.in_(("", self.service_id))
+        return await self._end(now_s, SessionRow.id == session_id, own) == 1
+
+    async def take_over_session(self, session_id: str) -> bool:
+        lost = update(SessionRow).where(
+            SessionRow.id == session_id, SessionRow.end_reason == HOST_LOST
+        )
+        values = {"service_id": self.service_id, "ended_s": None, "end_reason": ""}
+        async with self._database.write() as connection:
+            return (await connection.execute(lost.values(**values))).rowcount == 1
+
+    async def lose_session(self, session_id: str, *, now_s: float) -> None:
+        own = update(SessionRow).where(
+            SessionRow.id == session_id, SessionRow.service_id == self.service_id
+        )
+        async with self._database.write() as connection:
+            await connection.execute(own.values(ended_s=now_s, end_reason=HOST_LOST))
+
+    async def add_run_key(self, session_id: str, key_hash: bytes) -> bool:
+        values = {"session_id": session_id, "key_hash": key_hash}
+        async with self._database.write() as connection:
+            added = insert_missing(connection, RunKeyRow, **values).returning(RunKeyRow.key_hash)
+            return (await connection.execute(added)).one_or_none() is not None
 
     async def end_all_sessions(self, *, now_s: float) -> int:
         return await self._end(now_s, SessionRow.service_id == self.service_id)

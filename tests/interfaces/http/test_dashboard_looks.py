@@ -138,6 +138,7 @@ def test_every_page_looks_as_before(
     assert not failures, "\n".join([*failures, hint])
 
 
+@pytest.mark.long  # the control of the comparison, which changes seldom
 @pytest.mark.requirement("SRV-5")
 def test_a_broken_layout_is_noticed_and_other_fonts_are_not(
     service: RunningService, browser: WatchedBrowser, paths: dict[str, str]

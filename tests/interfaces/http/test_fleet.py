@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,9 +13,13 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+import cellwall
+from cellwall.packages.feed import Feed
+from cellwall.packages.names import Ecosystem
+from cellwall.packages.osv import Advisory, Affected
 from conftest import need
 from databases import PostgresServer, postgres  # noqa: F401  # a fixture
-from fleet_hosts import RunningFleet, running_fleet, until
+from fleet_hosts import DEADLINE_S, RunningFleet, running_fleet, until
 from fleet_links import LoopbackLinks
 from interfaces.http.running_service import new_session
 from outside import Outside, internet
@@ -28,6 +33,7 @@ pytestmark = [
 PATIENT = "lease_s = 8.0"
 
 
+SHIPPED = Path(cellwall.__file__).parent / "interfaces/http/default_policies/service.toml"
 VALUE = "ghp_value-that-is-looked-for-0001"
 
 
@@ -45,12 +51,14 @@ def fleet(postgres: PostgresServer, world: Outside) -> Iterator[RunningFleet]:  
         f'[vault]\nkey = "file"\n[egress]\ndns_servers = ["127.0.0.1:{world.dns_port}"]\n'
         'dangerously_allow_addresses = ["127.0.0.0/8"]\n'
     )
+    shared = folder / "shared"
+    shared.mkdir(mode=0o700)
     try:
         with running_fleet(
             folder,
             postgres.new_url(),
             LoopbackLinks(),
-            config=PATIENT,
+            config=f'{PATIENT}\nsnapshots = "{shared}"',
             more=more,
             keeper="host1",
             environment={"SSL_CERT_FILE": world.ca_file},
@@ -179,6 +187,57 @@ def test_a_session_uses_a_secret_that_another_host_keeps(fleet, world):
         assert VALUE.encode() not in each.read_bytes(), each
 
 
+def test_a_published_policy_and_feed_are_applied_on_all_hosts(fleet, tmp_path):
+    policy = tmp_path / "policy.toml"
+    with fleet.client() as client:
+        sessions = sessions_by_host(fleet, client).values()
+        for denied, wanted in (('"Bash(whoami)"', {"denied"}), ("", {"ok"})):
+            # The rules of a service without any: later tests take snapshots and write files.
+            policy.write_text(f"{SHIPPED.read_text()}deny = [{denied}]\n")
+            told = fleet.front.cellwall("fleet", "publish", str(policy))
+            assert told.startswith("the policy of the fleet is version ")
+
+            def statuses(command: str) -> set[str]:
+                return {run(client, each, command)["status"] for each in sessions}
+
+            until(lambda wanted=wanted: statuses("whoami") == wanted)
+            assert statuses("echo hi") == {"ok"}
+    # The feed of the first machine replaces those of the hosts.
+    affected = (Affected(Ecosystem.PYPI, "evil", frozenset({"1.0"}), ()),)
+    evil = Advisory(
+        "MAL-1", "2026-11-01T00:00:00.000000Z", "x", is_withdrawn=False, affected=affected
+    )
+    Feed(str(fleet.front.home / "packages")).add([evil], source="test")
+    told = fleet.front.cellwall("fleet", "publish", "--feed")
+    assert told == "the feed of the fleet is version 1\n"
+    feeds = [Feed(str(host.home / "packages")) for host in fleet.hosts]
+    until(lambda: all(each.advisories(Ecosystem.PYPI, "evil") for each in feeds))
+    # Who is not the first host has no key to sign with.
+    for words in ((str(policy),), ("--feed",)):
+        fleet.hosts[0].cellwall("fleet", "publish", *words, code=125)
+
+
+def test_the_record_of_all_hosts_verifies_and_a_changed_one_does_not(fleet, tmp_path):
+    first, second = fleet.hosts
+    with fleet.client() as client:
+        for session in sessions_by_host(fleet, client).values():
+            run(client, session, "echo hi")
+
+    def logs(*words: str, code: int = 0) -> dict[str, dict[str, Any]]:
+        told = json.loads(first.cellwall("fleet", "verify", "--json", *words, code=code))
+        return {each["host_id"]: each for each in told["logs"]}
+
+    until(lambda: all(each["witnessed"] for each in logs().values()) and len(logs()) == 2)
+    copied = tmp_path / "audit"
+    shutil.copytree(second.home / "audit", copied)
+    assert logs("--log", str(copied))[second.id]["is_read"]  # the control
+    records = next(each for each in sorted(copied.rglob("*.jsonl")) if each.stat().st_size)
+    content = bytearray(records.read_bytes())
+    content[len(content) // 2] ^= 1
+    records.write_bytes(content)
+    assert logs("--log", str(copied), code=1)[second.id]["problem"]
+
+
 def test_a_host_that_drains_gets_no_session_and_serves_its_own(fleet):
     with fleet.client() as client:
         sessions = sessions_by_host(fleet, client)
@@ -197,6 +256,19 @@ def test_z_sessions_of_a_killed_host_answer_that_it_was_lost(fleet):
     with fleet.client() as client, fleet.client("bob", "user") as other:
         sessions = sessions_by_host(fleet, client)
         killed, left = fleet.hosts
+        restarting = ""
+        while not restarting:
+            made = new_session(client, restart_from_snapshot=True)
+            restarting = made if holder(fleet, made) == killed.id else ""
+        key = {"Idempotency-Key": "before"}
+        run(client, restarting, "echo kept > a", **key)
+        answer = client.post(f"/v1/sessions/{restarting}/snapshots", json={})
+        assert answer.status_code == 201, answer.text
+        taken = answer.json()
+        assert [each.name for each in (fleet.folder / "shared").iterdir()] == [
+            f"{restarting}.snapshot"
+        ]
+        run(client, restarting, "echo lost > b")
         killed.kill()
         lost, kept = sessions[killed.id], sessions[left.id]
         path, body = f"/v1/sessions/{lost}/commands", {"command": "echo hi"}
@@ -208,3 +280,24 @@ def test_z_sessions_of_a_killed_host_answer_that_it_was_lost(fleet):
         assert error_of(other.post(path, json=body)) == (404, "CW-NOT-FOUND")
         assert holder(fleet, new_session(client)) == left.id
         until(lambda: client.get(f"/v1/sessions/{lost}").json().get("state") == "ended")
+        # It starts again elsewhere, with its next request, which is not executed.
+        path, body = f"/v1/sessions/{restarting}/commands", {"command": "cat a; ls"}
+        assert error_of(other.post(path, json=body)) == (404, "CW-NOT-FOUND")
+        answer = client.post(path, json=body)
+        assert error_of(answer) == (409, "CW-SESSION-RESTARTED"), answer.text
+        assert holder(fleet, restarting) == left.id
+        assert run(client, restarting, "cat a; ls")["stdout"] == "kept\na\n"
+        shown = client.get(f"/v1/sessions/{restarting}").json()
+        assert shown["restarted"] == taken["created"]
+        again = client.post(path, json={"command": "echo kept > a"}, headers=key)
+        assert error_of(again) == (410, "CW-HOST-LOST")
+        later = {"Idempotency-Key": "after"}
+        assert run(client, restarting, "echo new", **later)["stdout"] == "new\n"
+        # Removed for good: its name cannot join again, with its own certificate and keys.
+        fleet.front.cellwall("fleet", "remove", killed.id, "--revoke")
+        assert killed.id not in fleet.status()
+        killed.close()
+        fleet.launch_again(killed)
+        assert killed.process.wait(DEADLINE_S) == 125
+        assert b"CW-FLEET-REVOKED" in killed.process.stdout.read()
+        assert run(client, kept, "echo hi")["stdout"] == "hi\n"

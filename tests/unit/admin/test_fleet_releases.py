@@ -8,13 +8,18 @@ from pathlib import Path
 
 import anyio
 import pytest
+import zstandard
 
-from cellwall.admin.fleet_releases import HostReleases, check_policy
+from cellwall.admin.host_releases import HostFeeds, HostReleases, check_policy, pack_feed
 from cellwall.core.errors import CellwallError
 from cellwall.core.host_trust import SignedRelease
 from cellwall.core.verdict import Verdict
 from cellwall.fleet.certificates import FleetAuthority, open_authority
-from cellwall.fleet.releases import POLICY, sign_release
+from cellwall.fleet.releases import FEED, POLICY, sign_release
+from cellwall.packages.feed import Feed
+from cellwall.packages.names import Ecosystem
+from cellwall.packages.osv import Advisory, Affected
+from cellwall.runtime.package_judging import packages_folder
 from cellwall.runtime.policies import effective_policy, parse_call
 from cellwall.runtime.policy_places import is_given
 
@@ -28,10 +33,16 @@ class Database:
 
     def __init__(self) -> None:
         self.newest: SignedRelease | None = None
+        self.fetched = 0
 
     async def newest_release(self, kind: str) -> SignedRelease | None:
-        assert kind == POLICY
+        assert kind in (POLICY, FEED)
+        self.fetched += 1
         return self.newest
+
+    async def newest_release_note(self, kind: str) -> tuple[int, str] | None:
+        assert kind == FEED
+        return None if self.newest is None else (self.newest.version, self.newest.note)
 
 
 class Machine:
@@ -135,3 +146,75 @@ def test_a_text_that_is_no_policy_is_not_published_and_not_applied(machine):
     machine.database.newest = machine.sign(1, b"not toml")
     assert machine.look() != ""
     assert not (machine.home / "fleet" / "policy.toml").exists()
+
+
+def packed_feed(folder: Path, *names: str) -> bytes:
+    """A feed in which these packages are malicious."""
+    folder.mkdir()
+    advisories = [
+        Advisory(
+            f"MAL-2026-{number}",
+            "2026-11-01T00:00:00.000000Z",
+            name,
+            is_withdrawn=False,
+            affected=(Affected(Ecosystem.PYPI, name, frozenset({"1.0"}), ()),),
+        )
+        for number, name in enumerate(names)
+    ]
+    Feed(packages_folder(str(folder))).add(advisories, source="test")
+    return pack_feed(str(folder))
+
+
+@pytest.mark.requirement("PKG-1")
+def test_a_published_feed_is_applied_and_an_old_or_forged_one_makes_the_host_refuse(
+    machine, tmp_path
+):
+    old, new = packed_feed(tmp_path / "a", "evil"), packed_feed(tmp_path / "b", "evil", "worse")
+    machine.releases = HostFeeds(str(machine.home), machine.authority.pem)
+
+    def sign(version: int, content: bytes) -> SignedRelease:
+        return sign_release(machine.authority, kind=FEED, version=version, content=content)
+
+    def is_known(name: str) -> bool:
+        feed = Feed(packages_folder(str(machine.home)))
+        return bool(feed.advisories(Ecosystem.PYPI, name))
+
+    assert machine.look() == ""
+    machine.database.newest = first = sign(1, old)
+    assert machine.look() == ""
+    assert (is_known("evil"), is_known("worse")) == (True, False)
+    machine.database.newest = second = sign(2, new)
+    assert machine.look() == ""
+    assert is_known("worse")
+    fetched = machine.database.fetched
+    assert machine.look() == ""
+    assert machine.database.fetched == fetched  # megabytes are fetched once
+    (tmp_path / "eve").mkdir()
+    eve = open_authority(str(tmp_path / "eve"), creates=True)
+    attacks = {
+        "CW-FLEET-OLD": (first, None, sign(2, old)),
+        "CW-FLEET-FORGED": (
+            sign_release(eve, kind=FEED, version=3, content=old),
+            replace(sign(3, new), content=old),
+            replace(second, version=3),
+            replace(machine.sign(3, old), kind=FEED),
+        ),
+        "CW-FLEET-RELEASE": (sign(3, b"no feed"),),
+        "CW-FEED-DAMAGED": (sign(3, zstandard.compress(b"no database" * 99)),),
+    }
+    for code, given in attacks.items():
+        for release in given:
+            machine.database.newest = release
+            assert machine.look() == code
+            assert is_known("worse")
+            machine.releases = HostFeeds(str(machine.home), machine.authority.pem)
+            assert machine.look() == code  # also after a restart
+    machine.database.newest = second
+    assert machine.look() == ""  # the control: it serves again
+    machine.database.newest = sign(3, new)
+    assert machine.look() == ""
+
+
+def test_a_machine_without_a_feed_publishes_none(tmp_path):
+    with pytest.raises(CellwallError, match="no feed"):
+        pack_feed(str(tmp_path))

@@ -97,6 +97,28 @@ def test_small_pieces_that_cost_too_much_leave_the_loop(monkeypatch):
     assert threading.get_ident() not in threads
 
 
+@pytest.mark.parametrize(("size", "is_on_loop"), [(10, True), (cell_io._SMALL_BYTES + 1, False)])
+def test_what_was_held_back_of_little_output_is_passed_on_without_a_thread(
+    size, is_on_loop, monkeypatch
+):
+    threads: list[int] = []
+    end = RedactedSink.end
+
+    def noted(self: RedactedSink) -> None:
+        threads.append(threading.get_ident())
+        end(self)
+
+    monkeypatch.setattr(RedactedSink, "end", noted)
+
+    async def work(output: CleanedOutput) -> None:
+        output("stdout", b"x" * size + b" " + TOKEN[:20])
+        output("stdout", TOKEN[20:])  # held back until the end: it might go on
+
+    got = b"".join(chunk for _, chunk in run(work))
+    assert got == b"x" * size + b" ghp_[redacted:github-token]"
+    assert (threads == [threading.get_ident()]) is is_on_loop
+
+
 @pytest.mark.parametrize("chunk", [b"short\n", b"long\n" * 5000])
 def test_an_error_of_the_sink_ends_the_work(chunk):
     def sink(_name: str, _chunk: bytes) -> None:

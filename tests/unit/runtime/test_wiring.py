@@ -26,6 +26,7 @@ from cellwall.sandbox.linux.cgroups import Choice
 from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, walls_for
 from cellwall.sandbox.linux.native import ColdPath
+from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.run_ledger import RunLedger
 from cellwall.sandbox.workspace.leases import PlainLease
 
@@ -66,7 +67,9 @@ SETTINGS = {
 def test_a_missing_wall_is_a_refusal_with_its_hint(
     layers: HostLayers, danger: dict[str, bool], code: str, tmp_path: Path
 ) -> None:
-    sandbox = ColdPath(NativeSettings(**SETTINGS, **danger), layers, RunLedger(str(tmp_path)))  # type: ignore[arg-type]  # plain keywords
+    settings = NativeSettings(**SETTINGS, **danger)  # type: ignore[arg-type]  # plain keywords
+    ledger = RunLedger(str(tmp_path))
+    sandbox = ColdPath(settings, layers, ledger, Pool(settings, layers, ledger, idle_s=60))
     lease = PlainLease(WorkspaceMount(mode=WorkspaceMode.PRIVATE))
     wanted = Action(principal=Principal("me", "sdk"), operation=RunCommand(("true",)))
 

@@ -133,6 +133,8 @@ def test_a_release_is_only_followed_by_a_later_one(settings):
         assert not await store.add_release(release(1))
         assert await store.add_release(release(3))
         assert await store.newest_release("policy") == release(3)
+        assert await store.newest_release_note("policy") == (3, release(3).note)
+        assert await store.newest_release_note("feed") is None
         assert await store.newest_release("feed") is None
 
     in_store(settings, go)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from sqlalchemy import update
 
 from cellwall.core.hosts import SecondCoordinator
 from cellwall.core.ids import new_id
 from cellwall.storage.models import HostRow
-from cellwall.storage.store import Store
+from cellwall.storage.store import Store, open_store
 from databases import in_store
 from unit.storage import records
 
@@ -111,5 +113,53 @@ def test_the_place_of_a_session_and_the_lease_of_a_host_are_read_together(settin
         assert found.host is not None
         assert (found.is_ended, found.host.incarnation, found.host.is_lost) == (True, FIRST, False)
         assert found.host.unseen_s < 60
+
+    in_store(settings, go)
+
+
+def test_a_lost_session_is_taken_over_once_and_its_old_host_cannot_end_it(settings):
+    ann = records.user("ann")
+    session = records.session(ann.id)
+
+    async def go(store: Store) -> None:
+        await store.add_user(ann)
+        assert await store.add_session(session, max_live=9)
+        assert not await store.take_over_session(session.id)  # its host is there
+        await store.lose_session(session.id, now_s=records.NOW_S)
+        held = await store.find_holder("session", session.id)
+        assert held is not None
+        assert held.is_lost
+        Path(settings.home, "service-id").unlink()
+        async with open_store(settings) as other:
+            assert other.service_id != store.service_id
+            assert await other.take_over_session(session.id)
+            assert not await store.take_over_session(session.id)  # of two, one
+            assert not await store.end_session(session.id, now_s=records.NOW_S)
+            held = await store.find_holder("session", session.id)
+            assert held is not None
+            assert (held.service_id, held.is_ended, held.is_lost) == (
+                other.service_id,
+                False,
+                False,
+            )
+            assert await other.end_session(session.id, now_s=records.NOW_S)
+
+    in_store(settings, go)
+
+
+def test_the_key_of_a_run_is_new_once_in_a_session_and_goes_with_it(settings):
+    ann = records.user("ann")
+    session, second = records.session(ann.id), records.session(ann.id)
+
+    async def go(store: Store) -> None:
+        await store.add_user(ann)
+        for each in (session, second):
+            assert await store.add_session(each, max_live=9)
+        assert await store.add_run_key(session.id, b"k" * 32)
+        assert not await store.add_run_key(session.id, b"k" * 32)
+        assert await store.add_run_key(second.id, b"k" * 32)
+        assert await store.add_run_key(session.id, b"l" * 32)
+        assert await store.end_session(session.id, now_s=1.0)
+        assert await store.forget_sessions(ended_before_s=2.0) == 1
 
     in_store(settings, go)

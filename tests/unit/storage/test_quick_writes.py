@@ -119,3 +119,21 @@ def test_a_cancelled_caller_finds_its_session_stored_or_not_and_the_writer_works
         assert await store.end_session(session.id, now_s=NOW_S + 1)
 
     in_store(sqlite_settings, go)
+
+
+def test_its_connection_flushes_each_commit_and_checks_keys_as_all_others(sqlite_settings):
+    async def go(store: Store) -> list[int]:
+        await store.end_session("ses_none", now_s=NOW_S)  # connects
+        writer = store._database.sqlite_writer
+        assert writer is not None
+        assert writer._connection is not None
+        names = ("synchronous", "foreign_keys", "trusted_schema", "secure_delete")
+        found = [writer._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+        async with store._database.write() as connection:
+            others = [
+                (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar() for name in names
+            ]
+        assert found == others
+        return found
+
+    assert in_store(sqlite_settings, go) == [2, 1, 0, 1]  # 2: FULL

@@ -260,23 +260,34 @@ def token(*, configured: ConfigOptions, ttl: str) -> int:
     epilog=f"""\b
 Examples:
   cellwall fleet publish policy.toml
+  cellwall packages feed update && cellwall fleet publish --feed
 
 {CHANGE_EXIT_CODES}"""
 )
-@click.argument("policy", metavar="POLICY", type=click.Path(exists=True, dir_okay=False))
+@click.argument(
+    "policy", metavar="[POLICY]", required=False, type=click.Path(exists=True, dir_okay=False)
+)
+@click.option(
+    "--feed", "is_feed", is_flag=True, help="The advisories about packages of this machine."
+)
 @place_options
 @json_option("Print one JSON object.")
-def publish(*, configured: ConfigOptions, policy: str, as_json: bool) -> int:
-    """Give all hosts this policy, above those of users. Run it on the first host.
+def publish(*, configured: ConfigOptions, policy: str | None, is_feed: bool, as_json: bool) -> int:
+    """Give all hosts this policy, above those of users, or the feed of this machine. Run it on the
+    first host.
 
-    The policy is signed with the key of the fleet and has a version. A host applies it within a
-    second, or refuses all requests: with a forged policy, or with one older than the host has.
+    Both are signed with the key of the fleet and have a version. A host applies a new one within a
+    second, or refuses all requests: with a forged one, or with one older than the host has.
     """
+    if is_feed == (policy is not None):
+        raise click.UsageError("name a policy, or --feed.")
     from cellwall.admin.fleet_releases import FleetPublisher
 
-    version = FleetPublisher.configured(**configured).publish(policy, cli_principal())
-    text = f"the policy of the fleet is version {version}\n"
-    print_result({"version": version}, text, as_json=as_json)
+    publisher, who = FleetPublisher.configured(**configured), cli_principal()
+    version = publisher.publish_feed(who) if policy is None else publisher.publish(policy, who)
+    kind = "feed" if policy is None else "policy"
+    text = f"the {kind} of the fleet is version {version}\n"
+    print_result({"kind": kind, "version": version}, text, as_json=as_json)
     return 0
 
 

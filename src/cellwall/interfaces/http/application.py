@@ -64,8 +64,9 @@ from cellwall.interfaces.http.problems import install_handlers
 from cellwall.interfaces.http.readiness import ReadinessProbe
 from cellwall.interfaces.http.rendering import HostPaths
 from cellwall.interfaces.http.sandbox_usages import SandboxUsages
-from cellwall.interfaces.http.sandboxes import OwnedSandboxes, default_policy
+from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.http.service import Service, ServiceSettings
+from cellwall.interfaces.http.shipped_policy import default_policy
 from cellwall.interfaces.http.spools import Spools
 from cellwall.interfaces.previews.hosts import PreviewHosts
 from cellwall.runtime.app import App

@@ -22,8 +22,8 @@ from cellwall.interfaces.http.bodies.messages import (
 from cellwall.interfaces.http.callers import Caller, CurrentCaller
 from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.problems import raise_for_refusal
-from cellwall.interfaces.http.sandboxes import default_policy
 from cellwall.interfaces.http.service import CurrentService, Service
+from cellwall.interfaces.http.shipped_policy import default_policy
 
 routes = APIRouter(route_class=CheckedRoute, tags=["connections"], responses=ERRORS)
 Time = Annotated[str, Query(max_length=40, description="ISO 8601 with its zone")]

@@ -29,7 +29,7 @@ from cellwall.admin.fleet import (
     Wish,
     host_lost,
 )
-from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.errors import BadInput, Busy, CellwallError
 from cellwall.core.limits import parse_size
 from cellwall.core.outcomes import ErrorInfo
 from cellwall.interfaces.http.fleet_answers import Answer, merged, with_body
@@ -129,11 +129,18 @@ class FleetFront:
         shown = shown or headers.get(b"cookie") or str((scope.get("client") or [""])[0]).encode()
         return max(live, key=lambda host: hashlib.sha256(host.id.encode() + shown).digest()).id
 
+    async def _roomy(self, scope: Scope) -> str:
+        """For a session of a lost host, which may start again on the host that is asked."""
+        try:
+            return await self._fleet.place(Wish())
+        except Busy:
+            return await self._any(scope)
+
     async def _to_holder(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
         kind: Held = "approval" if target.kind == "approval" else "session"
         place = await self._fleet.find(kind, target.name)
         if place is None or place.is_lost:
-            other = await self._any(scope)
+            other = await (self._any(scope) if place is None else self._roomy(scope))
             lost = None if place is None else host_lost()
             await self._call(other, scope, receive, _telling(lost, scope, receive, send))
             return

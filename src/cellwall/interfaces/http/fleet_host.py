@@ -30,9 +30,9 @@ from cellwall.admin.fleet import (
     Send,
     lost_after_s,
 )
-from cellwall.admin.fleet_releases import HostReleases, open_releases
 from cellwall.admin.fleet_vault import FleetVault, KeeperStore, SecretKeeper, open_trust_files
 from cellwall.admin.fleet_witness import open_witness
+from cellwall.admin.host_releases import HostReleases, open_releases
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.config.server_section import is_loopback
@@ -84,7 +84,7 @@ class FleetHost:
         self._labels = {**self._settings.fleet.labels, **options["labels"]}
         self._coordinator = options["coordinator"]
         self._is_draining = False
-        self._releases: HostReleases | None = None
+        self._releases: tuple[HostReleases, ...] = ()
         self._keeper: SecretKeeper | None = None
         self._lease: HostLease | None = None
         self._api: FastAPI | None = None
@@ -124,8 +124,8 @@ class FleetHost:
         """The service, while the lease is valid."""
         if self._lease is None or self._api is None or not self._lease.is_valid:
             await _refuse(_fenced(), scope, receive, send)
-        elif self._releases is not None and self._releases.problem is not None:
-            await _refuse(_without_policy(self._releases.problem), scope, receive, send)
+        elif (problem := self._release_problem()) is not None:
+            await _refuse(_without_release(problem), scope, receive, send)
         elif self._settings.fleet.vault == "fleet" and _is_secret(scope):
             await _refuse(_kept_elsewhere(), scope, receive, send)
         elif self._is_draining and _is_new_session(scope):
@@ -134,8 +134,7 @@ class FleetHost:
             await self._api(scope, receive, send)
 
     def describe(self) -> Mapping[str, Json]:
-        releases = self._releases
-        problem = None if releases is None else releases.problem
+        problem = self._release_problem()
         return {
             **({} if self._app is None else host_load(self._app, self._sandboxes())),
             "address": self._settings.fleet.node_address,
@@ -155,7 +154,7 @@ class FleetHost:
         for each in () if found is None else found.all():
             if each.needs & _BEYOND:
                 _log.error("a session with egress or secrets ends: the lease is not proven")
-                await found.end(each)  # type: ignore[union-attr]  # not None where it has sessions
+                await found.end(each, is_fenced=True)  # type: ignore[union-attr]  # not None where it has sessions
 
     def _sandboxes(self) -> OwnedSandboxes | None:
         service = None if self._api is None else getattr(self._api.state, "service", None)
@@ -209,7 +208,7 @@ class FleetHost:
                 every_s=settings.server.housekeeping_s,
             )
             witness = open_witness(self._home, app.audit)
-            releases = open_releases(self._home)
+            releases = open_releases(self._home) or ()
             lending = self._open_lending(app, store)
             lease = HostLease(
                 store,
@@ -222,8 +221,8 @@ class FleetHost:
                 self._app, self._accounts, self._api = app, accounts, api
                 if witness is not None:  # a log that was rolled back starts no host
                     await witness.start(store)
-                if releases is not None:
-                    await releases.look(store)
+                for each in releases:
+                    await each.look(store)
                 self._releases = releases
                 await lease.join()
                 self._lease = lease
@@ -240,9 +239,9 @@ class FleetHost:
                     tasks.start_soon(lends)
                 if witness is not None:
                     tasks.start_soon(witness.run, store)
-                if releases is not None:
+                for each in releases:
                     every_s = settings.fleet.lease_s / 4
-                    tasks.start_soon(partial(releases.follow, store, every_s=every_s))
+                    tasks.start_soon(partial(each.follow, store, every_s=every_s))
                 self._started.set()
                 await self._stopping.wait()
                 await lease.leave()
@@ -279,7 +278,10 @@ class FleetHost:
         return (vault.renew,)
 
     def _policy_version(self) -> int:
-        return 0 if self._releases is None else self._releases.version
+        return next((each.version for each in self._releases), 0)  # the policy is the first
+
+    def _release_problem(self) -> CellwallError | None:
+        return next((each.problem for each in self._releases if each.problem is not None), None)
 
     async def _end_process(self) -> None:
         self._stopping.set()
@@ -317,9 +319,9 @@ def _fenced() -> Busy:
     )
 
 
-def _without_policy(problem: CellwallError) -> Busy:
+def _without_release(problem: CellwallError) -> Busy:
     return Busy(
-        f"this host has no valid policy, so it does not serve: {problem.message}",
+        f"this host lacks a valid policy or feed, so it does not serve: {problem.message}",
         hint=problem.hint,
         code=problem.code,
     )

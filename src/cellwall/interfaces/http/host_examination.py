@@ -14,7 +14,7 @@ import anyio
 from cellwall.admin.host_check import HostReport, examine_running
 from cellwall.core.errors import Busy
 from cellwall.core.types import Principal
-from cellwall.interfaces.http.sandboxes import default_policy
+from cellwall.interfaces.http.shipped_policy import default_policy
 from cellwall.runtime.app import App
 
 _COUNTS_S = 30.0

@@ -22,8 +22,8 @@ from cellwall.interfaces.http.bodies.policies import (
 from cellwall.interfaces.http.callers import CurrentCaller, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.rendering import without_path
-from cellwall.interfaces.http.sandboxes import default_policy
 from cellwall.interfaces.http.service import CurrentService, Service
+from cellwall.interfaces.http.shipped_policy import default_policy
 from cellwall.runtime.policies import (
     Policy,
     PolicyPlace,

@@ -59,6 +59,7 @@ _BY_CODE = {
     "CW-PRECONDITION": 412,
     "CW-TOO-LARGE": 413,
     "CW-HOST-LOST": 410,  # never 503, which clients repeat by themselves
+    "CW-SESSION-RESTARTED": 409,  # likewise
     "CW-FLEET-UNKNOWN": 404,
     "CW-HOST": 421,
     "CW-ELSEWHERE": 421,

@@ -12,7 +12,8 @@ from cellwall.core.errors import StorageError
 from cellwall.core.outcomes import Status
 from cellwall.core.types import Action, Principal, RunCommand
 from cellwall.interfaces.http.bodies.lookups import Readiness
-from cellwall.interfaces.http.sandboxes import OwnedSandboxes, default_policy
+from cellwall.interfaces.http.sandboxes import OwnedSandboxes
+from cellwall.interfaces.http.shipped_policy import default_policy
 from cellwall.runtime.app import App
 
 _KEPT_S = 60.0

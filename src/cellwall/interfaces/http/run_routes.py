@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from cellwall.admin.accounts import Identity, require_own
+from cellwall.admin.fleet import host_lost
 from cellwall.core.errors import BadInput, NotFound
 from cellwall.core.languages import canonical
 from cellwall.core.outcomes import Outcome
@@ -123,6 +125,21 @@ async def cancel_run(
     sandbox.runs.find(run_id).scope.cancel()
 
 
+@asynccontextmanager
+async def _keyed(service: Service, sandbox: OwnedSandbox, key: str | None) -> AsyncIterator[None]:
+    """Refuse a run that a lost host may have executed: its key is in the database, and not here."""
+    if key is None or sandbox.copy_snapshot is None:
+        yield
+        return
+    async with sandbox.keying:  # of two requests with one key, the second joins the first
+        if not sandbox.runs.knows(key):
+            digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+            is_new = await service.store.add_run_key(sandbox.id, digest)
+            if not is_new and sandbox.restarted_s is not None:
+                raise host_lost(was_sent=True)
+        yield
+
+
 async def _run(
     request: Request,
     caller: Caller,
@@ -165,7 +182,8 @@ async def _run(
     content, service = await request.body(), service_of(request)
     with ExitStack() as stack:
         stack.enter_context(service.waiting.counted(caller.id))
-        run = sandbox.runs.begin(work, key=own_key, request=path + b"\0" + content)
+        async with _keyed(service, sandbox, own_key):
+            run = sandbox.runs.begin(work, key=own_key, request=path + b"\0" + content)
         if _wants_events(accept):
             follower = _Follower(service, caller.identity, sandbox)
             return _stream(follower, run, 0, stack.pop_all())

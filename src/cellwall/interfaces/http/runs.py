@@ -121,6 +121,10 @@ class Runs:
         self._tasks.start_soon(_perform, run, work)
         return run
 
+    def knows(self, key: str) -> bool:
+        """Whether a run with this key is under way or kept."""
+        return key in self._by_key
+
     @property
     def count(self) -> int:
         """Of the runs that are under way or kept."""

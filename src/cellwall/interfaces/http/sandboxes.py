@@ -7,12 +7,11 @@ comparison and raises the same error.
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from importlib import resources
+from functools import partial
 from typing import Unpack
 
 import anyio
@@ -21,20 +20,27 @@ import anyio.abc
 from cellwall.admin.accounts import Identity, require_own, require_tenant
 from cellwall.admin.fleet import host_lost
 from cellwall.core.accounts import SessionRecord
-from cellwall.core.errors import Busy, CellwallError, NotFound, StorageError
+from cellwall.core.errors import Busy, CellwallError, NotFound
 from cellwall.core.hosts import HOST_LOST
 from cellwall.core.limits import Limits
 from cellwall.core.messages import SessionStore
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, Permission, Principal, SetDomains
+from cellwall.interfaces.http.ended_sessions import EndedSessions
 from cellwall.interfaces.http.presence import elsewhere
+from cellwall.interfaces.http.restarts import (
+    RESTARTS,
+    LostSession,
+    SessionRestarts,
+    session_restarted,
+)
 from cellwall.interfaces.http.runs import Runs
+from cellwall.interfaces.http.shipped_policy import default_policy
 from cellwall.interfaces.sandbox_options import with_limits
 from cellwall.interfaces.sdk.hosts import CallOptions, SandboxSpec
 from cellwall.interfaces.sdk.local_host import LocalHost
 from cellwall.interfaces.supervisor.codec import Operation
 from cellwall.runtime.app import App
-from cellwall.runtime.policy_places import is_there, user_policy
 
 MAX_KEEP_ALIVE_S = 7 * 86_400.0
 INTERFACE = "http"
@@ -62,6 +68,12 @@ class OwnedSandbox:
     """Held while a file is written over the API."""
     widening: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while domains are added: of two that are added at once, none is lost."""
+    copy_snapshot: Callable[[str], Awaitable[None]] | None = None
+    """Copies a snapshot to where other hosts find it, for a session that starts again there."""
+    restarted_s: float | None = None
+    """The time of the snapshot that it was started again from, after its host was lost."""
+    keying: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while the idempotency key of a run is stored."""
     at_end: ExitStack = field(default_factory=ExitStack)
     """What other interfaces hold for the sandbox; closed when it has ended."""
 
@@ -112,6 +124,11 @@ class OwnedSandbox:
         with self.in_use():
             return await self.host.perform(operation, principal=principal, **options)
 
+    async def end_host(self) -> None:
+        """End the sandbox itself, and what other interfaces hold for it."""
+        with self.at_end:
+            await self.host.end()
+
     async def allow(self, principal: Principal, rules: Sequence[str]) -> Outcome:
         """Add domain rules, by an action that is judged like a run with all of them."""
         async with self.widening:
@@ -137,7 +154,8 @@ class OwnedSandboxes:
         self._tasks = tasks
         self._live: dict[str, OwnedSandbox] = {}
         self._making: dict[str, int] = {}
-        self._unsaved: set[str] = set()
+        self._ends = EndedSessions(store)
+        self._restarts = SessionRestarts(app, store)
         self._is_closed = False
 
     async def create(
@@ -148,10 +166,15 @@ class OwnedSandboxes:
         keep_alive_s: float,
         team_id: str | None = None,
         resumed_id: str | None = None,
+        restarts: bool = False,
+        lost: LostSession | None = None,
     ) -> OwnedSandbox:
         """A new sandbox; raises `Busy` beyond the number that one user may have. `resumed_id`: of
-        a kept session, whose files it gets; see `KeptSessions.find`."""
+        a kept session, whose files it gets; see `KeptSessions.find`. `restarts`: again on another
+        host when this one is lost. `lost`: a session of a lost host, which starts here."""
         require_tenant(who, self._tenant)
+        if restarts:
+            self._restarts.check()
         spec, limits = self._bounded(spec)
         with self._counted(who.user_id):
             stored: list[str] = []
@@ -164,7 +187,7 @@ class OwnedSandboxes:
                     team_id=team_id,
                     created_s=time.time(),
                     ended_s=None,
-                    about=_about(spec, limits),
+                    about={**_about(spec, limits), **({RESTARTS: True} if restarts else {})},
                 )
                 stored.append(session_id)
                 if not await self._store.add_session(record, max_live=self._max_per_owner):
@@ -176,12 +199,13 @@ class OwnedSandboxes:
                     spec,
                     principal=who.principal(INTERFACE),
                     resumed_id=resumed_id,
-                    on_session=store_record,
+                    on_session=None if lost is not None else store_record,
+                    session_id=None if lost is None else lost.id,
                 )
             except BaseException:
-                self._unsaved.update(stored)
+                self._ends.add(*stored)
                 with anyio.CancelScope(shield=True):
-                    await self._save_ends()
+                    await self._ends.save()
                 raise
             made = OwnedSandbox(
                 host=host,
@@ -191,7 +215,10 @@ class OwnedSandboxes:
                 keep_alive_s=keep_alive_s,
                 runs=Runs(self._tasks),
                 spec=spec,
+                restarted_s=None if lost is None else lost.taken_s,
             )
+            if restarts or lost is not None:
+                made.copy_snapshot = partial(self._copy_snapshot, made)
             self._live[host.id] = made
         if self._is_closed:
             await self.end(made)
@@ -217,12 +244,31 @@ class OwnedSandboxes:
         except NotFound:
             record = await self._store.find_session(name, user_id=who.user_id, teams=who.teams)
             if record is not None and record.end_reason == HOST_LOST:
-                raise host_lost() from None
+                raise await self._restart(who, record) from None
             if record is not None and record.ended_s is None and not self.is_own(record):
                 raise elsewhere("session") from None
             raise
         found.used_at = time.monotonic()
         return found
+
+    async def _restart(self, who: Identity, record: SessionRecord) -> CellwallError:
+        """Start a session of a lost host again, where it was asked for; returns what its owner is
+        told."""
+        lost = await self._restarts.take_over(who, record)
+        if lost is None:
+            return host_lost()
+        try:
+            await self.create(
+                who, lost.spec, keep_alive_s=lost.keep_alive_s, team_id=record.team_id, lost=lost
+            )
+        except BaseException:
+            await self._restarts.give_up(record.id)
+            raise
+        return session_restarted(lost.taken_s)
+
+    async def _copy_snapshot(self, sandbox: OwnedSandbox, snapshot_id: str) -> None:
+        spec = replace(sandbox.spec, allow_domains=sandbox.host.domains)
+        await self._restarts.copy(sandbox.id, snapshot_id, spec, sandbox.keep_alive_s)
 
     def is_own(self, record: SessionRecord) -> bool:
         """Whether the session was made by this service, not by another one of its database."""
@@ -271,26 +317,22 @@ class OwnedSandboxes:
     def count(self) -> int:
         return len(self._live)
 
-    async def end(self, sandbox: OwnedSandbox) -> None:
-        """End a sandbox with its runs; a second call has no effect."""
+    async def end(self, sandbox: OwnedSandbox, *, is_fenced: bool = False) -> None:
+        """End a sandbox with its runs; a second call has no effect. `is_fenced`: this host may be
+        lost, and then the session starts again elsewhere, where that was asked for."""
         if self._live.pop(sandbox.id, None) is None:
             return
-        self._unsaved.add(sandbox.id)
+        self._ends.add(sandbox.id)
         with anyio.CancelScope(shield=True):
+            if sandbox.copy_snapshot is None:
+                await self._ends.save_beside(sandbox.end_host)
+                return
             try:
-                with sandbox.at_end:
-                    await sandbox.host.end()
+                await sandbox.end_host()
             finally:
-                await self._save_ends()
-
-    async def _save_ends(self) -> None:
-        """A session whose end is not stored would count against its owner, so `watch` retries."""
-        try:
-            for name in list(self._unsaved):
-                await self._store.end_session(name, now_s=time.time())
-                self._unsaved.discard(name)
-        except StorageError as error:
-            _log.warning("the end of a session was not stored: %s", error.code)
+                if not (is_fenced or self._is_closed):
+                    await self._restarts.forget(sandbox.id)
+                await self._ends.save()
 
     async def watch(self) -> None:
         """End the sandboxes that were unused for their time."""
@@ -298,8 +340,7 @@ class OwnedSandboxes:
             await anyio.sleep(_LOOK_EVERY_S)
             for each in [each for each in self._live.values() if each.is_overdue]:
                 await self._end_quietly(each)
-            if self._unsaved:
-                await self._save_ends()
+            await self._ends.save()
 
     async def close(self) -> None:
         """End all sandboxes; none is created any more."""
@@ -350,14 +391,6 @@ def _about(spec: SandboxSpec, limits: Limits) -> dict[str, Json]:
 def limits_json(limits: Limits) -> dict[str, Json]:
     """The limits by name."""
     return {name: getattr(limits, name) for name in limits.__slots__}
-
-
-def default_policy(app: App) -> str | None:
-    """The policy shipped for services without rules; None where there are rules."""
-    if app.settings.policy.files or is_there(user_policy(os.environ)):
-        return None
-    folder = resources.files("cellwall.interfaces.http").joinpath("default_policies")
-    return os.path.abspath(str(folder.joinpath("service.toml")))
 
 
 def _stopping() -> Busy:

@@ -64,6 +64,7 @@ async def create_session(
         keep_alive_s=body.keep_alive,
         team_id=body.team,
         resumed_id=resumed,
+        restarts=body.restart_from_snapshot,
     )
     response.headers["Location"] = f"/v1/sessions/{made.id}"
     return describe_live(made)
@@ -176,6 +177,7 @@ def describe_live(sandbox: OwnedSandbox) -> Session:
         ends_in=round(sandbox.ends_in_s, 1),
         is_busy=sandbox.busy > 0,
         kept=None,
+        restarted=sandbox.restarted_s,
     )
 
 
@@ -201,4 +203,5 @@ def _describe(
         kept=None
         if kept is None or kept.keeper != who.user_id
         else Kept(bytes=kept.size_bytes, expires=kept.expires_s),
+        restarted=None,
     )

@@ -26,13 +26,16 @@ async def snapshot_sandbox(
 ) -> WorkspaceSnapshot:
     """A snapshot of this principal."""
     with sandbox.in_use():
-        return await snapshots.take_snapshot(
+        taken = await snapshots.take_snapshot(
             partial(sandbox.perform, principal),
             name=name,
             ttl=ttl,
             state=state and sandbox.host.has_run_code,
             end_processes=end_processes,
         )
+        if sandbox.copy_snapshot is not None:
+            await sandbox.copy_snapshot(taken.id)
+        return taken
 
 
 async def fork_sandbox(

@@ -42,6 +42,12 @@ class LiveActions:
     def count(self) -> int:
         return len(self._live)
 
+    def end_if_idle(self) -> bool:
+        """Whether no action runs; then none begins any more. Never blocks."""
+        with self._changed:
+            self._is_over = self._is_over or not self._live
+            return not self._live
+
     def end(self) -> None:
         """Cancel all actions and wait for their cleanup. Must not be called on an event loop."""
         with self._changed:

@@ -70,12 +70,14 @@ class LocalHost:
         principal: Principal | None = None,
         resumed_id: str | None = None,
         on_session: Callable[[str], Awaitable[None]] | None = None,
+        session_id: str | None = None,
     ) -> LocalHost:
         """Raises for an invalid name, domain or file now, not at the first command.
 
         `principal` is the user of a service; else the user who started this process. `resumed_id`
         names a kept workspace, whose files the sandbox gets. `on_session` gets the id of the
-        session before anything runs in it.
+        session before anything runs in it. `session_id`: of a session that another host of a fleet
+        has lost.
         """
         who = principal or local_principal("sdk")
         snapshot = None
@@ -102,6 +104,7 @@ class LocalHost:
             who,
             resumed_id=resumed_id,
             snapshot_id=None if snapshot is None else snapshot.id,
+            session_id=session_id,
         )
         if resumed_id is None and snapshot is None:
             session_id = stack.enter_context(session)
@@ -189,7 +192,8 @@ class LocalHost:
     async def end(self) -> None:
         self.alive = False
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._live.end)
+            if not self._live.end_if_idle():
+                await anyio.to_thread.run_sync(self._live.end)
             await anyio.to_thread.run_sync(self._stack.close)  # may encrypt files of any size
 
     async def leave(self) -> None:

@@ -112,6 +112,9 @@ class LiveCell:
         self._is_closed = False
         self.watchers: weakref.WeakSet[Watching] = weakref.WeakSet()
         """Watches of its memory directories, which end with the cell."""
+        # Nothing was started yet: the only process of a group without bubblewrap is init.
+        first = self.pids() if parts.path == "warm" else []
+        self._init_pid = first[0] if len(first) == 1 else None
         self.turn = threading.Lock()
         """Held while an interpreter runs code: one piece at a time."""
 
@@ -249,6 +252,11 @@ class LiveCell:
 
     def pids(self) -> list[int]:
         return self.parts.meter.pids() if self.parts.meter else []
+
+    def code_pids(self) -> list[int]:
+        """Without init, as far as it is known: init holds no file that code has made, and its pid
+        is used again only after the end of the cell."""
+        return [pid for pid in self.pids() if pid != self._init_pid]
 
     def end_processes(self) -> None:
         """End every process but init; the cell stays. Its interpreters count as lost at once: init

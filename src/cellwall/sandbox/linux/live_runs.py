@@ -60,6 +60,9 @@ class _LiveRun(MonitoredRun):
     def pids(self) -> list[int]:
         return self._cell.pids()
 
+    def code_pids(self) -> list[int]:
+        return self._cell.code_pids()
+
     def failure(self, step: str) -> CellwallError:
         return SandboxFailed(
             "the sandbox ended while this ran",

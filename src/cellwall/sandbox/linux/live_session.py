@@ -97,7 +97,7 @@ def exceeds_limits(session: LiveSession, cell: LiveCell) -> bool:
         return False
     if now < session.next_disk_check and not workspace.is_filling(limits):
         return False
-    has_room = workspace.has_room(limits, find_unlinked_files(cell.pids))
+    has_room = workspace.has_room(limits, find_unlinked_files(cell.code_pids))
     # At most a hundredth of one core for each session.
     session.next_disk_check = now + 100 * (time.monotonic() - now)
     return not has_room

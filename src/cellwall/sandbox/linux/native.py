@@ -13,8 +13,9 @@ Warm, in a cell that a template has forked:
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 
 import anyio
 
@@ -49,10 +50,25 @@ from cellwall.sandbox.run_ledger import RunLedger
 class ColdPath:
     """`run` may be called by many tasks at once."""
 
-    def __init__(self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger) -> None:
+    def __init__(
+        self, settings: NativeSettings, layers: HostLayers, ledger: RunLedger, pool: Pool
+    ) -> None:
         self._settings = settings
         self._layers = layers
         self._ledger = ledger
+        self._pool = pool
+        self._wanted: deque[CellShape] = deque()
+
+    def tidy_up(self) -> None:
+        """After the result was returned: start the next spare cell in the background. Beside the
+        run, it would take processor time from the caller who waits for the result."""
+        if self._wanted:
+            self._pool.worker.submit(self._renew_spares)
+
+    def _renew_spares(self) -> None:
+        with suppress(IndexError):
+            while True:
+                spare_cells.renew(self._wanted.popleft())
 
     async def run(self, request: CellRunRequest) -> RunResult:
         action, mount = request.action, request.mount
@@ -100,8 +116,8 @@ class ColdPath:
                 cell.start_init(cell_plan.init_plan(walls, job))
                 if egress is not None:
                     await anyio.to_thread.run_sync(egress.hand_over)
-                if is_plain:
-                    spare_cells.renew(shape)
+                if is_plain and spare_cells.wants(shape):
+                    self._wanted.append(shape)
                 # (6)-(8) Until the end, whatever its cause.
                 return await monitor.until_end(
                     max_result_bytes=self._settings.max_result_bytes,
@@ -225,7 +241,7 @@ class NativeSandbox:
             if settings.dangerously_without_user_namespace:
                 self._weakened = (_WITHOUT_USER_NAMESPACE,)
         else:
-            self._cold = ColdPath(settings, layers, ledger)
+            self._cold = ColdPath(settings, layers, ledger, pool)
             if layers.cgroup.way == "none":
                 self._weakened = (_WITHOUT_CGROUP,)
         self._pool = pool
@@ -319,3 +335,5 @@ class NativeSandbox:
 
     def tidy_up(self) -> None:
         self._pool.tidy_up()
+        if isinstance(self._cold, ColdPath):
+            self._cold.tidy_up()

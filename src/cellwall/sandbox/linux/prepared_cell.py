@@ -291,7 +291,7 @@ class SpareCells:
     """Prepared cells for the next run, one for each of the latest shapes; they end with us."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._renewing = threading.Lock(), threading.Lock()
         self._owner = OwnerProcess()
         self._kept: dict[CellShape, tuple[PreparedCell, Mapping[int, int]] | None] = {}
         """None: this shape had one run so far; a process that runs once pays for no spare."""
@@ -306,25 +306,47 @@ class SpareCells:
             return None
         return spare
 
-    def renew(self, shape: CellShape) -> None:
-        """Start one, from the second run of a shape on."""
+    def wants(self, shape: CellShape) -> bool:
+        """Whether the next run of this shape would find none: from its second run on."""
         with self._lock:
-            if shape not in self._kept:
-                while len(self._kept) >= _MAX_SHAPES:
-                    oldest = self._kept.pop(next(iter(self._kept)))
-                    if oldest is not None:
-                        oldest[0].close()
-                self._kept[shape] = None
-            elif self._kept[shape] is None:
-                prepared = PreparedCell(shape, new_id("cell"))
-                try:
-                    self._kept[shape] = prepared, prepared.start_bubblewrap()
-                except BaseException:
-                    prepared.close()
-                    raise
+            if shape in self._kept:
+                return self._kept[shape] is None
+            while len(self._kept) >= _MAX_SHAPES:
+                oldest = self._kept.pop(next(iter(self._kept)))
+                if oldest is not None:
+                    oldest[0].close()
+            self._kept[shape] = None
+            return False
+
+    def renew(self, shape: CellShape) -> None:
+        """Start one, if it is still wanted. May block."""
+        with self._renewing:
+            if not self._is_wanted(shape):
+                return
+            prepared = PreparedCell(shape, new_id("cell"))
+            try:
+                started = prepared, prepared.start_bubblewrap()
+                is_kept = self._keep(shape, started)
+            except BaseException:
+                prepared.close()
+                raise
+        if not is_kept:  # forgotten meanwhile
+            prepared.close()
+
+    def _is_wanted(self, shape: CellShape) -> bool:
+        with self._lock:
+            return shape in self._kept and self._kept[shape] is None
+
+    def _keep(self, shape: CellShape, spare: tuple[PreparedCell, Mapping[int, int]]) -> bool:
+        with self._lock:
+            is_wanted = shape in self._kept and self._kept[shape] is None
+            if is_wanted:
+                self._kept[shape] = spare
+            return is_wanted
 
     def close(self) -> None:
-        with self._lock:
+        """End all, also one that a thread is starting."""
+        with self._renewing, self._lock:
             spares, self._kept = self._kept, {}
         for each in spares.values():
             if each is not None and self._owner.is_current:
@@ -332,7 +354,7 @@ class SpareCells:
 
     def forget_parent(self) -> None:
         """A copy of the shim's socket would keep the parent's cell alive after the parent."""
-        self._lock = threading.Lock()
+        self._lock, self._renewing = threading.Lock(), threading.Lock()
         _parents_cells.append(self._kept)  # never finalised here: the parent ends them
         for each in self._kept.values():
             if each is not None:

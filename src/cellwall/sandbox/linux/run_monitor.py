@@ -68,6 +68,10 @@ class MonitoredRun(Protocol):
     def pids(self) -> list[int]:
         """Every process of the cell, by its pid outside."""
 
+    def code_pids(self) -> list[int]:
+        """The processes that may hold files of the code: all of them, or all but init."""
+        return self.pids()
+
     def kill(self, limit: LimitName | None = None) -> None:
         """End the run because of this limit; repeated until the run has ended."""
 
@@ -145,7 +149,7 @@ class RunMonitor:
         wall_s = time.monotonic() - self._started
         if self._limit is None and run_io.is_over_limit:
             self._limit = self._output_limit
-        if self._limit is None and not await has_room(self._workspace, limits, self._run.pids):
+        if self._limit is None and not await has_room(self._workspace, limits, self._run.code_pids):
             self._limit = LimitName.DISK  # a writer faster than the monitor
         counters = self._run.counters()
         await self._run.wait_gone()
@@ -170,10 +174,13 @@ class RunMonitor:
         limits = self._limits
         deadline = self._started + limits.wall_s
         is_ending = False
-        if not run_io.has_sink:
-            # Most runs end within milliseconds. Each wake-up before the end would take processor
-            # time from the run; its output waits in the pipes meanwhile.
-            await wait_readable_for(self._run.early_end_fd(), min(_SHORT_RUN_S, limits.wall_s))
+        # Most runs end within milliseconds, and are not watched. Each wake-up before the end would
+        # take processor time from the run, so without a sink its output waits in the pipes.
+        short_s = min(_SHORT_RUN_S, limits.wall_s)
+        if run_io.has_sink:
+            await serve_for(run_io, short_s, until=lambda: self._run.is_ended(run_io))
+        else:
+            await wait_readable_for(self._run.early_end_fd(), short_s)
             run_io.serve()
         if not self._run.is_ended(run_io):
             self._run.begin_watching()
@@ -236,7 +243,7 @@ class RunMonitor:
         is_sooner = now >= self._next_walk_if_filling and workspace.is_filling(self._limits)
         if now < self._next_walk and not is_sooner:
             return None
-        is_within = await has_room(workspace, self._limits, self._run.pids)
+        is_within = await has_room(workspace, self._limits, self._run.code_pids)
         spent_s = time.monotonic() - now
         self._next_walk = now + 10 * spent_s  # a tenth of one core at most
         self._next_walk_if_filling = now + 2 * spent_s

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 import time
 
 import pytest
 
 import cellwall
-from cellwall.sandbox.linux.prepared_cell import spare_cells
+from cellwall.sandbox.linux import pool, prepared_cell
+from cellwall.sandbox.linux.prepared_cell import PreparedCell, spare_cells
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +23,11 @@ def no_spare():
 
 
 def _kept_pid() -> int | None:
+    """Once the background work of the runs so far is done."""
+    for each in list(pool._POOLS):
+        done = threading.Event()
+        each.worker.submit(done.set)
+        assert done.wait(60)
     kept = [each[0].shim.pid for each in spare_cells._kept.values() if each is not None]
     return kept[0] if kept else None
 
@@ -56,6 +63,52 @@ def test_one_that_died_while_it_waited_is_replaced():
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert cellwall.run_command(["echo", "hi"]).stdout == "hi\n"
+
+
+@pytest.mark.requirement("ISO-8")
+def test_the_end_waits_for_one_that_is_being_started_and_forgets_one_that_is_wanted(monkeypatch):
+    begun, go_on, made = threading.Event(), threading.Event(), list[PreparedCell]()
+
+    class Slow(PreparedCell):
+        def start_bubblewrap(self, *args, **options):
+            made.append(self)
+            begun.set()
+            assert go_on.wait(60)
+            return super().start_bubblewrap(*args, **options)
+
+    cellwall.run_command(["true"])
+    with monkeypatch.context() as patch:
+        cellwall.run_command(["true"])
+        assert _kept_pid() is not None
+        patch.setattr(prepared_cell, "PreparedCell", Slow)
+        assert cellwall.run_command(["true"]).status == "ok"  # by the spare; the next is started
+        assert begun.wait(60)
+    ending = threading.Thread(target=spare_cells.close)
+    ending.start()
+    go_on.set()
+    ending.join(60)
+    assert _kept_pid() is None
+    assert not made[0].shim.is_alive()
+    (shape,) = [each for each in [made[0]._shape] if not spare_cells.wants(each)]
+    spare_cells.close()
+    spare_cells.renew(shape)  # wanted once, and forgotten since
+    assert _kept_pid() is None
+
+
+@pytest.mark.requirement("ISO-8")
+def test_a_spare_that_cannot_be_started_is_no_failure_of_the_run(monkeypatch):
+    class Broken(PreparedCell):
+        def start_bubblewrap(self, *_args, **_options):
+            raise OSError("no more processes")
+
+    for _ in range(2):
+        cellwall.run_command(["true"])
+    assert _kept_pid() is not None
+    monkeypatch.setattr(prepared_cell, "PreparedCell", Broken)
+    assert cellwall.run_command(["true"]).status == "ok"
+    assert _kept_pid() is None
+    monkeypatch.undo()
     assert cellwall.run_command(["echo", "hi"]).stdout == "hi\n"
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cellwall.core.limits import MIB, Limits
+from cellwall.core.outcomes import Finding
 from cellwall.core.protected_names import Protection, load
 from cellwall.core.sandbox_ports import UnlinkedFiles
 from cellwall.core.types import Action, Principal, RunCommand, WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.file_tree import FileTree
+from cellwall.sandbox.protection import post_run_check
+from cellwall.sandbox.protection.found_names import KnownLinks
 from cellwall.sandbox.protection.post_run_check import Baseline
 from cellwall.sandbox.snapshots.layer_files import TreeSize
 from cellwall.sandbox.workspace.leases import (
@@ -44,6 +49,23 @@ def lease(tmp_path: Path) -> Iterator[DiskLease]:
     with FileTree.open(str(tmp_path)) as tree:
         mount = WorkspaceMount(mode=WorkspaceMode.READ_WRITE, dir_fd=tree.fd)
         yield DiskLease(mount, tree=tree, settings=settings)
+
+
+def read_write_lease(tree: FileTree, baseline: Baseline, quarantine: Path) -> ReadWriteLease:
+    action = Action(
+        principal=Principal("me", "sdk"), operation=RunCommand(("true",)), limits=LIMITS
+    )
+    settings = WorkspaceSettings(blocked_extensions=(), max_walk_entries=1000, protection=load())
+    return ReadWriteLease(
+        WorkspaceMount(mode=WorkspaceMode.READ_WRITE, dir_fd=tree.fd),
+        workspace_id="sbx_a",
+        tree=tree,
+        settings=settings,
+        protection=load(),
+        baseline=baseline,
+        action=action,
+        quarantine_dir=str(quarantine),
+    )
 
 
 @pytest.mark.requirement("LIM-6")
@@ -108,22 +130,9 @@ def test_a_directory_that_was_moved_out_counts_for_as_long_as_code_may_write_to_
     folder = project / name
     folder.mkdir(parents=True)
     (folder / "a").touch()
-    action = Action(
-        principal=Principal("me", "sdk"), operation=RunCommand(("true",)), limits=LIMITS
-    )
+    baseline = Baseline(before=(), started_ns=time.time_ns() - 10**12)
     with FileTree.open(str(project)) as tree:
-        lease = ReadWriteLease(
-            WorkspaceMount(mode=WorkspaceMode.READ_WRITE, dir_fd=tree.fd),
-            workspace_id="sbx_a",
-            tree=tree,
-            settings=WorkspaceSettings(
-                blocked_extensions=(), max_walk_entries=1000, protection=load()
-            ),
-            protection=load(),
-            baseline=Baseline(before=(), started_ns=time.time_ns() - 10**12),
-            action=action,
-            quarantine_dir=str(quarantine),
-        )
+        lease = read_write_lease(tree, baseline, quarantine)
         assert lease.has_room(LIMITS)
         held = os.open(folder, os.O_RDONLY)  # as a process of a live sandbox may have it
         lease.settle_now()
@@ -134,6 +143,35 @@ def test_a_directory_that_was_moved_out_counts_for_as_long_as_code_may_write_to_
         (Path(f"/proc/self/fd/{held}") / "larger").write_bytes(bytes(2 * MIB))
         assert not lease.has_room(LIMITS)
         os.close(held)
+
+
+@pytest.mark.requirement("FS-4")
+def test_an_empty_directory_is_checked_again_as_soon_as_it_has_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, quarantine, checks = tmp_path / "project", tmp_path / "quarantine", list[str]()
+    project.mkdir()
+    check = post_run_check.check_directory
+
+    def noted(*args: Any, **options: Any) -> tuple[Finding, ...]:
+        checks.append("checked")
+        return check(*args, **options)
+
+    monkeypatch.setattr(post_run_check, "check_directory", noted)
+    baseline = Baseline(before=(), started_ns=time.time_ns() - 10**12)
+    with FileTree.open(str(project)) as tree:
+        lease = read_write_lease(tree, baseline, quarantine)
+        assert (lease.settle_now(), lease.is_checked, checks) == ((), True, [])
+        (project / ".vscode").mkdir()
+        (project / ".vscode" / "tasks.json").touch()
+        assert (len(lease.settle_now()), checks) == (1, ["checked"])
+        assert not (project / ".vscode").exists()
+        assert (lease.settle_now(), len(checks)) == ((), 1)  # empty again
+        # Names that were there before could be missing.
+        known = KnownLinks(hard={"a": (1, 2, 3)})
+        for before in ({"covered": {".git": "1:1"}}, {"links": known}, {"index": b"DIRC"}):
+            read_write_lease(tree, replace(baseline, **before), quarantine).settle_now()
+        assert len(checks) == 4
 
 
 @pytest.mark.requirement("LIM-6")

@@ -48,6 +48,11 @@ class NewSession(RequestBody):
         pattern=NO_NUL,
         description="a snapshot of the caller whose files the sandbox has at its beginning",
     )
+    restart_from_snapshot: bool = Field(
+        False,
+        description="start again from its last snapshot when its host is lost, with the next "
+        "request; for fleets whose hosts share a folder",
+    )
     model_config = examples({"timeout": 30, "memory": "512m"}, {})
 
 
@@ -71,6 +76,9 @@ class Session(BaseModel):
     ends_in: float | None = Field(description="seconds until the end if no request comes")
     is_busy: bool
     kept: Kept | None = Field(None, description="what the caller keeps of its files")
+    restarted: Seconds | None = Field(
+        None, description="the time of the snapshot it was started again from, after a lost host"
+    )
 
 
 class SessionPage(BaseModel):
