@@ -159,6 +159,8 @@ class KubernetesFleet:
             if found is None or not found.is_ready or found.is_draining:
                 raise no_host("the sandbox with its files drains or is gone")
             return wish.host_id
+        if len(wish.avoided) >= _TRIES:  # each of them was claimed for this session
+            raise no_host("new sandboxes do not answer")
         if set(wish.labels) - {"pool"}:
             raise no_host("pools of sandboxes have no labels but `pool`")
         settings = self._settings

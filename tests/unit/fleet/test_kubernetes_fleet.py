@@ -138,6 +138,15 @@ async def test_a_client_reaches_no_pool_that_is_not_of_this_fleet(world: World):
         assert len(world.api.claims) == 1
 
 
+async def test_a_session_claims_few_sandboxes_where_none_of_them_answers(world: World):
+    async with world.fleet() as fleet:
+        tried = frozenset(new_id("svc") for _ in range(4))
+        await fleet.place(Wish(avoided=tried))  # the control
+        with pytest.raises(Busy, match="do not answer"):
+            await fleet.place(Wish(avoided=tried | {new_id("svc")}))
+        assert len(world.api.claims) == 1
+
+
 async def test_requests_about_no_session_claim_one_sandbox_for_all(world: World):
     found: list[str] = []
     async with world.fleet() as fleet:

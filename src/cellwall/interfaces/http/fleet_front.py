@@ -176,8 +176,8 @@ class FleetFront:
             wish = replace(wish, avoided=wish.avoided | {host_id})
 
     async def _is_known(self, scope: Scope) -> bool:
-        """Whether a host knows the caller. A sandbox is claimed for nobody else: strangers could
-        empty the pool by asking for sessions that are refused later."""
+        """Whether a host knows the caller. A sandbox is claimed for known callers alone:
+        strangers could empty the pool by asking for sessions that are refused later."""
         asked = _about_caller(scope, "/v1/auth/session")
         answer = Answer()
         await self._call(await self._any(asked), asked, with_body(b""), answer.take)
