@@ -6,6 +6,7 @@ Whatever has another type counts as absent, and a claim without a sandbox is no 
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,21 +47,17 @@ def read_claim(claim: Resource, before: ClaimState | None) -> ClaimState:
     metadata, status = _part(claim, "metadata"), _part(claim, "status")
     sandbox = _part(status, "sandbox")
     addresses = sandbox.get("podIPs")
-    address = addresses[0] if isinstance(addresses, list) and addresses else ""
+    address = _address(addresses[0]) if isinstance(addresses, list) and addresses else ""
     is_ending = bool(metadata.get("deletionTimestamp")) or _condition(status, "Finished") == "True"
     name = sandbox.get("name")
     known = name if isinstance(name, str) else (before.sandbox if before is not None else "")
     is_ready = (
-        not is_ending
-        and bool(known)
-        and isinstance(address, str)
-        and bool(address)
-        and _condition(status, "Ready") == "True"
+        not is_ending and bool(known) and bool(address) and _condition(status, "Ready") == "True"
     )
     return ClaimState(
         name=name_of(claim),
         sandbox=known,
-        address=address if isinstance(address, str) else "",
+        address=address,
         pool=str(_part(_part(claim, "spec"), "warmPoolRef").get("name", "")),
         is_ready=is_ready,
         was_ready=is_ready or (before is not None and before.was_ready),
@@ -78,6 +75,14 @@ def host_state(claim: ClaimState) -> HostState:
         is_draining=claim.is_draining,
         is_lost=claim.was_ready and not claim.is_ready,
     )
+
+
+def _address(value: object) -> str:
+    """An address and nothing else: the text becomes part of a URL."""
+    try:
+        return ipaddress.ip_address(value if isinstance(value, str) else "").compressed
+    except ValueError:
+        return ""
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> str:

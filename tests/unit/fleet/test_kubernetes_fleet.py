@@ -17,7 +17,7 @@ import pytest
 from cellwall.core.errors import BadInput, Busy, CellwallError
 from cellwall.core.hosts import Holder
 from cellwall.core.ids import check_id, new_id
-from cellwall.fleet.claims import host_id_of
+from cellwall.fleet.claims import ClaimState, host_id_of, read_claim
 from cellwall.fleet.engine import AnswerBroken, HostLost, Wish
 from cellwall.fleet.kubernetes import CLAIMS, KubernetesFleet, SandboxSettings
 from cellwall.fleet.kubernetes_api import ClusterSettings, Conflict, KubernetesApi, KubernetesFailed
@@ -145,6 +145,20 @@ async def test_a_session_claims_few_sandboxes_where_none_of_them_answers(world: 
         with pytest.raises(Busy, match="do not answer"):
             await fleet.place(Wish(avoided=tried | {new_id("svc")}))
         assert len(world.api.claims) == 1
+
+
+async def test_what_is_no_address_of_a_pod_is_never_connected_to():
+    claim = {"metadata": {"name": "a"}}
+    ready = [{"type": "Ready", "status": "True"}]
+
+    def read(address: object) -> ClaimState:
+        sandbox = {"name": "pod", "podIPs": [address]}
+        return read_claim({**claim, "status": {"conditions": ready, "sandbox": sandbox}}, None)
+
+    for wrong in ("evil.example", "10.0.0.1:1/x#", "10.0.0.1@evil.example", "", 7, None, ["::1"]):
+        assert (read(wrong).is_ready, read(wrong).address) == (False, "")
+    for right in ("10.0.0.1", "fd00::7"):  # the control
+        assert (read(right).is_ready, read(right).address) == (True, right)
 
 
 async def test_requests_about_no_session_claim_one_sandbox_for_all(world: World):
