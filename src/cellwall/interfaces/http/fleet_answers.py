@@ -10,9 +10,10 @@ from urllib.parse import parse_qs
 
 import anyio
 
-from cellwall.admin.fleet import Message, Receive, Scope, Send
+from cellwall.admin.fleet import AnswerBroken, Message, Receive, Scope, Send
 
 _DEFAULT_LIMIT = 100
+MAX_ANSWER_BYTES = 32 * 1024 * 1024
 _LISTS = ("sessions", "approvals", "snapshots")
 
 
@@ -25,11 +26,14 @@ class Answer:
     body: bytes = b""
 
     async def take(self, message: Message) -> None:
-        """The `send` of a call."""
+        """The `send` of a call. A front holds the whole answer: a host that was taken over must
+        not fill the front's memory with an endless one."""
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], list(message["headers"])
         elif message["type"] == "http.response.body":
             self.body += message.get("body", b"")
+            if len(self.body) > MAX_ANSWER_BYTES:
+                raise AnswerBroken
 
     async def send(self, send: Send) -> None:
         own = [(name, value) for name, value in self.headers if name != b"content-length"]

@@ -8,8 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
+from cellwall.admin.fleet import AnswerBroken
 from cellwall.core.ids import new_id
-from cellwall.interfaces.http.fleet_answers import Answer, merged
+from cellwall.interfaces.http.fleet_answers import MAX_ANSWER_BYTES, Answer, merged
 from cellwall.interfaces.http.fleet_routing import (
     Target,
     labels_of,
@@ -97,6 +98,17 @@ def test_a_page_of_all_hosts_is_cut_and_names_the_next():
 def test_a_refusal_of_one_host_is_the_answer_and_no_list_without_its_sessions():
     refused = _answer({"error": {"code": "CW-SIGN-IN-TOKEN"}}, 401)
     assert merged({}, [_answer({"sessions": [], "next": None}), refused]) is refused
+
+
+def test_an_endless_answer_of_a_host_does_not_fill_the_front():
+    async def go() -> None:
+        answer, part = Answer(), {"type": "http.response.body", "body": b"x" * (1024 * 1024)}
+        for _ in range(MAX_ANSWER_BYTES // 1024 // 1024):
+            await answer.take(part)  # the control
+        with pytest.raises(AnswerBroken):
+            await answer.take(part)
+
+    anyio.run(go)
 
 
 def test_an_answer_is_sent_with_the_length_of_its_own_body():
