@@ -15,7 +15,7 @@ import re
 import tarfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from cellwall.core.errors import BadInput
 _MANIFEST = Path(__file__).resolve().parent / "guard_data" / "MANIFEST.toml"
 _MIN_CHARACTERS, _MAX_CHARACTERS, _MAX_BYTES = 300, 6000, 400_000
 _OF_A_KIND_AN_ARCHIVE = 120
-_OF_A_KIND = 800
+_OF_A_KIND = 1200
 _PROSE = (".md", ".rst", ".txt", ".html", ".mdx", ".mdc")
 _CONFIG = (".yaml", ".yml", ".toml", ".json", ".cfg", ".ini")
 _CODE = (".py", ".js", ".ts", ".c", ".sh")
@@ -46,19 +46,27 @@ _CHANGES = re.compile(r"change|news|history|release", re.IGNORECASE)
 _TRANSLATED = re.compile(r'^msgstr "(.{20,})"$', re.MULTILINE)
 _STOP = re.compile(r"[.!?]\s|\n")
 _SIZES = (150, 400, 800, 1500, 3000, 5000)
-_OWN_ATTACKS = 8000
-_CUTS, _SNIPPETS = 3000, 1500
+_OWN_ATTACKS = 6000
+_CUTS, _SNIPPETS = 2500, 1000
+_REQUESTS = {"direct": 2000, "tools": 1000}
+"""Attacks of the second grammar; those straight to a model mostly stand alone."""
+_ALONE = {"direct": 0.7, "tools": 0.0}
 _NEAR_MISSES = {
     "guide": 700,
     "letter": 600,
+    "mail": 800,
     "role": 700,
     "about": 1100,
     "prompt": 500,
     "story": 1500,
     "plain": 600,
 }
-_WHOLE = ("prompt", "story")
+_WHOLE = ("prompt", "story", "mail")
 """These are texts of their own, never a part of a carrier."""
+_BEGIN, _END = "\ue000", "\ue001"
+"""Around an attack while its carrier is put together; ordinary texts have no such characters."""
+_TRAINED_CHARACTERS = 2500
+"""Longer texts are cut, around the attack if there is one: a passage is seldom judged by more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +204,15 @@ class Placing:
         start = self.chance.randrange(max(1, len(lines) - count))
         return "\n".join(lines[start : start + count])[:300]
 
-    def place(self, inner: str) -> str:
+    def place(self, family: str, inner: str) -> Text:
+        """An attack of this family in a carrier."""
+        whole = self.put(f"{_BEGIN}{inner}{_END}")
+        start = whole.index(_BEGIN)
+        end = whole.index(_END) - len(_BEGIN)
+        return Text(family, True, whole.replace(_BEGIN, "").replace(_END, ""), start, end)
+
+    def put(self, inner: str) -> str:
+        """A text between two sentences of a carrier."""
         chance, outer = self.chance, self.carrier()
         stops = [0, len(outer), *(stop.end() for stop in _STOP.finditer(outer))]
         at = chance.choice((0, len(outer), chance.choice(stops), chance.choice(stops)))
@@ -227,23 +243,56 @@ def corpus(folder: Path, archive_folder: Path) -> list[Text]:
     texts += [Text("carrier cut", False, placing.carrier()) for _ in range(_CUTS)]
     texts += [Text("carrier snippet", False, placing.snippet()) for _ in range(_SNIPPETS)]
     for _ in range(_OWN_ATTACKS):
-        attack = writer.attack()
-        bare = chance.random() < 0.1
-        texts.append(
-            Text("own bare" if bare else "own", True, attack if bare else placing.place(attack))
-        )
+        attack, is_bare = writer.attack(), chance.random() < 0.1
+        texts.append(Text("own bare", True, attack) if is_bare else placing.place("own", attack))
+    for form, count in _REQUESTS.items():
+        for _ in range(count):
+            attack, is_alone = writer.request(form), chance.random() < _ALONE[form]
+            family = f"own {form}"
+            texts.append(Text(family, True, attack) if is_alone else placing.place(family, attack))
     for each in (*published_attacks(folder), *own_attacks()):
         family = "own requests" if each.category.startswith("own") else "published"
-        texts.append(Text(family, True, placing.place(each.text)))
+        texts.append(placing.place(family, each.text))
     for kind, count in _NEAR_MISSES.items():
         for _ in range(count):
             several = 0 if kind in _WHOLE else chance.choice((0, 0, 0, 0, 0, 0, 0, 3, 6, 10))
             text = "\n".join(writer.near_miss(kind) for _ in range(several or 1))
             is_alone = several or kind in _WHOLE
-            texts.append(Text(f"near {kind}", False, text if is_alone else placing.place(text)))
+            texts.append(Text(f"near {kind}", False, text if is_alone else placing.put(text)))
+    texts += prompts(archive_folder)
     trained = sets_for("training")
     texts += [each for each in load(folder) if each.family in trained]
+    return [_shortened(each, chance) for each in texts]
+
+
+def prompts(folder: Path) -> list[Text]:
+    """What people ask a model, and answers, from pinned collections; attacks where it says so."""
+    chance, texts = random.Random(17), list[Text]()
+    for entry in _entries("prompts"):
+        path = check(folder, entry["file"], entry["sha256"])
+        with tarfile.open(path) as archive:
+            stored = archive.extractfile(entry["member"])
+            rows = json.loads(stored.read()) if stored else []
+        drawn = [" ".join(str(row[name]) for name in entry["fields"]).strip() for row in rows]
+        texts += [
+            Text(entry["family"], bool(entry["attack"]), text)
+            for text in chance.sample(drawn, min(int(entry["most"]), len(drawn)))
+        ]
     return texts
+
+
+def _shortened(each: Text, chance: random.Random) -> Text:
+    size = len(each.text)
+    if size <= _TRAINED_CHARACTERS:
+        return each
+    last = size - _TRAINED_CHARACTERS
+    start = chance.randrange(last)
+    if each.start >= 0:
+        start = max(0, min(each.start - chance.randrange(200, 2000), last))
+    text = each.text[start : start + _TRAINED_CHARACTERS]
+    if each.start < 0:
+        return replace(each, text=text)
+    return replace(each, text=text, start=each.start - start, end=min(each.end - start, len(text)))
 
 
 def sets_for(use: str) -> frozenset[str]:
@@ -251,6 +300,6 @@ def sets_for(use: str) -> frozenset[str]:
     return frozenset(each["name"] for each in _entries("set") if each["use"] == use)
 
 
-def _entries(of: str) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = manifest()[of]
+def _entries(of: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = manifest()[of]
     return found

@@ -34,6 +34,9 @@ class Text:
     family: str
     is_attack: bool
     text: str
+    start: int = -1
+    """Where the attack stands, in a text that was written for training."""
+    end: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def folds(texts: Sequence[Text]) -> list[frozenset[str]]:
     sources: dict[str, set[str]] = {}
     for text in texts:
         if text.is_attack:
-            sources.setdefault(_origin(text.family), set()).add(text.family)
+            sources.setdefault(origin(text.family), set()).add(text.family)
     if not sources:
         raise BadInput("the data has no attack", hint="Rows with label 1 are attacks.")
     kinds = sorted({text.family for text in texts if not text.is_attack})
@@ -105,7 +108,7 @@ def folds(texts: Sequence[Text]) -> list[frozenset[str]]:
     ]
 
 
-def _origin(family: str) -> str:
+def origin(family: str) -> str:
     """`agentdojo_direct` and `agentdojo_system_message` are one source; `direct_x` names two."""
     head, _, rest = family.partition("_")
     return family if head == "direct" else head if rest else family

@@ -14,10 +14,18 @@ Floats = np.ndarray
 
 _MIN_COUNT = 12
 _SEEDS = range(5)
-_EPOCHS, _BATCH, _RATE, _DECAY, _PER_SET = 3, 64, 0.008, 0.3, 500
-_MORE = {"own": 2500, "carrier cut": 3000, "carrier snippet": 1000}
+_EPOCHS, _BATCH, _RATE, _DECAY, _PER_SET = 3, 64, 0.008, 0.6, 500
+_MORE = {
+    "own": 2500,
+    "own direct": 1500,
+    "own tools": 1000,
+    "carrier cut": 3000,
+    "carrier snippet": 1000,
+    "near mail": 800,
+    "prompts roleplay": 1500,
+}
 _WEIGHT_OF_CLEAN, _PASSAGES_A_TEXT, _WEIGHT_OF_PASSAGES = 2.0, 30, 0.5
-_FIRST_BASE, _SCORE_OF_NONE = -2.0, -12.0
+_FIRST_BASE = -2.0
 
 
 def number_features(
@@ -34,12 +42,10 @@ def number_features(
     return names, [[[at[name] for name in row if name in at] for row in text] for text in named]
 
 
-def text_scores(rows: Rows, weights: Sequence[float], base: float) -> list[float]:
-    """The score of the strongest passage of each text."""
-    return [
-        max((base + sum(weights[n] for n in row) for row in text), default=_SCORE_OF_NONE)
-        for text in rows
-    ]
+def passage_scores(rows: Rows, weights: Sequence[float], base: float) -> Floats:
+    """The score of each passage, of all texts one after the other."""
+    scores = [base + sum(weights[n] for n in row) for text in rows for row in text]
+    return np.array(scores, np.float64)
 
 
 def fit(texts: Sequence[Text], rows: Rows, features: int) -> tuple[list[float], float]:

@@ -31,16 +31,23 @@ class TextWriter:
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
     languages: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     frames: Sequence[str] = ()
+    more_frames: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def of_seed(cls, seed: int) -> TextWriter:
         attacks, ordinary = _load("attacks_en.toml"), _load("ordinary_en.toml")
+        direct = _load("attacks_direct.toml")
         return cls(
             random.Random(seed),
-            {**attacks["slots"], **attacks["parts"], **ordinary["parts"]},
+            {**attacks["slots"], **attacks["parts"], **ordinary["parts"], **direct["parts"]},
             _load("attacks_languages.toml"),
             attacks["frames"]["attack"],
+            direct["frames"],
         )
+
+    def request(self, form: str) -> str:
+        """An attack of the second grammar: `direct` to a model, or for its `tools`."""
+        return self._spoil(self._finish(self.expand(self.chance.choice(self.more_frames[form]))))
 
     def attack(self) -> str:
         """One attack, one in three of them not in English."""
@@ -60,11 +67,11 @@ class TextWriter:
         return self._spoil(self.expand(" ".join(part for part in parts if part)))
 
     def near_miss(self, kind: str) -> str:
-        """A few sentences of one kind: guide, letter, role, about, prompt, story."""
+        """A few sentences of one kind (guide, letter, role, about), or a prompt, story or mail."""
         if kind == "plain":
             phrases = self.languages[self.chance.choice(sorted(self.languages))]["plain"]
             return " ".join(self.expand(self.chance.choice(phrases)) for _ in range(2))
-        count = 1 if kind in ("prompt", "story") else self.chance.choice((1, 1, 2, 3))
+        count = 1 if kind in ("prompt", "story", "mail") else self.chance.choice((1, 1, 2, 3))
         return self.chance.choice((" ", "\n")).join(
             self._finish(self.expand(self.chance.choice(self.lists[kind]))) for _ in range(count)
         )

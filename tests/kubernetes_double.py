@@ -3,6 +3,8 @@ resources of agent-sandbox. Each body is checked by the strict schema of its kin
 
 from __future__ import annotations
 
+import datetime as dt
+import ipaddress
 import json
 import queue
 import ssl
@@ -11,13 +13,49 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from kubernetes_schemas import problems
 
 BASE = "/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/cellwall/sandboxclaims"
 Resource = dict[str, Any]
+
+
+def write_certificate(folder: Path) -> ssl.SSLContext:
+    """For the API server and for services in pods; it is its own authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "double")])
+    now = dt.datetime.now(dt.UTC)
+    names = [
+        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+        x509.DNSName("cellwall.internal"),
+    ]
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "ca.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    (folder / "key").touch(0o600)
+    (folder / "key").write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "ca.crt", folder / "key")
+    return context
 
 
 class ApiDouble:
@@ -36,6 +74,8 @@ class ApiDouble:
         self.is_generous = True
         """Sandboxes become ready at once."""
         self.pod_address = "127.0.0.1"
+        self.sandbox_name = ""
+        """Of every claim; empty: each has its own."""
         self.released = threading.Event()
 
     def write(self, kind: str, claim: Resource) -> None:
@@ -58,7 +98,10 @@ class ApiDouble:
             "type": "Ready", "status": status, "reason": "Told", "message": "by the double",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }  # fmt: skip
-        about = {"name": f"pool-{name}", "podIPs": [self.pod_address] if status == "True" else []}
+        about = {
+            "name": self.sandbox_name or f"pool-{name}",
+            "podIPs": [self.pod_address] if status == "True" else [],
+        }
         claim["status"] = {"conditions": [condition], "sandbox": about}
         self.write("MODIFIED", claim)
 

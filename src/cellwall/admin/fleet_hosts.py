@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager
+from functools import partial
 
 import anyio
 
@@ -37,12 +38,8 @@ class FleetAdmin(ConfiguredFleet):
         """Place no new session there, or do so again."""
         what = "fleet drain" if is_draining else "fleet resume"
 
-        async def set_draining() -> bool:
-            async with open_hosts(self._home, self._settings) as hosts:
-                return await hosts.set_draining(host_id, is_draining=is_draining)
-
         with self._changing(what, host_id, principal):
-            if not anyio.run(set_draining):
+            if not anyio.run(partial(self._set_draining, host_id, is_draining=is_draining)):
                 raise _unknown(host_id)
 
     def wait_until_empty(self, host_id: str, *, timeout_s: float) -> None:
@@ -65,21 +62,25 @@ class FleetAdmin(ConfiguredFleet):
         again."""
         refuse_agents("the removal of a host")
 
-        async def remove_host() -> bool:
-            is_revoked = False
-            if revokes:  # first: the host cannot renew in between
-                async with open_trust(self._home, self._settings) as trust:
-                    is_revoked = await trust.revoke_certificate(host_id)
-            async with open_hosts(self._home, self._settings) as hosts:
-                return await hosts.remove_host(host_id) or is_revoked
-
         with self._changing("fleet revoke" if revokes else "fleet remove", host_id, principal):
-            if not anyio.run(remove_host):
+            if not anyio.run(partial(self._remove, host_id, revokes=revokes)):
                 raise _unknown(host_id)
 
     async def _list(self) -> tuple[HostState, ...]:
         async with open_hosts(self._home, self._settings) as hosts:
             return await host_states(hosts, self._settings)
+
+    async def _set_draining(self, host_id: str, *, is_draining: bool) -> bool:
+        async with open_hosts(self._home, self._settings) as hosts:
+            return await hosts.set_draining(host_id, is_draining=is_draining)
+
+    async def _remove(self, host_id: str, *, revokes: bool) -> bool:
+        is_revoked = False
+        if revokes:  # first: the host cannot renew in between
+            async with open_trust(self._home, self._settings) as trust:
+                is_revoked = await trust.revoke_certificate(host_id)
+        async with open_hosts(self._home, self._settings) as hosts:
+            return await hosts.remove_host(host_id) or is_revoked
 
     def _changing(
         self, what: str, host_id: str, principal: Principal

@@ -50,6 +50,11 @@ def _check_labels(table: dict[str, str]) -> dict[str, str]:
 class FleetSection(Section):
     """Several hosts behind one address, `cellwall fleet` (SRV-6)."""
 
+    driver: Annotated[str, one_of("ray", "agent-sandbox")] = word(
+        "what places sessions: Ray on machines of your own, or agent-sandbox on Kubernetes, which "
+        "gives each session a pod",
+        "ray", "agent-sandbox",
+    )  # fmt: skip
     node_address: Annotated[str, AfterValidator(_check_address)] = Field(
         default="127.0.0.2",
         description="the address of this machine under which the other hosts reach it",

@@ -35,6 +35,7 @@ from cellwall.config.fields import (
     word,
 )
 from cellwall.config.fleet_section import FleetSection
+from cellwall.config.kubernetes_section import KubernetesSection
 from cellwall.config.mcp_section import McpSection
 from cellwall.config.observability_section import ObservabilitySection
 from cellwall.config.oidc_section import OidcSection
@@ -330,6 +331,7 @@ class Settings(Section):
     messages: MessagesSection = MessagesSection()
     mcp: McpSection = McpSection()
     fleet: FleetSection = FleetSection()
+    kubernetes: KubernetesSection = KubernetesSection()
 
 
 SECTIONS: dict[str, type[Section]] = {

@@ -113,6 +113,9 @@ class HostsPort(Protocol):
         """End sessions and questions of a host whose lease is older than this; False if the host
         has renewed the lease meanwhile, or another caller was first."""
 
+    async def count_sessions(self) -> Mapping[str, int]:
+        """Live sessions of each service that has any, by its id."""
+
     async def find_holder(self, kind: Held, name: str) -> Holder | None:
         """For routing alone: whether the caller may use it is decided by the host."""
 

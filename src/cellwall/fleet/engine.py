@@ -79,8 +79,17 @@ class Place:
 class FleetPort(Protocol):
     """The hosts of one service, and the way to each of them."""
 
+    is_claiming: bool
+    """A new session takes a host for itself: it is placed for known callers alone."""
+
     async def place(self, wish: Wish) -> str:
         """The host for a new session; raises `Busy` where none fits."""
+
+    async def standby(self) -> str:
+        """A host for requests about no session, while none is known; raises `Busy`."""
+
+    async def release(self, host_id: str) -> None:
+        """The session that was placed there has not begun."""
 
     async def find(self, kind: Held, name: str) -> Place | None:
         """Where something is; None for an unknown name."""

@@ -8,12 +8,9 @@ fronts may run.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import anyio
 import httpx2
@@ -21,6 +18,14 @@ import httpx2
 from cellwall.core.errors import BadInput, Busy, CellwallError
 from cellwall.core.hosts import Held, HostsPort
 from cellwall.core.ids import new_id
+from cellwall.fleet.claims import (
+    DRAINS,
+    ClaimState,
+    host_state,
+    name_of,
+    read_claim,
+    version_of,
+)
 from cellwall.fleet.engine import (
     AnswerBroken,
     HostState,
@@ -32,15 +37,22 @@ from cellwall.fleet.engine import (
     host_lost,
     no_host,
 )
-from cellwall.fleet.kubernetes_api import Conflict, Expired, KubernetesApi, Missing, Resource
+from cellwall.fleet.kubernetes_api import (
+    Conflict,
+    Expired,
+    KubernetesApi,
+    Missing,
+    Resource,
+    trusting,
+)
 from cellwall.fleet.request_bodies import RequestBodies
 
 _log = logging.getLogger("cellwall.fleet")
 CLAIMS = "extensions.agents.x-k8s.io/v1beta1/sandboxclaims"
-_LABEL, _DRAINS = "cellwall.dev/fleet", "cellwall.dev/draining"
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_LABEL = "cellwall.dev/fleet"
 _TRIES = 5
 _PAUSE_S = 1.0
+_SWEEP_EVERY_S = 60.0
 _HOP = frozenset({
     b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
     b"upgrade",
@@ -65,32 +77,10 @@ class SandboxSettings:
     answer_s: float = 3700.0
 
 
-def host_id_of(sandbox: str) -> str:
-    """The id of the service in a sandbox: its pod writes the same into `service-id` of its state
-    folder, so that the database names the sandbox of each session."""
-    digest = hashlib.sha256(sandbox.encode()).digest()[:26]
-    return "svc_" + "".join(_ALPHABET[byte & 31] for byte in digest)
-
-
-@dataclass(frozen=True, slots=True)
-class _ClaimState:
-    """What is used of a claim."""
-
-    name: str
-    sandbox: str
-    address: str
-    pool: str
-    is_ready: bool
-    was_ready: bool
-    is_draining: bool
-
-    @property
-    def host_id(self) -> str:
-        return host_id_of(self.sandbox)
-
-
 class KubernetesFleet:
     """Implements `FleetPort`; `watch` must run meanwhile."""
+
+    is_claiming = True
 
     def __init__(
         self,
@@ -101,11 +91,13 @@ class KubernetesFleet:
         bodies: RequestBodies,
     ) -> None:
         self._api, self._hosts, self._settings, self._bodies = api, hosts, settings, bodies
-        self._claims: dict[str, _ClaimState] = {}
+        self._claims: dict[str, ClaimState] = {}
         self._changed = anyio.Event()
         self._has_listed = False
+        self._standing_by = anyio.Lock()
+        self._idle: frozenset[str] = frozenset()
         self._client = httpx2.AsyncClient(
-            verify=ssl.create_default_context(cafile=settings.service_ca_file),
+            verify=trusting(settings.service_ca_file),
             timeout=httpx2.Timeout(10.0, read=settings.answer_s),
             trust_env=False,
             follow_redirects=False,
@@ -134,7 +126,7 @@ class KubernetesFleet:
         """All claims of the fleet; the version to follow from."""
         found, version = await self._api.list(CLAIMS, selector=self._selector)
         before = self._claims
-        read = [_read_claim(each, before.get(_name(each))) for each in found]
+        read = [read_claim(each, before.get(name_of(each))) for each in found]
         self._claims = {each.name: each for each in read}
         self._has_listed = True
         self._tell()
@@ -142,10 +134,10 @@ class KubernetesFleet:
 
     async def _follow(self, version: str) -> str:
         async for what, claim in self._api.watch(CLAIMS, selector=self._selector, version=version):
-            version = _version(claim) or version
-            name = _name(claim)
+            version = version_of(claim) or version
+            name = name_of(claim)
             if what in {"ADDED", "MODIFIED"}:
-                self._claims[name] = _read_claim(claim, self._claims.get(name))
+                self._claims[name] = read_claim(claim, self._claims.get(name))
             elif what == "DELETED":
                 self._claims.pop(name, None)
             self._tell()
@@ -167,11 +159,17 @@ class KubernetesFleet:
             if found is None or not found.is_ready or found.is_draining:
                 raise no_host("the sandbox with its files drains or is gone")
             return wish.host_id
+        if len(wish.avoided) >= _TRIES:  # each of them was claimed for this session
+            raise no_host("new sandboxes do not answer")
         if set(wish.labels) - {"pool"}:
             raise no_host("pools of sandboxes have no labels but `pool`")
-        pool = wish.labels.get("pool") or self._settings.pools.get(wish.template)
+        settings = self._settings
+        pool = wish.labels.get("pool") or settings.pools.get(wish.template) or settings.default_pool
+        # A client names the pool: others of the namespace may be for other tenants.
+        if pool not in {*settings.pools.values(), settings.default_pool}:
+            raise no_host("this fleet has no such pool of sandboxes")
         name = new_id("cw").replace("_", "-")
-        await self._api.create(CLAIMS, self._claim(name, pool or self._settings.default_pool))
+        await self._api.create(CLAIMS, self._claim(name, pool))
         try:
             with anyio.fail_after(self._settings.ready_s):
                 return (await self._wait_until_ready(name)).host_id
@@ -194,7 +192,41 @@ class KubernetesFleet:
             },
         }
 
-    async def _wait_until_ready(self, name: str) -> _ClaimState:
+    async def standby(self) -> str:
+        """One sandbox for all who wait: requests of strangers must not empty the pool."""
+        async with self._standing_by:
+            ready = sorted(each.host_id for each in self._claims.values() if each.is_ready)
+            return ready[0] if ready else await self.place(Wish())
+
+    async def release(self, host_id: str) -> None:
+        """The session was refused there: the sandbox goes back, unless it answers for others."""
+        claim = self._find(host_id)
+        if claim is not None and any(
+            each.is_ready and each.name != claim.name for each in self._claims.values()
+        ):
+            await self._api.delete(CLAIMS, claim.name)
+
+    async def sweep(self) -> None:
+        """Give back sandboxes whose sessions have ended; without a session twice in a row, since
+        that of a new claim is stored a moment later. One stays for requests about no session."""
+        counts = await self._hosts.count_sessions()
+        ready = sorted(each.host_id for each in self._claims.values() if each.is_ready)
+        idle = frozenset(each for each in ready if not counts.get(each)) - {*ready[:1]}
+        for host_id in idle & self._idle:
+            _log.info("sandbox %s is given back: it has no session", host_id)
+            await self.remove(host_id)
+        self._idle = idle
+
+    async def keep_sweeping(self) -> None:
+        """Until cancelled. A failed sweep changes nothing."""
+        while True:
+            await anyio.sleep(_SWEEP_EVERY_S)
+            try:
+                await self.sweep()
+            except (CellwallError, Conflict) as error:
+                _log.warning("sandboxes were not given back: %s", error)
+
+    async def _wait_until_ready(self, name: str) -> ClaimState:
         while True:
             changed = self._changed
             found = self._claims.get(name)
@@ -209,14 +241,14 @@ class KubernetesFleet:
         found = self._find(holder.service_id)
         return Place(holder.service_id, holder.is_lost or found is None or not found.is_ready)
 
-    def _find(self, host_id: str) -> _ClaimState | None:
+    def _find(self, host_id: str) -> ClaimState | None:
         claims = (each for each in self._claims.values() if each.sandbox)
         return next((each for each in claims if each.host_id == host_id), None)
 
     async def list(self) -> tuple[HostState, ...]:
         if not self._has_listed:
             await self.look()
-        states = [_state_of(each) for each in self._claims.values() if each.sandbox]
+        states = [host_state(each) for each in self._claims.values() if each.sandbox]
         return tuple(sorted(states, key=lambda state: state.id))
 
     async def lost(self) -> tuple[str, ...]:
@@ -228,16 +260,16 @@ class KubernetesFleet:
             claim = self._find(host_id)
             if claim is None:
                 raise _unknown(host_id)
-            mark = {_DRAINS: "true" if is_draining else None}
+            mark = {DRAINS: "true" if is_draining else None}
             try:
                 fresh = await self._api.read(CLAIMS, claim.name)
-                about = {"resourceVersion": _version(fresh), "annotations": mark}
+                about = {"resourceVersion": version_of(fresh), "annotations": mark}
                 changed = await self._api.patch(CLAIMS, claim.name, {"metadata": about})
             except Conflict:
                 continue
             except Missing:
                 raise _unknown(host_id) from None
-            self._claims[claim.name] = _read_claim(changed, claim)
+            self._claims[claim.name] = read_claim(changed, claim)
             return
         raise Busy("others change the sandbox at the same time", hint="Try again in a moment.")
 
@@ -261,7 +293,7 @@ class KubernetesFleet:
         async with self._bodies.read(scope, receive) as body:
             await self._pass_on(self._request(claim, scope, body), host_id, send)
 
-    def _request(self, claim: _ClaimState, scope: Scope, body: bytes) -> httpx2.Request:
+    def _request(self, claim: ClaimState, scope: Scope, body: bytes) -> httpx2.Request:
         host = f"[{claim.address}]" if ":" in claim.address else claim.address
         target = scope.get("raw_path") or scope["path"].encode()
         if scope.get("query_string"):
@@ -295,65 +327,6 @@ class KubernetesFleet:
             # A connection that was never made has carried nothing.
             was_sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
             raise host_lost(was_sent=was_sent) from None
-
-
-def _read_claim(claim: Resource, before: _ClaimState | None) -> _ClaimState:
-    """Whatever has another type counts as absent."""
-    metadata, status = _part(claim, "metadata"), _part(claim, "status")
-    sandbox = _part(status, "sandbox")
-    addresses = sandbox.get("podIPs")
-    address = addresses[0] if isinstance(addresses, list) and addresses else ""
-    is_ending = bool(metadata.get("deletionTimestamp")) or _condition(status, "Finished") == "True"
-    name = sandbox.get("name")
-    known = name if isinstance(name, str) else (before.sandbox if before is not None else "")
-    is_ready = (
-        not is_ending
-        and bool(known)
-        and isinstance(address, str)
-        and bool(address)
-        and _condition(status, "Ready") == "True"
-    )
-    return _ClaimState(
-        name=_name(claim),
-        sandbox=known,
-        address=address if isinstance(address, str) else "",
-        pool=str(_part(_part(claim, "spec"), "warmPoolRef").get("name", "")),
-        is_ready=is_ready,
-        was_ready=is_ready or (before is not None and before.was_ready),
-        is_draining=_part(metadata, "annotations").get(_DRAINS) == "true",
-    )
-
-
-def _state_of(claim: _ClaimState) -> HostState:
-    return HostState(
-        id=claim.host_id,
-        incarnation=claim.name,
-        address=claim.address,
-        labels={"pool": claim.pool},
-        is_draining=claim.is_draining,
-        is_lost=claim.was_ready and not claim.is_ready,
-    )
-
-
-def _condition(status: Mapping[str, Any], kind: str) -> str:
-    found = status.get("conditions")
-    for each in found if isinstance(found, list) else ():
-        if isinstance(each, dict) and each.get("type") == kind:
-            return str(each.get("status", ""))
-    return ""
-
-
-def _part(resource: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = resource.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def _name(resource: Resource) -> str:
-    return str(_part(resource, "metadata").get("name", ""))
-
-
-def _version(resource: Resource) -> str:
-    return str(_part(resource, "metadata").get("resourceVersion", ""))
 
 
 def _unknown(host_id: str) -> BadInput:

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import httpx2
 
-from cellwall.core.errors import Busy, CellwallError
+from cellwall.core.errors import Busy, CellwallError, ConfigError
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _MAX_BYTES = 16 * 1024 * 1024
@@ -66,7 +66,7 @@ class KubernetesApi:
         self._settings = settings
         self._client = httpx2.AsyncClient(
             base_url=settings.url,
-            verify=ssl.create_default_context(cafile=settings.ca_file),
+            verify=trusting(settings.ca_file),
             timeout=settings.timeout_s,
             trust_env=False,
             follow_redirects=False,
@@ -176,6 +176,19 @@ class KubernetesApi:
                 code="CW-KUBERNETES-TOKEN",
             )
         return {"authorization": f"Bearer {token}"}
+
+
+def trusting(ca_file: str) -> ssl.SSLContext:
+    """Trusts the authority of this file and no other; raises `ConfigError` without one."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            "the certificate of an authority cannot be read",
+            hint="Check ca_file and service_ca_file in [kubernetes], and the mounts of this pod.",
+            code="CW-KUBERNETES-CA",
+            detail=str(error),
+        ) from None
 
 
 async def _bounded(answer: httpx2.Response) -> bytes:

@@ -10,11 +10,19 @@ from cellwall.fleet.engine import Application, HostState, Place, Receive, Scope,
 class LocalFleet:
     """Implements `FleetPort`."""
 
+    is_claiming = False
+
     def __init__(self, application: Application, host_id: str) -> None:
         self._application, self._id = application, host_id
 
     async def place(self, wish: Wish) -> str:  # noqa: ARG002  # there is no choice
         return self._id
+
+    async def standby(self) -> str:
+        return self._id
+
+    async def release(self, host_id: str) -> None:
+        pass
 
     async def find(self, kind: Held, name: str) -> Place | None:  # noqa: ARG002  # there is no choice
         return Place(self._id, is_lost=False)

@@ -71,6 +71,8 @@ def disconnect() -> None:
 class RayFleet:
     """Implements `FleetPort`; `watch` must run meanwhile."""
 
+    is_claiming = False
+
     def __init__(
         self, hosts: HostsPort, *, coordinator: str, lost_after_s: float, bodies: RequestBodies
     ) -> None:
@@ -132,6 +134,12 @@ class RayFleet:
         chosen = place_session(tuple(self._states.values()), wish, placed, self._chance)
         self._placed.append((time.monotonic(), chosen.id))
         return chosen.id
+
+    async def standby(self) -> str:
+        return await self.place(Wish())  # raises with the reason: every live host is known
+
+    async def release(self, host_id: str) -> None:
+        pass
 
     async def _look_if_unknown(self) -> None:
         """At the first request, and while another coordinator serves: raises then."""

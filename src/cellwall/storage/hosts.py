@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, literal_column, select, text, update
+from sqlalchemy import ColumnElement, delete, func, literal_column, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cellwall.core.errors import Denied
@@ -117,6 +117,12 @@ class HostRepository(Repository):
                 .values(answer=answer, answered_s=now_s)
             )
             return True
+
+    async def count_sessions(self) -> Mapping[str, int]:
+        live = select(SessionRow.service_id, func.count()).where(SessionRow.ended_s.is_(None))
+        async with self._database.read() as connection:
+            rows = await connection.execute(live.group_by(SessionRow.service_id))
+            return {str(service): int(count) for service, count in rows}
 
     async def find_holder(self, kind: Held, name: str) -> Holder | None:
         if kind == "session":

@@ -17,13 +17,18 @@ _MAX_BYTES = 64
 
 def service_id_of(home: str) -> str:
     """The name of the service in this state folder, made at the first call."""
+    return name_service(home, new_id("svc"))
+
+
+def name_service(home: str, name: str) -> str:
+    """The name of the service in this state folder; this one where the folder has none yet."""
     path = os.path.join(home, _NAME)
     draft = f"{path}.{new_id('new')}"
     try:
         if not os.path.exists(path):
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(new_id("svc"))
+                file.write(name)
                 file.flush()
                 os.fsync(descriptor)
             try:

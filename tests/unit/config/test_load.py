@@ -88,7 +88,7 @@ max_field_bytes = 1979-05-27
             "config.toml:24: walls: unknown key. Known here: profile, limits, sandbox, governor, "
             "workspace, skills, roles, approvals, policy, hook, egress, packages, "
             "vault, guard, audit, alerts, retention, snapshots, storage, accounts, server, observability, oidc, rates, "
-            "budgets, messages, mcp, fleet."
+            "budgets, messages, mcp, fleet, kubernetes."
         ),
     ]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import json
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -15,18 +13,16 @@ from typing import Any
 
 import anyio
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from cellwall.core.errors import BadInput, Busy, CellwallError
 from cellwall.core.hosts import Holder
 from cellwall.core.ids import check_id, new_id
+from cellwall.fleet.claims import ClaimState, host_id_of, read_claim
 from cellwall.fleet.engine import AnswerBroken, HostLost, Wish
-from cellwall.fleet.kubernetes import CLAIMS, KubernetesFleet, SandboxSettings, host_id_of
+from cellwall.fleet.kubernetes import CLAIMS, KubernetesFleet, SandboxSettings
 from cellwall.fleet.kubernetes_api import ClusterSettings, Conflict, KubernetesApi, KubernetesFailed
 from cellwall.fleet.request_bodies import RequestBodies
-from kubernetes_double import ApiDouble, api_server, serving
+from kubernetes_double import ApiDouble, api_server, serving, write_certificate
 
 pytestmark = [pytest.mark.requirement("SRV-6"), pytest.mark.anyio]
 
@@ -36,41 +32,15 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def write_certificate(folder: Path) -> ssl.SSLContext:
-    """For the API server and for services in pods; it is its own authority."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "double")])
-    now = dt.datetime.now(dt.UTC)
-    names = [
-        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
-        x509.DNSName("cellwall.internal"),
-    ]
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "ca.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    plain = serialization.NoEncryption()
-    form = serialization.PrivateFormat.PKCS8
-    (folder / "key").write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "ca.crt", folder / "key")
-    return context
-
-
 class HolderTable:
     """Of the database: which service has a session."""
 
     def __init__(self) -> None:
         self.holders: dict[str, Holder] = {}
+        self.counts: dict[str, int] = {}
+
+    async def count_sessions(self) -> dict[str, int]:
+        return self.counts
 
     async def find_holder(self, _kind: str, name: str) -> Holder | None:
         return self.holders.get(name)
@@ -89,7 +59,9 @@ class World:
             timeout_s=5.0,
         )
         self.settings = SandboxSettings(
-            service_ca_file=str(folder / "ca.crt"), ready_s=20.0, pools={"data": "big"}
+            service_ca_file=str(folder / "ca.crt"),
+            ready_s=20.0,
+            pools={"data": "big", "cuda": "gpu"},
         )
 
     @asynccontextmanager
@@ -153,6 +125,76 @@ async def test_a_session_claims_a_sandbox_of_its_pool_and_gets_the_service_in_it
         assert states[third].labels == {"pool": "gpu"}
         with pytest.raises(Busy, match="no labels but"):
             await fleet.place(Wish(labels={"gpu": "a100"}))
+
+
+async def test_a_client_reaches_no_pool_that_is_not_of_this_fleet(world: World):
+    """The namespace may have pools of other tenants, and the label comes from the client."""
+    async with world.fleet() as fleet:
+        for pool in ("other-tenant", "../sandboxes", "cellwall\n", "-"):
+            with pytest.raises(Busy, match="no such pool"):
+                await fleet.place(Wish(labels={"pool": pool}))
+        assert world.api.claims == {}
+        await fleet.place(Wish(labels={"pool": "big"}))  # the control
+        assert len(world.api.claims) == 1
+
+
+async def test_a_session_claims_few_sandboxes_where_none_of_them_answers(world: World):
+    async with world.fleet() as fleet:
+        tried = frozenset(new_id("svc") for _ in range(4))
+        await fleet.place(Wish(avoided=tried))  # the control
+        with pytest.raises(Busy, match="do not answer"):
+            await fleet.place(Wish(avoided=tried | {new_id("svc")}))
+        assert len(world.api.claims) == 1
+
+
+async def test_what_is_no_address_of_a_pod_is_never_connected_to():
+    claim = {"metadata": {"name": "a"}}
+    ready = [{"type": "Ready", "status": "True"}]
+
+    def read(address: object) -> ClaimState:
+        sandbox = {"name": "pod", "podIPs": [address]}
+        return read_claim({**claim, "status": {"conditions": ready, "sandbox": sandbox}}, None)
+
+    for wrong in ("evil.example", "10.0.0.1:1/x#", "10.0.0.1@evil.example", "", 7, None, ["::1"]):
+        assert (read(wrong).is_ready, read(wrong).address) == (False, "")
+    for right in ("10.0.0.1", "fd00::7"):  # the control
+        assert (read(right).is_ready, read(right).address) == (True, right)
+
+
+async def test_requests_about_no_session_claim_one_sandbox_for_all(world: World):
+    found: list[str] = []
+    async with world.fleet() as fleet:
+
+        async def ask() -> None:
+            found.append(await fleet.standby())
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(ask)
+        assert len(set(found)) == len(world.api.claims) == 1
+        second = await fleet.place(Wish())  # the control: a session has its own
+        assert second not in found
+
+
+async def test_a_sandbox_without_a_session_is_given_back_and_one_stays(world: World):
+    async with world.fleet() as fleet:
+        refused, used, idle = [await fleet.place(Wish()) for _ in range(3)]
+        await fleet.release(refused)
+        await until(fleet, lambda states: len(states) == 2)
+        more = await fleet.place(Wish())
+        hosts = {used, idle, more}
+        world.hosts.counts = {used: 2}
+        await fleet.sweep()
+        await until(fleet, lambda states: {state.id for state in states} == hosts)
+        await fleet.sweep()
+        # The first by its id answers for requests about no session.
+        kept = {used, min(hosts)}
+        await until(fleet, lambda states: {state.id for state in states} == kept)
+        while len(world.api.claims) > 1:
+            await fleet.remove(max(kept))
+            kept.discard(max(kept))
+        await fleet.release(*kept)
+        assert len(world.api.claims) == 1
 
 
 async def test_a_claim_that_breaks_the_schema_is_refused_by_the_double(world: World):

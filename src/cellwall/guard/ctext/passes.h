@@ -90,4 +90,29 @@ EXPORT void cw_glance_free(struct glance *glance);
 EXPORT void cw_glance(const struct glance *glance, const uint8_t *data, size_t size,
                       const uint64_t *starts, const uint64_t *ends, double *most, size_t count);
 
+/* vectors.c */
+struct vectors;
+EXPORT struct vectors *cw_vectors_new(const uint8_t *pieces, const uint8_t *sizes,
+                                      const int8_t *rows, uint32_t count, uint32_t dims);
+EXPORT void cw_vectors_free(struct vectors *made);
+EXPORT void cw_vectors_sum(const struct vectors *made, const uint8_t *data, size_t size,
+                           const uint64_t *starts, const uint64_t *ends, size_t count, float *sums,
+                           uint32_t *pieces);
+
+/* network.c */
+#define CW_MAX_DIMS 256
+#define CW_MAX_HIDDEN 256
+
+struct network {
+    const float *first;     /* rows of `hidden` weights: three vectors, two cosines */
+    const float *of_traits; /* a row for each trait */
+    const float *bias, *last;
+    float base, scale;
+    uint32_t dims, hidden, traits;
+};
+
+EXPORT int cw_network_scores(const struct network *net, const float *sums, const uint32_t *pieces,
+                             size_t count, const uint64_t *chosen, size_t chosen_count,
+                             const uint32_t *traits, const uint64_t *ends, float *scores);
+
 #endif

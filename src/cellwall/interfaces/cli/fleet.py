@@ -183,7 +183,10 @@ def _run_process(
     address: str | None,
     **values: Any,  # noqa: ANN401  # what click has parsed
 ) -> int:
+    from cellwall.admin.fleet_sandboxes import is_of_sandboxes
+    from cellwall.config.load import load_settings
     from cellwall.interfaces.http.fleet_process import FleetOptions, FleetProcess
+    from cellwall.interfaces.http.sandbox_front import SandboxFrontProcess
     from cellwall.runtime.observing import log_to_stderr
 
     log_to_stderr(os.environ, config=configured["config"], profile=configured["profile"])
@@ -196,24 +199,32 @@ def _run_process(
         if as_json:
             print_json(
                 {
-                    "host": started.host_id,
-                    "join": started.address,
+                    "host": started.host_id or None,
+                    "join": started.address or None,
                     "address": None if front is None else front.url,
                     "sign_in_link": link,
                     "pid": os.getpid(),
                 }
             )
             return
-        text = f"Host {started.host_id} is part of the fleet. Ctrl-C drains and ends it.\n"
+        text = "Sessions claim sandboxes of the cluster. Ctrl-C ends this front.\n"
+        if started.host_id:
+            text = f"Host {started.host_id} is part of the fleet. Ctrl-C drains and ends it.\n"
         if front is not None:
             text += f"Cellwall listens on {front.url}.\n"
-        if address is None:
+        if address is None and started.address:
             text += f"Others join at {started.address}, each with a `cellwall fleet token`.\n"
         if link is not None and front is not None:
             text += f"Become its owner, once and within {front.link_s // 60} minutes: {link}\n"
         print_text(text)
 
-    return FleetProcess(FleetOptions(**configured, address=address, **values), tell).run()
+    options = FleetOptions(**configured, address=address, **values)
+    settings = load_settings(
+        file=configured["config"], profile=configured["profile"], environ=os.environ
+    )
+    if is_of_sandboxes(settings):
+        return SandboxFrontProcess(options, settings, tell).run()
+    return FleetProcess(options, tell).run()
 
 
 @fleet.command(
@@ -282,9 +293,9 @@ def publish(*, configured: ConfigOptions, policy: str | None, is_feed: bool, as_
 
 def _admin_options(command: Decorated) -> Decorated:
     def with_admin(*, configured: ConfigOptions, **values: Any) -> int:  # noqa: ANN401  # what click has parsed
-        from cellwall.admin.fleet_hosts import FleetAdmin
+        from cellwall.admin.fleet_sandboxes import configured_admin
 
-        return int(command(admin=FleetAdmin.configured(**configured), **values))
+        return int(command(admin=configured_admin(**configured), **values))
 
     with_admin.__name__, with_admin.__doc__ = command.__name__, command.__doc__
     with_admin.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]  # as click keeps them

@@ -123,7 +123,7 @@ class FleetFront:
                 )
             return named
         if not live:
-            await self._fleet.place(Wish())  # raises with the reason
+            return await self._fleet.standby()  # raises with the reason
         headers = dict(scope["headers"])
         shown = headers.get(b"authorization") or headers.get(b"x-api-key") or b""
         shown = shown or headers.get(b"cookie") or str((scope.get("client") or [""])[0]).encode()
@@ -147,6 +147,9 @@ class FleetFront:
         await self._call(place.host_id, scope, receive, send)
 
     async def _to_new(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._fleet.is_claiming and not await self._is_known(scope):
+            await self._call(await self._any(scope), scope, receive, send)  # refused there
+            return
         headers = dict(scope["headers"])
         async with self._bodies.read(scope, receive) as body:
             wish = await self._wish(scope, headers, body)
@@ -160,10 +163,25 @@ class FleetFront:
                 if error.was_sent:  # a session may be there: nothing is executed twice
                     raise
                 offer.is_refused = True
+            except BaseException:
+                if not offer.has_begun:
+                    with anyio.CancelScope(shield=True):
+                        await self._fleet.release(host_id)
+                raise
+            if not offer.has_begun:
+                await self._fleet.release(host_id)
             if not offer.is_refused:
                 return
             # It has begun to drain, or is lost, and the look of the front at it is older.
             wish = replace(wish, avoided=wish.avoided | {host_id})
+
+    async def _is_known(self, scope: Scope) -> bool:
+        """Whether a host knows the caller. A sandbox is claimed for known callers alone:
+        strangers could empty the pool by asking for sessions that are refused later."""
+        asked = _about_caller(scope, "/v1/auth/session")
+        answer = Answer()
+        await self._call(await self._any(asked), asked, with_body(b""), answer.take)
+        return answer.status == 200
 
     async def _wish(self, scope: Scope, headers: Mapping[bytes, bytes], body: bytes) -> Wish:
         """From the body as far as it can be read; the host refuses what is malformed."""
@@ -197,14 +215,7 @@ class FleetFront:
         return ""
 
     async def _find_snapshot(self, name: str, scope: Scope) -> str:
-        asked: Scope = {**scope, "method": "GET", "path": f"/v1/snapshots/{name}"}
-        headers = dict(scope["headers"])
-        bearer = headers.get(b"authorization") or b"Bearer " + headers.get(b"x-api-key", b"")
-        asked["raw_path"], asked["query_string"] = asked["path"].encode(), b""
-        asked["headers"] = [
-            *((name, value) for name, value in scope["headers"] if name in _WHO),
-            (b"authorization", bearer),
-        ]
+        asked = _about_caller(scope, f"/v1/snapshots/{name}")
         for host_id, answer in (await self._ask_all(asked)).items():
             if answer.status == 200:
                 return host_id
@@ -248,16 +259,29 @@ class FleetFront:
         return dict(sorted(found.items()))
 
 
+def _about_caller(scope: Scope, path: str) -> Scope:
+    """Another question of the same caller, who is known by a token or a cookie."""
+    headers = dict(scope["headers"])
+    bearer = headers.get(b"authorization") or b"Bearer " + headers.get(b"x-api-key", b"")
+    shown = [(name, value) for name, value in scope["headers"] if name in _WHO]
+    if bearer != b"Bearer ":
+        shown.append((b"authorization", bearer))
+    asked: Scope = {**scope, "method": "GET", "path": path, "headers": shown}
+    asked["raw_path"], asked["query_string"] = path.encode(), b""
+    return asked
+
+
 class _Offer:
     """The answer of a host to a new session, passed on unless the host does not take it."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.is_refused = False
+        self.is_refused = self.has_begun = False
 
     async def take(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.is_refused = any(name == _UNSERVED for name, _ in message["headers"])
+            self.has_begun = message["status"] < 300
         if not self.is_refused:
             await self._send(message)
 

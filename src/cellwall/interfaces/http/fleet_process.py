@@ -16,10 +16,9 @@ At the first signal the host drains: no new sessions, and requests under way hav
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -52,6 +51,7 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import Denied
 from cellwall.core.home import shaping
 from cellwall.core.ids import new_id
+from cellwall.interfaces.http.front_serving import request_bodies, serve_front, signalled
 from cellwall.interfaces.http.listening import Listening, Started, open_listening
 from cellwall.interfaces.standalone_proxy import first_error
 from cellwall.runtime.home import local_principal, state_home
@@ -59,12 +59,9 @@ from cellwall.runtime.home import local_principal, state_home
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from cellwall.interfaces.http.http_server import HttpServer
 
 OPENING = "cellwall.interfaces.http.fleet_host:open_host"
 _LOOK_EVERY_S = 1.0
-_BODIES_BYTES = 512 * 1024 * 1024
-"""Of all large requests that the front holds at a time, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +90,9 @@ class FleetStarted:
     """What a person needs once the machine is part of the fleet."""
 
     host_id: str
+    """Empty for a front without a host."""
     address: str
-    """For `cellwall fleet join`."""
+    """For `cellwall fleet join`; empty where machines do not join."""
     front: Started | None
 
 
@@ -112,13 +110,7 @@ class FleetProcess:
     def run(self) -> int:
         """Serve until a signal; returns the exit code."""
         options, settings = self._options, self._settings
-        if os.geteuid() == 0 and not options.as_root:
-            raise Denied(
-                "the service does not run as root",
-                hint="Run it as an ordinary user (docs/guides/serve.md shows how), or accept the "
-                "risk with --dangerously-as-root.",
-                code="CW-SERVE-ROOT",
-            )
+        refuse_root(as_root=options.as_root)
         check_fleet_settings(settings)  # (1)
         require_ray()
         os.umask(0o077)
@@ -157,8 +149,7 @@ class FleetProcess:
             hosts: HostsPort = await stack.enter_async_context(
                 open_hosts(self._home, self._settings)
             )
-            most = max(self._settings.server.max_body_bytes, self._settings.server.max_file_bytes)
-            bodies = RequestBodies(max_bytes=most, max_total_bytes=max(_BODIES_BYTES, 4 * most))
+            bodies = request_bodies(self._settings)
             fleet = engine.RayFleet(
                 hosts,
                 coordinator=coordinator,
@@ -177,7 +168,7 @@ class FleetProcess:
                 told = FleetStarted(host_id=host_id, address=address, front=None)
                 if listening is None:
                     self._on_ready(told)
-                    await _signalled()
+                    await signalled()
                 else:
                     await self._front(fleet, bodies, listening, told)  # (7)
                 if self._options.has_host:
@@ -246,25 +237,17 @@ class FleetProcess:
         listening: Listening,
         told: FleetStarted,
     ) -> None:
-        from cellwall.interfaces.http.fleet_front import FleetFront
-        from cellwall.interfaces.http.http_server import HttpServer
+        def announce(started: Started) -> None:
+            self._on_ready(replace(told, front=started))
 
-        bounds = self._settings.server
-        server = HttpServer(bounds, FleetFront(fleet, bodies), listening, lambda: False)
-
-        async def announce() -> None:
-            started = Started(
-                url=bounds.public_url or listening.public_url,
-                sign_in_code=await fleet.owner_code() or None,
-                link_s=self._settings.accounts.sign_in_link_s,
-            )
-            self._on_ready(FleetStarted(host_id=told.host_id, address=told.address, front=started))
-
-        server.on_started = announce
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_stop_by_signal, server)
-            await server.serve(sockets=list(listening.sockets))
-            tasks.cancel_scope.cancel()
+        await serve_front(
+            fleet,
+            bodies,
+            self._settings,
+            listening,
+            owner_code=fleet.owner_code,
+            on_ready=announce,
+        )
 
     async def _drain(self, fleet: FleetPort, host_id: str) -> None:
         """No new sessions come; runs under way have `drain_s` to end."""
@@ -272,6 +255,17 @@ class FleetProcess:
         with anyio.move_on_after(self._settings.server.drain_s):
             while any(each.id == host_id and each.busy for each in await fleet.list()):  # noqa: ASYNC110  # of another process
                 await anyio.sleep(_LOOK_EVERY_S)
+
+
+def refuse_root(*, as_root: bool) -> None:
+    """Raise `Denied` for root, unless that was asked for."""
+    if os.geteuid() == 0 and not as_root:
+        raise Denied(
+            "the service does not run as root",
+            hint="Run it as an ordinary user (docs/guides/serve.md shows how), or accept the risk "
+            "with --dangerously-as-root.",
+            code="CW-SERVE-ROOT",
+        )
 
 
 async def _end_with_host(engine: ModuleType, actor: Any) -> None:  # noqa: ANN401  # Ray's handle
@@ -282,14 +276,3 @@ async def _end_with_host(engine: ModuleType, actor: Any) -> None:  # noqa: ANN40
         "the host of this machine was lost or removed",
         hint="Start `cellwall fleet join` again: it joins as a new host without sessions.",
     )
-
-
-async def _signalled() -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
-        async for _ in received:
-            return
-
-
-async def _stop_by_signal(server: HttpServer) -> None:
-    await _signalled()
-    server.should_exit = True

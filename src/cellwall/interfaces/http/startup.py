@@ -63,8 +63,10 @@ def serve(options: ServeOptions, on_ready: Callable[[Started], None]) -> int:
     )  # (2)
     with _owned_cells(home) as line:  # (3)
         from cellwall.admin.database import DatabaseAdmin
+        from cellwall.admin.fleet_sandboxes import name_sandbox_service
         from cellwall.interfaces.http.server import ServiceProcess
 
+        name_sandbox_service(home, settings)
         DatabaseAdmin(home, settings).prepare(local_principal("cli"))  # (4)
         os.environ.update(shaping(os.environ))  # absolute: the directory changes
         os.chdir("/")

@@ -340,12 +340,16 @@ def place(passages: Sequence[TextPassage], number: int, text: Surroundings) -> P
     )
 
 
-def describe(passages: Sequence[TextPassage], number: int, text: Surroundings) -> Iterator[str]:
-    """Names of the features of one passage."""
-    placed = place(passages, number, text)
+def trait_names(placed: PassageTraits, text: Surroundings) -> Iterator[str]:
+    """The traits of a passage where it stands: its own, those of the text and of its neighbours."""
     yield from placed.own
     yield from text.traits
     yield from (f"beside {name}" for name in placed.beside)
+
+
+def describe(placed: PassageTraits, text: Surroundings) -> Iterator[str]:
+    """Names of the features of one passage for the linear model."""
+    yield from trait_names(placed, text)
     yield from (f"{left} & {right}" for left, right in combinations(placed.paired, 2))
     yield from (f"{name} in {where}" for name in placed.paired for where in text.traits)
     yield from (f"{name} by {other}" for name in placed.paired for other in placed.beside)

@@ -1,12 +1,14 @@
-"""Finds passages that instruct the model which reads a text, with a linear model (GRD-10)."""
+"""Finds passages that instruct the model which reads a text, by a classifier (GRD-10)."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
+from cellwall.core.outcomes import Severity
 from cellwall.guard.detect.passages.features import TextPassage, candidates, read, shape_of
+from cellwall.guard.detect.passages.isolation import isolated
 from cellwall.guard.detect.passages.lexicon import cues
 from cellwall.guard.detect.passages.scores import PassageModel, model
 from cellwall.guard.detect.scoring import limit_hits
@@ -48,30 +50,31 @@ def find(text: str) -> PassageFinding:
     if len(text) < _MIN_CHARACTERS:
         return PassageFinding(traits=shape_of(text))
     known, shape = model(), shape_of(text)
-    hits: list[Hit] = []
-    traits, best = set(shape), -math.inf
+    traits, found, shift = set(shape), list[_Candidate](), known.shift(shape)
     for start, end in suspect_parts(text):
         checkpoint()
         passages, surroundings = read(text[start:end], shape)
         traits |= surroundings.traits
-        scorer = known.scorer(passages, surroundings)
-        for number in candidates(passages):
-            score = scorer.score(number)
-            best = max(best, score)
-            if score >= known.weak:
-                hit = _hit(passages[number], score, known, start)
-                if len(passages) == 1:
-                    if _ASKS.isdisjoint(passages[0].traits):
-                        continue
-                    if _SPEAKS_TO_MODEL.isdisjoint(passages[0].traits):
-                        hit = replace(hit, severity="low")
-                hits.append(hit)
+        chosen = candidates(passages)
+        scores = known.scores(text[start:end], passages, chosen, surroundings)
+        found += [
+            _Candidate(passages[number], start, score, is_alone=len(passages) == 1)
+            for number, score in zip(chosen, scores, strict=True)
+        ]
+    compared = isolated([each.score for each in found], known.isolation)
+    standing = [score - shift for score in compared]
+    pairs = zip(found, standing, strict=True)
+    hits = [hit for each, score in pairs if (hit := _hit(each, score, known)) is not None]
+    best = max(standing, default=-math.inf)
+    # Attack: one instruction a thousand times, so that none of them stands out.
+    is_strong = any(each.score >= known.certain for each in found)
     # Attack: many decoys beside the passage that matters. Of too many, neighbours become one.
     return PassageFinding(
         limit_hits(hits, _MAX_HITS),
         frozenset(traits),
-        assents=best >= known.assent,
-        denies=-math.inf < best < known.denial,  # of a text without candidates it says nothing
+        assents=best >= known.assent or is_strong,
+        # Of a text without candidates it says nothing.
+        denies=-math.inf < best < known.denial and not is_strong,
     )
 
 
@@ -110,15 +113,38 @@ def _cue_index() -> WordIndex:
     return WordIndex([cue.encode() for cue in cues()])
 
 
-def _hit(passage: TextPassage, score: float, known: PassageModel, offset: int) -> Hit:
-    is_certain, is_likely = score >= known.certain, score >= known.likely
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A passage that passed the gate, and the place of the part that it was read in."""
+
+    passage: TextPassage
+    offset: int
+    score: float
+    """By itself, before it is compared with the others."""
+    is_alone: bool
+    """Whether its part of the text has no other passage."""
+
+
+def _hit(found: _Candidate, score: float, known: PassageModel) -> Hit | None:
+    """`score` is that among the others. Attack: decoys all over the text, so that no instruction
+    stands out; a passage that is likely by itself is at least low."""
+    if score < known.weak and found.score < known.likely:
+        return None
+    severity: Severity = (
+        "high" if score >= known.certain else "medium" if score >= known.likely else "low"
+    )
+    if found.is_alone:
+        if _ASKS.isdisjoint(found.passage.traits):
+            return None
+        if _SPEAKS_TO_MODEL.isdisjoint(found.passage.traits):
+            severity = "low"
     return Hit(
         category="instruction",
-        severity="high" if is_certain else "medium" if is_likely else "low",
+        severity=severity,
         rule="passage.instruction",
         message="Instructs the model that reads this text (classifier).",
-        start=offset + passage.start,
-        end=offset + passage.end,
+        start=found.offset + found.passage.start,
+        end=found.offset + found.passage.end,
         score=round(_probability(score - known.likely), 4),
     )
 

@@ -1,40 +1,57 @@
-"""A linear model over the features of a passage, and the check of its files (GRD-10).
+"""The classifier of passages: a linear model and a small network together, and the check of their
+files (GRD-10).
 
-The weights are checked by hash, and the lexicon by a hash in the weights: a model that cannot be
+The linear model knows classes of words and their pairs. The network sees the vectors of a passage,
+of its neighbours and of the rest of the text, so that a break with the surroundings counts, and the
+traits of the passage. Each errs on other attacks than the other, so a score is a mean of both.
+`weights.json` is checked by hash, and the other files by hashes in it: a model that cannot be
 loaded is an error, never a silent absence.
-Features are named by `features.describe`; here they are added up without making their names.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from cellwall.core.errors import CellwallError
-from cellwall.guard.detect.passages.features import PassageTraits, Surroundings, TextPassage, place
+from cellwall.guard.ctext.vectors import NetworkShape, PassageNetwork, PieceVectors
+from cellwall.guard.detect.passages.features import Surroundings, TextPassage, place, trait_names
+from cellwall.guard.detect.passages.isolation import IsolationSettings
+from cellwall.guard.detect.passages.linear import WEIGHT_DIGITS, LinearModel
 
-WEIGHTS_SHA256 = "b4ca4c723015e284be28bfde86bc6b98e935e133d07e0c31c9a021e0f5aebe2f"
+WEIGHTS_SHA256 = "403b3615f7912dd1632552046a17f81645d1cf0fd35d4af306cc22075b14d2ff"
 """Of weights.json; `bench/guard_train.py --write` writes it, and bench/guard_data/MANIFEST.toml has
 it too."""
 
 MAX_MODEL_BYTES = 8_000_000
-
-WEIGHT_DIGITS = 3
-"""Decimals of each weight; an exact sum has no more."""
-
-Pairs = dict[str, dict[str, float]]
+FILES = ("weights.json", "network.bin", "lexicon.toml")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordNetwork:
+    """The network, the vectors of word pieces and the traits that it takes."""
+
+    vectors: PieceVectors
+    network: PassageNetwork
+    traits: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassageModel:
-    """A weight for each feature, and the scores from which a passage is reported."""
+    """Both models, and the scores from which a passage is reported."""
 
-    weights: Mapping[str, float]
-    base: float
+    linear: LinearModel
+    network: WordNetwork
+    linear_share: float
+    """How much of a score is the linear model's; the rest is the network's."""
+    isolation: IsolationSettings
+    shifts: Mapping[str, float]
+    """What a passage must score more, by the size of its text."""
     denial: float
     """Below this, the classifier contradicts what a rule has found."""
     weak: float
@@ -42,70 +59,43 @@ class PassageModel:
     """From here on, the classifier supports what a rule has found."""
     likely: float
     certain: float
-    _both: Pairs = field(default_factory=dict)
-    _within: Pairs = field(default_factory=dict)
-    _by: Pairs = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        for name, weight in self.weights.items():
-            for joint, pairs in ((" & ", self._both), (" in ", self._within), (" by ", self._by)):
-                left, found, right = name.partition(joint)
-                if found:
-                    pairs.setdefault(left, {})[right] = weight
+    def scores(
+        self,
+        text: str,
+        passages: Sequence[TextPassage],
+        chosen: Sequence[int],
+        surroundings: Surroundings,
+    ) -> list[float]:
+        """Of the chosen passages, each by itself."""
+        if not chosen:
+            return []
+        scorer, numbers = self.linear.scorer(surroundings), self.network.traits
+        placed = [place(passages, number, surroundings) for number in chosen]
+        # In order: a sum of floats must not depend on the order of a set.
+        traits = [
+            sorted(numbers[name] for name in trait_names(each, surroundings) if name in numbers)
+            for each in placed
+        ]
+        sums = self.network.vectors.sums([text[each.start : each.end] for each in passages])
+        by_network = self.network.network.scores(sums, chosen, traits)
+        return [
+            round(
+                self.linear_share * scorer.score(each) + (1 - self.linear_share) * other,
+                WEIGHT_DIGITS,
+            )
+            for each, other in zip(placed, by_network, strict=True)
+        ]
 
-    def scorer(self, passages: Sequence[TextPassage], text: Surroundings) -> PassageScorer:
-        return PassageScorer(self, passages, text)
-
-
-class PassageScorer:
-    """Scores the passages of one text: what the text adds to a trait is added up once."""
-
-    def __init__(
-        self, model: PassageModel, passages: Sequence[TextPassage], text: Surroundings
-    ) -> None:
-        self._model, self._passages, self._text = model, passages, text
-        weights = model.weights
-        self._base = model.base + sum(weights.get(name, 0.0) for name in text.traits)
-        self._in_text: dict[str, float] = {}
-
-    def score(self, number: int) -> float:
-        # Traits are sets, whose order differs from process to process, and so does the last digit
-        # of a sum: a text at a limit would be found in one process and not in the next.
-        total = self._of(place(self._passages, number, self._text))
-        return round(total, WEIGHT_DIGITS)
-
-    def _of(self, placed: PassageTraits) -> float:
-        model, total = self._model, self._base
-        weights, paired = model.weights, placed.paired
-        total += sum(weights.get(name, 0.0) for name in placed.own)
-        total += sum(weights.get(f"beside {name}", 0.0) for name in placed.beside)
-        for at, name in enumerate(paired):
-            total += self._within_text(name)
-            row = model._both.get(name)  # noqa: SLF001  # the scorer is part of the model
-            if row is not None:
-                for other in paired[at + 1 :]:
-                    if other in row:
-                        total += row[other]
-            row = model._by.get(name)  # noqa: SLF001  # as above
-            if row is not None:
-                for other in placed.beside:
-                    if other in row:
-                        total += row[other]
-        return total
-
-    def _within_text(self, name: str) -> float:
-        known = self._in_text.get(name)
-        if known is None:
-            row = self._model._within.get(name, {})  # noqa: SLF001  # as above
-            known = sum(row.get(where, 0.0) for where in self._text.traits)
-            self._in_text[name] = known
-        return known
+    def shift(self, shape: Iterable[str]) -> float:
+        """What a passage of such a text must score more."""
+        return sum(self.shifts.get(name, 0.0) for name in shape)
 
 
 @cache
 def model() -> PassageModel:
     """The shipped model."""
-    return parse_model(_shipped("weights.json"), _shipped("lexicon.toml"))
+    return parse_model(*map(_shipped, FILES))
 
 
 def _shipped(name: str) -> bytes:
@@ -118,16 +108,40 @@ def _shipped(name: str) -> bytes:
         return b""
 
 
-def parse_model(data: bytes, lexicon: bytes) -> PassageModel:
+def parse_model(weights: bytes, network: bytes, lexicon: bytes) -> PassageModel:
     """The model, or `CellwallError` if the data is not what was trained."""
-    if hashlib.sha256(data).hexdigest() != WEIGHTS_SHA256:
+    if hashlib.sha256(weights).hexdigest() != WEIGHTS_SHA256:
         raise _damaged()
-    told = json.loads(data)
+    told: dict[str, Any] = json.loads(weights)
     # Attack: without its words the model finds nothing, and says so of every text.
-    if hashlib.sha256(lexicon).hexdigest() != told["lexicon_sha256"]:
-        raise _damaged()
-    limits = (told[name] for name in ("denial", "weak", "assent", "likely", "certain"))
-    return PassageModel(told["features"], told["base"], *limits)
+    for name, data in (("lexicon_sha256", lexicon), ("network_sha256", network)):
+        if hashlib.sha256(data).hexdigest() != told[name]:
+            raise _damaged()
+    limits = {name: told[name] for name in ("denial", "weak", "assent", "likely", "certain")}
+    return PassageModel(
+        linear=LinearModel(told["features"], told["base"]),
+        network=_parse_network(network),
+        linear_share=told["linear_share"],
+        isolation=IsolationSettings(**told["isolation"]),
+        shifts=told["shifts"],
+        **limits,
+    )
+
+
+def _parse_network(data: bytes) -> WordNetwork:
+    """A line of JSON, the sizes of the word pieces, the pieces, a row of signed bytes for each, and
+    the weights of the network as floats of 32 bits, little-endian."""
+    line, _, rest = data.partition(b"\n")
+    told = json.loads(line)
+    count, dims = told["pieces"], told["dims"]
+    rows_at = count + sum(rest[:count])
+    weights_at = rows_at + count * dims
+    shape = NetworkShape(dims=dims, hidden=told["hidden"], traits=len(told["traits"]))
+    return WordNetwork(
+        vectors=PieceVectors(rest[:count], rest[count:rows_at], rest[rows_at:weights_at], dims),
+        network=PassageNetwork(shape, rest[weights_at:], base=told["base"], scale=told["scale"]),
+        traits={name: number for number, name in enumerate(told["traits"])},
+    )
 
 
 def _damaged() -> CellwallError:

@@ -35,6 +35,8 @@ def severities(hits: list[Hit], finding: PassageFinding) -> list[str]:
         ([_MEDIUM, replace(_HIGH, rule="b")], _LONG, ["medium", "high"]),
         ([_MEDIUM, replace(_HIGH, rule="b")], _LONG | {"text about attacks"}, ["low", "low"]),
         ([_MEDIUM, _MEDIUM], _LONG, ["low", "low"]),
+        ([_HIGH] * 20, _LONG, ["high"] * 20),
+        ([_HIGH] * 20, _LONG | {"text about attacks"}, ["low"] * 20),
         ([_TASK], _LONG, ["medium"]),
         ([_TASK], frozenset({"text over 120", "text of lines"}), ["low"]),
         ([_TASK], _LONG - {"text of lines"}, ["low"]),
@@ -58,6 +60,15 @@ def test_where_the_classifier_denies_only_what_is_critical_or_hidden_stands() ->
     assert severities(hits, PassageFinding(traits=_SHORT)) == [hit.severity for hit in hits]
     denied = PassageFinding(traits=_SHORT, denies=True)
     assert severities(hits, denied) == ["low", "low", "critical", "medium"]
+
+
+@pytest.mark.requirement("GRD-8")
+def test_an_address_with_a_gap_is_a_template_where_nothing_asks_to_fill_it() -> None:
+    gap = replace(_HIGH, category="beacon", rule="beacon.image-holder")
+    other = replace(gap, rule="beacon.image-data")
+    assert severities([gap, other], PassageFinding(traits=_LONG)) == ["high", "high"]
+    denied = PassageFinding(traits=_LONG, denies=True)
+    assert severities([gap, other], denied) == ["low", "high"]
 
 
 @pytest.mark.requirement("GRD-2")

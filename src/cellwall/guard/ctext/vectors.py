@@ -1,0 +1,137 @@
+"""Vectors of passages, and the network over them, as `vectors.c` and `network.c` have them."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+
+from cellwall.guard.ctext.library import DATA, NUMBERS, OFFSETS, SIZE, function
+
+_POINTER = ctypes.c_void_p
+_FLOATS = ctypes.POINTER(ctypes.c_float)
+_new = function("cw_vectors_new", _POINTER, DATA, DATA, DATA, ctypes.c_uint32, ctypes.c_uint32)
+_free = function("cw_vectors_free", None, _POINTER)
+_sum = function(
+    "cw_vectors_sum", None, _POINTER, DATA, SIZE, OFFSETS, OFFSETS, SIZE, _FLOATS, NUMBERS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PassageSums:
+    """Of each passage of a text, the sum of the vectors of its pieces, and their number."""
+
+    sums: ctypes.Array[ctypes.c_float]
+    pieces: ctypes.Array[ctypes.c_uint32]
+
+
+class PieceVectors:
+    """A table of word pieces with their vectors; made once, can serve many threads."""
+
+    def __init__(self, sizes: bytes, pieces: bytes, rows: bytes, dims: int) -> None:
+        """The size of each piece, all pieces, and `dims` signed bytes for each of them."""
+        if sum(sizes) != len(pieces) or len(rows) != len(sizes) * dims:
+            raise ValueError("the table of pieces is damaged")
+        self.dims = dims
+        self._made = _new(pieces, sizes, rows, len(sizes), dims)
+        if not self._made:
+            raise MemoryError
+        # Not at exit: another thread may still scan a text during shutdown.
+        weakref.finalize(self, _free, self._made).atexit = False
+
+    def sums(self, passages: Sequence[str]) -> PassageSums:
+        data = [each.lower().encode("utf-8", "surrogatepass") for each in passages]
+        count = len(data)
+        ends = (ctypes.c_uint64 * count)(*accumulate(map(len, data)))
+        starts = (ctypes.c_uint64 * count)(0, *ends[: count - 1]) if count else ends
+        sums = (ctypes.c_float * (count * self.dims))()
+        pieces = (ctypes.c_uint32 * count)()
+        whole = b"".join(data)
+        _sum(self._made, whole, len(whole), starts, ends, count, sums, pieces)
+        return PassageSums(sums, pieces)
+
+
+class _Network(ctypes.Structure):
+    _fields_ = (
+        ("first", _FLOATS),
+        ("of_traits", _FLOATS),
+        ("bias", _FLOATS),
+        ("last", _FLOATS),
+        ("base", ctypes.c_float),
+        ("scale", ctypes.c_float),
+        ("dims", ctypes.c_uint32),
+        ("hidden", ctypes.c_uint32),
+        ("traits", ctypes.c_uint32),
+    )
+
+
+_scores = function(
+    "cw_network_scores",
+    ctypes.c_int,
+    ctypes.POINTER(_Network),
+    _FLOATS,
+    NUMBERS,
+    SIZE,
+    OFFSETS,
+    SIZE,
+    NUMBERS,
+    OFFSETS,
+    _FLOATS,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkShape:
+    """How many numbers a vector has, how many units the hidden layer, and how many traits."""
+
+    dims: int
+    hidden: int
+    traits: int
+
+    def floats(self) -> tuple[int, int, int, int]:
+        """Of the first layer, the traits, the bias and the last layer."""
+        inputs = 3 * self.dims + 2
+        return inputs * self.hidden, self.traits * self.hidden, self.hidden, self.hidden
+
+
+class PassageNetwork:
+    """One hidden layer over the vectors and traits of passages."""
+
+    def __init__(self, shape: NetworkShape, weights: bytes, *, base: float, scale: float) -> None:
+        """`weights`: first layer, traits, bias and last layer, as floats of 32 bits."""
+        self._dims, sizes = shape.dims, shape.floats()
+        self._weights = (ctypes.c_float * sum(sizes)).from_buffer_copy(weights)
+        places = [ctypes.addressof(self._weights) + 4 * at for at in (0, *accumulate(sizes[:3]))]
+        self._net = _Network(
+            *(ctypes.cast(place, _FLOATS) for place in places),
+            base,
+            scale,
+            shape.dims,
+            shape.hidden,
+            shape.traits,
+        )
+
+    def scores(
+        self, found: PassageSums, chosen: Sequence[int], traits: Sequence[Sequence[int]]
+    ) -> list[float]:
+        """Of the chosen passages of a text, each with the numbers of its traits."""
+        count = len(chosen)
+        numbers = list(chain.from_iterable(traits))
+        ends = (ctypes.c_uint64 * count)(*accumulate(map(len, traits)))
+        scores = (ctypes.c_float * count)()
+        is_done = _scores(
+            ctypes.byref(self._net),
+            found.sums,
+            found.pieces,
+            len(found.pieces),
+            (ctypes.c_uint64 * count)(*chosen),
+            count,
+            (ctypes.c_uint32 * len(numbers))(*numbers),
+            ends,
+            scores,
+        )
+        if not is_done:
+            raise ValueError("the network is larger than the compiled library takes")
+        return scores[:]
