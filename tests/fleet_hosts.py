@@ -173,7 +173,7 @@ class RunningFleet:
         self.url = f"http://127.0.0.1:{self.port}"
         self._ray_port = free_port(links.front_address)
         self._join_port = free_port(links.front_address)
-        self._scratches: list[str] = []
+        self.scratches: list[str] = []
         self.front = self._machine("front")
         self.hosts: list[Machine] = []
         self._tokens: dict[str, str] = {}
@@ -198,8 +198,8 @@ class RunningFleet:
         return Machine(name, folder, address, environment, enter)
 
     def _scratch(self) -> str:
-        self._scratches.append(tempfile.mkdtemp(prefix="f", dir="/tmp"))
-        return self._scratches[-1]
+        self.scratches.append(tempfile.mkdtemp(prefix="f", dir="/tmp"))
+        return self.scratches[-1]
 
     def _configuration(self, name: str, address: str) -> str:
         vault = "keeper" if name == self._keeper else "fleet" if self._keeper else "own"
@@ -278,7 +278,7 @@ class RunningFleet:
             machine.kill()
             machine.close()
         self.links.close()
-        for scratch in self._scratches:
+        for scratch in self.scratches:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
