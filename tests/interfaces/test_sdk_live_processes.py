@@ -13,6 +13,7 @@ import pytest
 import cellwall
 from cellwall import Sandbox, Status
 from cellwall.interfaces.sdk.blocking import Process
+from interfaces.test_cli_process import until
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -151,6 +152,7 @@ def test_a_background_program_is_listed_read_and_waited_for(sbx):
         background=True,
     )
     assert read_until(process, "begun\n") == "begun\n"
+    until(lambda: process.info().pid is not None)  # told by init, not by the output
     (info,) = sbx.commands.list()
     assert (info.id, info.is_running, info.exit_code) == (process.id, True, None)
     assert (info.command[:2], info.pid is not None) == (("/bin/sh", "-c"), True)
