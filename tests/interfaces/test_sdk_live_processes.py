@@ -13,7 +13,6 @@ import pytest
 import cellwall
 from cellwall import Sandbox, Status
 from cellwall.interfaces.sdk.blocking import Process
-from interfaces.test_cli_process import until
 
 pytestmark = pytest.mark.usefixtures("path")
 
