@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from cellwall.guard.detect.passages.forms import ends_colon, forms_of, is_code
 from cellwall.guard.detect.passages.lexicon import lexicon
 
 MAX_PASSAGE_CHARACTERS = 600
@@ -52,18 +53,6 @@ _TARGETS = {
     "number": ("0123456789", re.compile(r"\d")),
     "to person": (" ", re.compile(r"[a-z,] [A-Z][a-z]{2,}")),
 }
-_FORMS = {
-    "list": re.compile(r"\s*(?:[-*+•]|\d+[.)])\s"),
-    "heading": re.compile(r"\s*#{1,6}\s"),
-    "quoted": re.compile(r"\s*(?:[-*|]\s*)?[>\"“`'|]"),
-    "key": re.compile(r"\s*[\"']?[\w .-]{1,30}[\"']?\s*[:=]\s*\S"),
-    "ends question": re.compile(r"[?？؟][\"')\]]*\s*\Z"),
-    "ends loud": re.compile(r"[!！][\"')\]]*\s*\Z"),
-    "ends colon": re.compile(r":\s*\Z"),
-    "ends stop": re.compile(r"[.。।][\"')\]]*\s*\Z"),
-    "tag": re.compile(r"</?[a-z][\w-]*>|\[/?[A-Z]{3,}\]|\*\*\*|={3,}|#{3,}|-{3,}"),
-    "code": re.compile(r"[{};]\s*\Z|^\s{4,}\S|\w\(\w*\)|=>|==|::|\bdef \b|\breturn\b"),
-}
 _SHAPES = {
     "text of lines": re.compile(r"\S[ \t]*\n\s*\S"),
     "text of paragraphs": re.compile(r"\S[ \t]*\n\s*\n\s*\S"),
@@ -81,7 +70,6 @@ _SIZES = (
     (300, "text over 300"),
     (120, "text over 120"),
 )
-_COUNTED_FORMS = ("code", "ends colon")
 _VERBS = (
     *("override", "halt", "send", "run", "say", "leak", "do", "deed", "destroy", "money", "role"),
 )
@@ -194,7 +182,10 @@ def read_passage(
     elif any(name in _VERBS for word in _OPENING.findall(low) for name in classes.get(word, ())):
         traits.add("order inside")
     if _GATE.isdisjoint(traits):  # it only counts for others, by these
-        traits.update(name for name in _COUNTED_FORMS if _FORMS[name].search(plain))
+        if is_code(plain):
+            traits.add("code")
+        if ends_colon(plain):
+            traits.add("ends colon")
         script = "latin" if plain.isascii() else _script([each for each in plain if each.isalpha()])
         return TextPassage(start, end, frozenset(traits), script)
     marks = set(plain)
@@ -203,7 +194,7 @@ def read_passage(
         for name, (needed, form) in _TARGETS.items()
         if not marks.isdisjoint(needed) and form.search(plain)
     )
-    traits.update(name for name, form in _FORMS.items() if form.search(plain))
+    traits.update(forms_of(plain, marks))
     letters = [letter for letter in plain[:_CASE_CHARACTERS] if letter.isalpha()]
     if len(letters) > 12 and sum(letter.isupper() for letter in letters) > 0.6 * len(letters):
         traits.add("capitals")
