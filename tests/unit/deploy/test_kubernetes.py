@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import copy
+import re
+import shutil
+import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +18,7 @@ import yaml
 
 from cellwall.admin.fleet import check_fleet_settings
 from cellwall.config.load import load_settings
+from conftest import need
 from kubernetes_schemas import problems
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
@@ -126,6 +133,102 @@ def test_settings_are_those_of_a_fleet(tmp_path):
         assert pod["terminationGracePeriodSeconds"] > settings.server.drain_s
     join = next(c["command"] for n, c in containers() if n == "host/cellwall")
     assert f"cellwall-head-svc:{settings.fleet.port}" in join
+
+
+def environment(container: Resource) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in container["env"]}
+
+
+@pytest.mark.requirement("SRV-6")
+def test_ray_is_tls_in_every_container_and_only_one_sees_the_authority():
+    (settings,) = resources("settings")
+    assert "dangerously_without_tls" not in settings["data"]["config.toml"]
+    for role, pod in pods():
+        for container in pod["containers"]:
+            given = environment(container)
+            assert (given["RAY_USE_TLS"], given["RAY_AUTH_MODE"]) == ("1", "token")
+            files = [given[name] for name in given if name.startswith("RAY_TLS_")]
+            assert sorted(files) == [f"/run/cellwall/ray-{name}" for name in MADE]
+        seeing = {
+            container["name"]
+            for container in (*pod["initContainers"], *pod["containers"])
+            if "given-authority" in {mount["name"] for mount in container["volumeMounts"]}
+        }
+        assert seeing == {"certificate"}, role
+
+
+MADE = ("ca.pem", "tls.key", "tls.pem")
+
+
+def make_certificate(folder: Path, authority: Path, **environ: str) -> Path:
+    """By the script of the init container."""
+    (found,) = resources("certificate")
+    script = folder / "certificate.py"
+    script.write_text(found["data"]["certificate.py"], "utf-8")
+    given = {"GIVEN": str(authority), "MADE": str(folder), **environ}
+    subprocess.run([sys.executable, "-I", script], env=given, check=True)
+    assert {path.name for path in folder.glob("ray-*")} == {f"ray-{name}" for name in MADE}
+    assert (folder / "ray-tls.key").stat().st_mode & 0o777 == 0o600
+    return folder
+
+
+def make_authority(folder: Path) -> Path:
+    """By the command of the guide."""
+    folder.mkdir()
+    guide = (FOLDER.parents[1] / "docs/guides/kubernetes.md").read_text("utf-8")
+    (command,) = re.findall(r"^openssl req .*?(?<!\\)$", guide, re.MULTILINE | re.DOTALL)
+    subprocess.run(["sh", "-euc", command], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+    return folder
+
+
+def handshake(server: Path, client: Path, name: str) -> None:
+    """TLS on both ends, as Ray has it; raises where one end does not accept the other."""
+    sides = []
+    for folder, purpose in ((server, ssl.Purpose.CLIENT_AUTH), (client, ssl.Purpose.SERVER_AUTH)):
+        context = ssl.create_default_context(purpose, cafile=str(folder / "ray-ca.pem"))
+        context.load_cert_chain(folder / "ray-tls.pem", folder / "ray-tls.key")
+        context.verify_mode = ssl.CERT_REQUIRED
+        sides.append((context, ssl.MemoryBIO(), ssl.MemoryBIO()))
+    (at_server, to_server, from_server), (at_client, to_client, from_client) = sides
+    ends = [
+        at_client.wrap_bio(to_client, from_client, server_hostname=name),
+        at_server.wrap_bio(to_server, from_server, server_side=True),
+    ]
+    for _ in range(6):
+        for end in ends:
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+            to_server.write(from_client.read())
+            to_client.write(from_server.read())
+    for end in ends:
+        end.do_handshake()
+        with suppress(ssl.SSLWantReadError):
+            end.read(1)  # TLS 1.3: a refused client learns it with the first bytes
+
+
+@pytest.mark.requirement("SRV-6")
+def test_pods_know_each_other_by_certificates_of_their_authority_and_address(tmp_path):
+    need(shutil.which("openssl"), "openssl")
+    ours, foreign = (make_authority(tmp_path / name) for name in ("ours", "foreign"))
+    certificate = {name: c for name, c in containers() if name.endswith("/certificate")}
+    names = environment(certificate["front/certificate"])["NAMES"]
+    assert "NAMES" not in environment(certificate["host/certificate"])
+    for each in ("front", "host", "stranger"):
+        (tmp_path / each).mkdir()
+    front = make_certificate(tmp_path / "front", ours, POD_IP="10.1.0.1", NAMES=names)
+    host = make_certificate(tmp_path / "host", ours, POD_IP="10.1.0.2")
+    stranger = make_certificate(tmp_path / "stranger", foreign, POD_IP="10.1.0.2")
+    for name in ("10.1.0.1", "127.0.0.1", *names.split()):
+        handshake(front, host, name)
+    handshake(host, front, "10.1.0.2")
+    for server, client, name in (
+        (host, front, "10.1.0.1"),  # the address of another pod
+        (host, front, "cellwall-head-svc"),  # a host is not the head
+        (stranger, front, "10.1.0.2"),
+        (front, stranger, "10.1.0.1"),
+    ):
+        with pytest.raises(ssl.SSLError):
+            handshake(server, client, name)
 
 
 def test_only_pods_of_the_fleet_reach_ray_and_only_clients_the_front():
