@@ -4,6 +4,8 @@ Each trait is what one regular expression would say, and is found without a sear
 passage where a character of it is missing; a test compares both.
 """
 
+# ruff: noqa: RUF001  # punctuation of other scripts
+
 from __future__ import annotations
 
 import re

@@ -1,5 +1,7 @@
 """The form of a passage is what regular expressions say of it, which take longer."""
 
+# ruff: noqa: RUF001  # punctuation of other scripts
+
 from __future__ import annotations
 
 import re
