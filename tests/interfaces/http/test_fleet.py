@@ -190,6 +190,7 @@ def test_a_session_uses_a_secret_that_another_host_keeps(fleet, world):
             assert VALUE.encode() not in each.read_bytes(), each
 
 
+@pytest.mark.long  # waits for hosts to see and to sign; the parts have their tests
 def test_a_published_policy_and_feed_are_applied_on_all_hosts(fleet, tmp_path):
     policy = tmp_path / "policy.toml"
     with fleet.client() as client:
@@ -220,6 +221,7 @@ def test_a_published_policy_and_feed_are_applied_on_all_hosts(fleet, tmp_path):
         fleet.hosts[0].cellwall("fleet", "publish", *words, code=125)
 
 
+@pytest.mark.long  # waits for hosts to see and to sign; the parts have their tests
 def test_the_record_of_all_hosts_verifies_and_a_changed_one_does_not(fleet, tmp_path):
     first, second = fleet.hosts
     with fleet.client() as client:

@@ -24,7 +24,7 @@ from interfaces.http.running_service import new_session
 from kubernetes_double import ApiDouble, api_server, write_certificate
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,  # a service in each of its pods; the driver has tests of its own
     pytest.mark.requirement("SRV-6"),
     pytest.mark.xdist_group("postgresql"),
 ]
