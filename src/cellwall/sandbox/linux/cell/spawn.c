@@ -189,5 +189,6 @@ void kill_task(pid_t leader) {
     }
     closedir(table);
   }
-  for (int i = 0; i < count; i++) kill(killed[i], SIGKILL);
+  /* The leader last: its end is reported, and the caller takes the task for ended. */
+  while (count > 0) kill(killed[--count], SIGKILL);
 }
