@@ -41,7 +41,7 @@ def change(home: Path, session: str, **values: object) -> None:
     engine = blocking_engine(StorageSettings(home=str(home)))
     fields = ", ".join(f"{name} = :{name}" for name in values)
     with engine.begin() as connection:
-        statement = text(f"UPDATE sessions SET {fields} WHERE id = :id")  # noqa: S608  # our names
+        statement = text(f"UPDATE sessions SET {fields} WHERE id = :id")
         assert connection.execute(statement, {"id": session, **values}).rowcount == 1
     engine.dispose()
 
