@@ -10,7 +10,7 @@ A run with an idempotency key that was under way on the lost host is not execute
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -123,7 +123,7 @@ def session_restarted(taken_s: float) -> SessionRestarted:
     )
 
 
-def _spec(options: Any, snapshot_id: str) -> SandboxSpec:  # noqa: ANN401  # JSON of our own
+def _spec(options: Mapping[str, Any], snapshot_id: str) -> SandboxSpec:
     listed: dict[str, Sequence[str]] = {name: tuple(options[name]) for name in _SEQUENCES}
     return SandboxSpec(
         workspace=None,
