@@ -88,7 +88,8 @@ class RayFleet:
         self._declaring: dict[str, asyncio.Future[None]] = {}
         self._placed: deque[tuple[float, str]] = deque()
         self._chance = Random()  # noqa: S311  # spreads load, keeps no secret
-        self._known: OrderedDict[str, str] = OrderedDict()
+        self._known: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        """Host and incarnation of a session: a host that starts again has none of its sessions."""
         self._looked_at = -_TOLD_S
 
     async def watch(self) -> None:
@@ -183,16 +184,16 @@ class RayFleet:
 
     async def find(self, kind: Held, name: str) -> Place | None:
         await self._look_if_unknown()
-        host_id = self._known.get(name)
-        if host_id is not None and self._is_there(host_id):
+        host_id, incarnation = self._known.get(name, ("", ""))
+        if self._is_there(host_id) and self._states[host_id].incarnation == incarnation:
             self._known.move_to_end(name)
             return Place(host_id, is_lost=False)
         holder = await self._hosts.find_holder(kind, name)
         if holder is None:
             return None
         is_there = self._is_there(holder.service_id)
-        if is_there:
-            self._known[name] = holder.service_id
+        if is_there and not holder.is_ended:
+            self._known[name] = holder.service_id, self._states[holder.service_id].incarnation
             if len(self._known) > _MAX_KNOWN:
                 self._known.popitem(last=False)
         return Place(holder.service_id, is_lost=holder.is_lost or not is_there)

@@ -11,6 +11,7 @@ import logging
 import os
 import resource
 import socket
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -189,6 +190,8 @@ class FleetHost:
             store,
         ):
             await check_neighbours(store, accounts, settings)
+            # A process that was killed may start again before a front calls its host lost.
+            await store.lose_all_sessions(now_s=time.time())
             api = make_application(
                 app,
                 accounts,
