@@ -23,6 +23,16 @@ def sbx() -> Iterator[Sandbox]:
         yield sandbox
 
 
+WITHOUT_FIRST_THREAD = """
+import ctypes, fcntl, os, threading, time
+held = open("/tmp/held", "w")
+fcntl.flock(held, fcntl.LOCK_EX)
+threading.Thread(target=time.sleep, args=(1000,)).start()
+open("/tmp/pid", "w").write(str(os.getpid()))
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
 def until(found: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not found():
@@ -201,7 +211,19 @@ def test_kill_ends_a_background_program_with_all_it_has_started(sbx):
     until(lambda: sleepers <= processes(sbx))
     sbx.commands.kill(process.id)
     assert process.wait(timeout=20).exit_code == 137
-    until(lambda: not sleepers & processes(sbx))
+    assert not sleepers & processes(sbx)
+
+
+@pytest.mark.requirement("ISO-8")
+def test_kill_ends_a_process_whose_first_thread_has_ended(sbx):
+    """Such a process is a zombie by its state, and runs on."""
+    sbx.files.write("/tmp/thread.py", WITHOUT_FIRST_THREAD)
+    process = sbx.commands.run("python3 /tmp/thread.py & sleep 1007", background=True)
+    until(lambda: sbx.commands.run("cut -d' ' -f3 /proc/$(cat /tmp/pid)/stat").stdout == "Z\n")
+    assert sbx.commands.run("flock -n /tmp/held true").exit_code == 1
+    sbx.commands.kill(process.id)
+    assert process.wait(timeout=20).exit_code == 137
+    assert sbx.commands.run("flock -n /tmp/held true").exit_code == 0
 
 
 def test_many_background_programs_at_once(sbx):

@@ -213,8 +213,11 @@ class SecretKeeper:
         """Release what no host has asked for again; until cancelled."""
         while True:
             await asyncio.sleep(_TIDY_EVERY_S)
-            async with self._lending:
-                await self._release_unused()
+            try:
+                async with self._lending:
+                    await self._release_unused()
+            except CellwallError as error:  # the lease has ended, its record is missing
+                _log.error("the release of secrets was not recorded: %s", error.code)
 
     async def _release_unused(self) -> None:
         now_s = time.monotonic()

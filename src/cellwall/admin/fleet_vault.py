@@ -25,7 +25,7 @@ import anyio.from_thread
 from cellwall.admin.fleet_secret_keeper import KeeperStore, SecretKeeper
 from cellwall.audit.log import AuditLog
 from cellwall.config.models import Settings
-from cellwall.core.errors import AuditFailed, CellwallError, ConfigError, VaultError
+from cellwall.core.errors import AuditFailed, BadInput, CellwallError, ConfigError, VaultError
 from cellwall.core.host_trust import StoredCertificate
 from cellwall.core.hosts import HostRecord
 from cellwall.core.types import Json, Permission, Principal
@@ -34,22 +34,29 @@ from cellwall.fleet.engine import HostPeers
 from cellwall.fleet.identity import CA_FILE, HostKeys, fleet_folder, open_host_keys
 from cellwall.fleet.secret_lending import (
     NONCE_BYTES,
+    LentSecret,
     LentSecrets,
     SecretQuestion,
+    forged_answer,
     open_answer,
 )
 from cellwall.fleet.states import KEEPER
 from cellwall.runtime.judging import require
 from cellwall.runtime.vault import keep_out_of_core_files, release_body, vault_event
 from cellwall.secrets import failures
-from cellwall.secrets.leases import Grant, Lease, check_secret_name, parse_grant
+from cellwall.secrets.leases import Grant, Lease, check_grant, check_secret_name, parse_grant
 from cellwall.secrets.sealing import wipe
 from cellwall.storage.service_id import service_id_of
 
 __all__ = ["FleetVault", "HostTrustFiles", "KeeperStore", "SecretKeeper", "open_trust_files"]
 RENEW_EVERY_S = 5.0
 _MAX_PEM_BYTES = 64 * 1024
-_TRANSIENT = frozenset({"CW-FLEET-OLD", "CW-HOST-UNREACHABLE", "CW-FLEET-KEEPER"})
+_TRANSIENT = frozenset(
+    {
+        *("CW-FLEET-OLD", "CW-HOST-UNREACHABLE", "CW-FLEET-KEEPER"),
+        *("CW-STORAGE-BUSY", "CW-STORAGE-UNUSABLE"),  # here or at the keeper: nobody has refused
+    }
+)
 _log = logging.getLogger("cellwall.fleet")
 
 
@@ -252,14 +259,14 @@ class FleetVault:
         """Returns the keeper."""
         asked_s = self._clock()
         keeper_id, lent = await self._ask(held.names, session_id, "")
+        grants = {name: _read_grants(each) for name, each in lent.secrets.items()}
         with self._lock:
             held.wipe()
             for name, each in lent.secrets.items():
-                held.values[name] = bytearray(each.value)
-                held.grants[name] = [parse_grant(fields) for fields in each.grants]
+                held.values[name], held.grants[name] = bytearray(each.value), grants[name]
             held.until_s = asked_s + lent.ttl_s
             self.generation += 1
-            if held.leases and session_id not in self._borrowed:
+            if held.leases and self._borrowed.get(session_id) is not held:
                 held.wipe()  # the session has ended meanwhile
         return keeper_id
 
@@ -328,3 +335,11 @@ class FleetVault:
         session_id: str,
     ) -> None:
         await self._audit.record(vault_event(who, what, status, body, action_id, session_id))
+
+
+def _read_grants(lent: LentSecret) -> list[Grant]:
+    """A keeper of another version may have signed what this one cannot read."""
+    try:
+        return [check_grant(parse_grant(fields)) for fields in lent.grants]
+    except (KeyError, TypeError, AttributeError, BadInput):
+        raise forged_answer() from None

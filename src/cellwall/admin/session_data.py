@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from cellwall.admin.shared_snapshots import open_shared_snapshots
 from cellwall.admin.snapshots import delete_of_session
 from cellwall.audit.records import SEALED_VERSION
 from cellwall.audit.sealed_bodies import CLEAR_KINDS
@@ -75,7 +76,10 @@ def _erase(app: App, subject_id: str, principal: Principal) -> ErasedSession:
             )
         action_id = new_id("act")
         _write(app, principal, action_id, {"step": "intent", "session": subject_id})  # (3)
-        keys = app.keys.destroy(subject_id, names)  # (4)
+        shared = open_shared_snapshots(app.settings, app.store)
+        if shared is not None:
+            shared.erase(subject_id)  # (4): each archive has its key in it
+        keys = app.keys.destroy(subject_id, names)
         app.store.remove(subject_id)  # (5)
         delete_of_session(app, subject_id)
         _remove_quarantine(app, subject_id)

@@ -18,12 +18,13 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cellwall.admin.accounts import KeyFileSealer
+from cellwall.admin.fleet import host_lost
 from cellwall.config.models import Settings
 from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.ids import check_id
@@ -61,8 +62,14 @@ class SharedSnapshots:
         self._folder, self._sealer, self._store = folder, sealer, store
         self._keep_s = keep_days * _DAY_S
 
-    def copy(self, session_id: str, snapshot_id: str, options: Mapping[str, Json]) -> None:
-        """Replace the archive of the session."""
+    def copy(
+        self,
+        session_id: str,
+        snapshot_id: str,
+        options: Mapping[str, Json],
+        is_held: Callable[[], bool],
+    ) -> None:
+        """Replace the archive of the session, while this host has the session (`is_held`)."""
         snapshots = self._store.snapshots
         draft = f"{self._path(session_id)}.{secrets.token_hex(8)}"
         try:
@@ -75,8 +82,9 @@ class SharedSnapshots:
                 with open(f"{scratch}/{_ABOUT}/{_SESSION}", "x", encoding="utf-8") as file:
                     json.dump({"snapshot": snapshot_id, "options": dict(options)}, file)
                 self._write(session_id, scratch, draft)  # (2)
+            if not is_held():
+                raise host_lost()
             os.replace(draft, self._path(session_id))  # (3)
-            self._remove_old()
         except OSError as error:
             raise WorkspaceError(
                 "the snapshot was taken, but not copied to the folder that the hosts share",
@@ -165,9 +173,36 @@ class SharedSnapshots:
         with suppress(OSError):
             os.unlink(self._path(session_id))
 
-    def _remove_old(self) -> None:
+    def erase(self, session_id: str) -> None:
+        """Remove what is here of a session, and its keys with it; raises where that fails."""
+        archive = os.path.basename(self._path(session_id))
+        try:
+            for name in os.listdir(self._folder):
+                if name == archive or name.startswith(f"{archive}."):  # drafts of killed processes
+                    with suppress(FileNotFoundError):
+                        os.unlink(os.path.join(self._folder, name))
+            with closing_fd(os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)) as folder:
+                os.fsync(folder)
+        except OSError as error:
+            raise WorkspaceError(
+                "the last snapshot of the session in the shared folder was not removed",
+                hint="Check permissions of snapshots in [fleet], and erase the session again.",
+                code="CW-FLEET-SNAPSHOTS",
+                detail=str(error),
+            ) from error
+
+    def remove_old(self) -> None:
         """Of sessions whose hosts were lost, and which their owners have not used since."""
-        for name in os.listdir(self._folder):
+        try:
+            names = os.listdir(self._folder)
+        except OSError as error:
+            raise WorkspaceError(
+                "the folder of snapshots that the hosts share cannot be read",
+                hint="Check permissions of snapshots in [fleet].",
+                code="CW-FLEET-SNAPSHOTS",
+                detail=str(error),
+            ) from error
+        for name in names:
             path = os.path.join(self._folder, name)
             with suppress(OSError):
                 if _SUFFIX in name and os.stat(path).st_mtime < time.time() - self._keep_s:

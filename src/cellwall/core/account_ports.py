@@ -242,8 +242,12 @@ class SessionsPort(Protocol):
         """This service has a session from now on whose host was lost; of two callers, one gets
         True."""
 
-    async def lose_session(self, session_id: str, *, now_s: float) -> None:
-        """A session that was taken over did not start: its host is lost as before."""
+    async def lose_session(self, session_id: str, *, now_s: float) -> bool:
+        """A session of this service ends as one whose host is lost; False if another service has
+        it."""
+
+    async def lose_all_sessions(self, *, now_s: float) -> int:
+        """After a restart of a host: its sessions ended with the process that ran them."""
 
     async def add_run_key(self, session_id: str, key_hash: bytes) -> bool:
         """False if a run of the session had this key before, on whichever host."""

@@ -12,6 +12,7 @@ import base64
 import binascii
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -29,7 +30,12 @@ MAX_MESSAGE_BYTES = 4 << 20
 MAX_NAMES = 200
 MAX_TTL_S = 60.0
 NONCE_BYTES = 16
+_NONCE = re.compile(rf"[0-9a-f]{{{2 * NONCE_BYTES}}}")
+"""One spelling: the keeper remembers nonces, and a nonce in another spelling would be new."""
 _QUESTION, _ANSWER = b"cellwall fleet: secret question 1\n", b"cellwall fleet: secret answer 1\n"
+
+# What reading hostile JSON raises; a number that is no float overflows.
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError)
 
 
 class LendingRefused(VaultError):
@@ -73,10 +79,10 @@ class SecretQuestion:
             is_sound = (
                 bool(found.host_id and found.incarnation and found.names)
                 and len(found.names) <= MAX_NAMES
-                and len(bytes.fromhex(found.nonce)) == NONCE_BYTES
+                and _NONCE.fullmatch(found.nonce) is not None
                 and type(found.policy) is int
             )
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError, BadInput):
+        except (*_MALFORMED, BadInput):
             is_sound, found, signature = False, None, b""
         if not is_sound or found is None:
             raise LendingRefused("a question for secrets is malformed", hint=_VERSIONS)
@@ -150,23 +156,24 @@ def open_answer(
         context = _context(question, keeper.host_id, ttl_s)
         statement = _statement(context, box)
         if not is_signed(keeper.identity.raw, statement, _decode(outer["signature"])):  # (1)
-            raise _forged()
+            raise forged_answer()
         found = _object(open_box(own.box, box, context))  # (2)
         secrets = {
             name: LentSecret(_decode(each["value"]), tuple(each["grants"]))
             for name, each in found.items()
         }
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, BadBox):
-        raise _forged() from None
+    except (*_MALFORMED, BadBox):
+        raise forged_answer() from None
     if set(secrets) != set(question.names) or not 0 < ttl_s <= MAX_TTL_S:  # (3)
-        raise _forged()
+        raise forged_answer()
     return LentSecrets(secrets, ttl_s)
 
 
 _VERSIONS = "Both hosts must run the same version of Cellwall."
 
 
-def _forged() -> LendingRefused:
+def forged_answer() -> LendingRefused:
+    """The keeper has not answered this question, or in a form that this version cannot read."""
     return LendingRefused(
         "the answer of the vault's keeper is not for this question, or was changed",
         hint="Try again. If it stays so, look at who can call Ray, and at `cellwall fleet verify`.",

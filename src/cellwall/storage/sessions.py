@@ -106,12 +106,17 @@ class SessionRepository(Repository):
         async with self._database.write() as connection:
             return (await connection.execute(lost.values(**values))).rowcount == 1
 
-    async def lose_session(self, session_id: str, *, now_s: float) -> None:
-        own = update(SessionRow).where(
-            SessionRow.id == session_id, SessionRow.service_id == self.service_id
-        )
+    async def lose_session(self, session_id: str, *, now_s: float) -> bool:
+        return await self._lose(now_s, SessionRow.id == session_id) == 1
+
+    async def lose_all_sessions(self, *, now_s: float) -> int:
+        return await self._lose(now_s, SessionRow.ended_s.is_(None))
+
+    async def _lose(self, now_s: float, condition: ColumnElement[bool]) -> int:
+        own = update(SessionRow).where(condition, SessionRow.service_id == self.service_id)
         async with self._database.write() as connection:
-            await connection.execute(own.values(ended_s=now_s, end_reason=HOST_LOST))
+            lost = own.values(ended_s=now_s, end_reason=HOST_LOST)
+            return (await connection.execute(lost)).rowcount
 
     async def add_run_key(self, session_id: str, key_hash: bytes) -> bool:
         values = {"session_id": session_id, "key_hash": key_hash}

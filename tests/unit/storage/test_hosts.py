@@ -9,7 +9,9 @@ from sqlalchemy import update
 
 from cellwall.core.hosts import SecondCoordinator
 from cellwall.core.ids import new_id
+from cellwall.storage.hosts import database_now
 from cellwall.storage.models import HostRow
+from cellwall.storage.services import LEASES_DECIDE_S
 from cellwall.storage.store import Store, open_store
 from databases import in_store
 from unit.storage import records
@@ -143,6 +145,59 @@ def test_a_lost_session_is_taken_over_once_and_its_old_host_cannot_end_it(settin
                 False,
             )
             assert await other.end_session(session.id, now_s=records.NOW_S)
+
+    in_store(settings, go)
+
+
+def test_another_service_does_not_end_what_the_lease_of_a_host_decides(settings):
+    """By its own clock, which may be wrong, and without the reason that the owner needs."""
+    ann = records.user("ann")
+    session, question = records.session(ann.id), records.approval(ann.id)
+    unseen = {"unseen_since_s": records.NOW_S, "answer": "x", "now_s": records.NOW_S}
+
+    async def go(store: Store) -> None:
+        await store.add_user(ann)
+        await store.join_host(FIRST, {}, rivals_s=60)
+        assert await store.add_session(session, max_live=9)
+        assert await store.add_approval(question)
+        assert await store.end_for_unseen_services(**unseen) == 0
+        (host,) = await store.list_hosts()
+        assert await store.declare_lost(host, unseen_s=-1, answer="host-lost")
+        held = await store.find_holder("session", session.id)
+        assert held is not None
+        assert held.is_lost
+        assert await store.remove_host(host.id)
+        later = records.session(ann.id)
+        assert await store.add_session(later, max_live=9)
+        assert await store.end_for_unseen_services(**unseen) == 1  # the control: no host of a fleet
+        held = await store.find_holder("session", later.id)
+        assert held is not None
+        assert (held.is_ended, held.is_lost) == (True, False)
+        await store.join_host(SECOND, {}, rivals_s=60)
+        last = records.session(ann.id)
+        assert await store.add_session(last, max_live=9)
+        async with store._database.write() as connection:
+            old_s = await database_now(connection) - LEASES_DECIDE_S - 60
+            await connection.execute(update(HostRow).values(seen_s=old_s))
+        assert await store.end_for_unseen_services(**unseen) == 1  # nobody calls this one lost
+
+    in_store(settings, go)
+
+
+def test_a_host_that_starts_again_loses_its_live_sessions_alone(settings):
+    ann = records.user("ann")
+    live, ended = records.session(ann.id), records.session(ann.id)
+
+    async def go(store: Store) -> None:
+        await store.add_user(ann)
+        for each in (live, ended):
+            assert await store.add_session(each, max_live=9)
+        assert await store.end_session(ended.id, now_s=records.NOW_S)
+        assert await store.lose_all_sessions(now_s=records.NOW_S) == 1
+        for each, is_lost in ((live, True), (ended, False)):
+            held = await store.find_holder("session", each.id)
+            assert held is not None
+            assert (held.is_ended, held.is_lost) == (True, is_lost)
 
     in_store(settings, go)
 

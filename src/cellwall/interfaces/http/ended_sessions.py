@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import anyio
 
@@ -14,22 +15,41 @@ from cellwall.core.messages import SessionStore
 _log = logging.getLogger("cellwall.http")
 
 
+@dataclass(frozen=True, slots=True)
+class _UnsavedEnd:
+    is_lost: bool
+    afterwards: Callable[[], Awaitable[None]] | None
+
+
 class EndedSessions:
     """A session whose end is not stored would count against its owner, so `save` is repeated."""
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store
-        self._unsaved: set[str] = set()
+        self._unsaved: dict[str, _UnsavedEnd] = {}
 
-    def add(self, *session_ids: str) -> None:
-        self._unsaved.update(session_ids)
+    def add(
+        self,
+        session_id: str,
+        *,
+        is_lost: bool = False,
+        afterwards: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`is_lost`: it ended because this host may be cut off, which its owner is told.
+        `afterwards`: called once the session has ended here; not where another host has it."""
+        self._unsaved[session_id] = _UnsavedEnd(is_lost, afterwards)
 
     async def save(self) -> None:
         """Store all ends that are not stored yet; a failure is left to the next call."""
         try:
-            for name in list(self._unsaved):
-                await self._store.end_session(name, now_s=time.time())
-                self._unsaved.discard(name)
+            for name, end in list(self._unsaved.items()):
+                if end.is_lost:
+                    is_ours = await self._store.lose_session(name, now_s=time.time())
+                else:
+                    is_ours = await self._store.end_session(name, now_s=time.time())
+                self._unsaved.pop(name, None)
+                if is_ours and end.afterwards is not None:
+                    await end.afterwards()
         except StorageError as error:
             _log.warning("the end of a session was not stored: %s", error.code)
 

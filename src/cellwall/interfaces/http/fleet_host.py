@@ -11,6 +11,7 @@ import logging
 import os
 import resource
 import socket
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -151,10 +152,12 @@ class FleetHost:
     async def fence(self) -> None:
         """The host may be cut off: sessions that reach other machines or use secrets end."""
         found = self._sandboxes()
-        for each in () if found is None else found.all():
+        if found is None:
+            return
+        for each in found.all():
             if each.needs & _BEYOND:
                 _log.error("a session with egress or secrets ends: the lease is not proven")
-                await found.end(each, is_fenced=True)  # type: ignore[union-attr]  # not None where it has sessions
+                await found.end(each, is_fenced=True)
 
     def _sandboxes(self) -> OwnedSandboxes | None:
         service = None if self._api is None else getattr(self._api.state, "service", None)
@@ -187,6 +190,8 @@ class FleetHost:
             store,
         ):
             await check_neighbours(store, accounts, settings)
+            # A process that was killed may start again before a front calls its host lost.
+            await store.lose_all_sessions(now_s=time.time())
             api = make_application(
                 app,
                 accounts,

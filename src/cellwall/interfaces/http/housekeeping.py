@@ -16,6 +16,7 @@ import anyio.to_thread
 from cellwall.admin.accounts import Accounts
 from cellwall.admin.alert_secrets import AlertSecrets
 from cellwall.admin.alerts import AlertAdmin
+from cellwall.admin.shared_snapshots import open_shared_snapshots
 from cellwall.admin.text_indexer import TextIndexer
 from cellwall.admin.tls_files import TlsFiles
 from cellwall.core.account_ports import AccountsPort, SessionsPort
@@ -54,6 +55,7 @@ class Housekeeping:
             ("delete metadata of old sessions", self._forget_sessions),
             ("rotate the signing key", self._rotate_keys),
             ("remove old changes", self._sweep),
+            ("remove old snapshots of the shared folder", self._remove_shared),
             ("read the certificate again", self._reload_certificate),
         )
         for name, task in tasks:
@@ -108,6 +110,13 @@ class Housekeeping:
     async def _sweep(self) -> None:
         """Copy-on-write changes older than keep_changes_days, and traces of killed processes."""
         await anyio.to_thread.run_sync(sweep_state, self.app)
+
+    async def _remove_shared(self) -> None:
+        """The last snapshots of sessions that ended with their host, kept for their time (FS-5)."""
+        shared = open_shared_snapshots(self.app.settings, self.app.store)
+        if shared is None or await anyio.to_thread.run_sync(is_held, self.app.store.home):
+            return
+        await anyio.to_thread.run_sync(shared.remove_old)
 
     async def _reload_certificate(self) -> None:
         if self.tls is not None and self.context is not None:

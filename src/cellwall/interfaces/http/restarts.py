@@ -10,12 +10,14 @@ A run with an idempotency key that was under way on the lost host is not execute
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 
 from cellwall.admin.accounts import Identity
@@ -60,9 +62,16 @@ class SessionRestarts:
             )
 
     async def copy(
-        self, session_id: str, snapshot_id: str, spec: SandboxSpec, keep_alive_s: float
+        self,
+        session_id: str,
+        snapshot_id: str,
+        spec: SandboxSpec,
+        *,
+        keep_alive_s: float,
+        is_held: Callable[[], Coroutine[Any, Any, bool]],
     ) -> None:
-        """(1)"""
+        """(1). `is_held`: whether this host still has the session; asked before the copy of another
+        host could be replaced."""
         options: dict[str, Json] = {
             **{name: list(getattr(spec, name)) for name in _SEQUENCES},
             "envs": dict(spec.envs),
@@ -72,7 +81,8 @@ class SessionRestarts:
         }
         if self._shared is not None:
             copy = self._shared.copy
-            await anyio.to_thread.run_sync(copy, session_id, snapshot_id, options)
+            ask = partial(anyio.from_thread.run, is_held)
+            await anyio.to_thread.run_sync(copy, session_id, snapshot_id, options, ask)
 
     async def forget(self, session_id: str) -> None:
         """The session has ended."""
@@ -123,7 +133,7 @@ def session_restarted(taken_s: float) -> SessionRestarted:
     )
 
 
-def _spec(options: Any, snapshot_id: str) -> SandboxSpec:  # noqa: ANN401  # JSON of our own
+def _spec(options: Mapping[str, Any], snapshot_id: str) -> SandboxSpec:
     listed: dict[str, Sequence[str]] = {name: tuple(options[name]) for name in _SEQUENCES}
     return SandboxSpec(
         workspace=None,

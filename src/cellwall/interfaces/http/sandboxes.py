@@ -203,7 +203,8 @@ class OwnedSandboxes:
                     session_id=None if lost is None else lost.id,
                 )
             except BaseException:
-                self._ends.add(*stored)
+                for each in stored:
+                    self._ends.add(each)
                 with anyio.CancelScope(shield=True):
                     await self._ends.save()
                 raise
@@ -268,7 +269,17 @@ class OwnedSandboxes:
 
     async def _copy_snapshot(self, sandbox: OwnedSandbox, snapshot_id: str) -> None:
         spec = replace(sandbox.spec, allow_domains=sandbox.host.domains)
-        await self._restarts.copy(sandbox.id, snapshot_id, spec, sandbox.keep_alive_s)
+
+        async def is_held() -> bool:
+            """Another host may have the session by now, with a later snapshot."""
+            found = await self._store.find_session(
+                sandbox.id, user_id=sandbox.owner_id, teams=frozenset()
+            )
+            return found is not None and found.ended_s is None and self.is_own(found)
+
+        await self._restarts.copy(
+            sandbox.id, snapshot_id, spec, keep_alive_s=sandbox.keep_alive_s, is_held=is_held
+        )
 
     def is_own(self, record: SessionRecord) -> bool:
         """Whether the session was made by this service, not by another one of its database."""
@@ -319,19 +330,24 @@ class OwnedSandboxes:
 
     async def end(self, sandbox: OwnedSandbox, *, is_fenced: bool = False) -> None:
         """End a sandbox with its runs; a second call has no effect. `is_fenced`: this host may be
-        lost, and then the session starts again elsewhere, where that was asked for."""
+        lost, and the session starts again, here or elsewhere, where that was asked for."""
         if self._live.pop(sandbox.id, None) is None:
             return
-        self._ends.add(sandbox.id)
         with anyio.CancelScope(shield=True):
             if sandbox.copy_snapshot is None:
+                self._ends.add(sandbox.id, is_lost=is_fenced)
                 await self._ends.save_beside(sandbox.end_host)
                 return
+            # A host that was lost and comes back ends what it had, and then another host may have
+            # the session, which starts from the shared snapshot when that one is lost as well.
+            forget = partial(self._restarts.forget, sandbox.id)
+            is_kept = is_fenced or self._is_closed
             try:
                 await sandbox.end_host()
             finally:
-                if not (is_fenced or self._is_closed):
-                    await self._restarts.forget(sandbox.id)
+                self._ends.add(
+                    sandbox.id, is_lost=is_fenced, afterwards=None if is_kept else forget
+                )
                 await self._ends.save()
 
     async def watch(self) -> None:

@@ -22,13 +22,16 @@ class LinearModel:
 
     weights: Mapping[str, float]
     base: float
-    _both: Pairs = field(default_factory=dict)
-    _within: Pairs = field(default_factory=dict)
-    _by: Pairs = field(default_factory=dict)
+    both: Pairs = field(default_factory=dict)
+    """The weights of two traits of one passage, by the names of both."""
+    within: Pairs = field(default_factory=dict)
+    """The weights of a trait of a passage and a trait of its text."""
+    by: Pairs = field(default_factory=dict)
+    """The weights of a trait of a passage and a trait of the passage beside it."""
 
     def __post_init__(self) -> None:
         for name, weight in self.weights.items():
-            for joint, pairs in ((" & ", self._both), (" in ", self._within), (" by ", self._by)):
+            for joint, pairs in ((" & ", self.both), (" in ", self.within), (" by ", self.by)):
                 left, found, right = name.partition(joint)
                 if found:
                     pairs.setdefault(left, {})[right] = weight
@@ -58,12 +61,12 @@ class LinearScorer:
         total += sum(weights.get(f"beside {name}", 0.0) for name in placed.beside)
         for at, name in enumerate(paired):
             total += self._within_text(name)
-            row = model._both.get(name)  # noqa: SLF001  # the scorer is part of the model
+            row = model.both.get(name)
             if row is not None:
                 for other in paired[at + 1 :]:
                     if other in row:
                         total += row[other]
-            row = model._by.get(name)  # noqa: SLF001  # as above
+            row = model.by.get(name)
             if row is not None:
                 for other in placed.beside:
                     if other in row:
@@ -73,7 +76,7 @@ class LinearScorer:
     def _within_text(self, name: str) -> float:
         known = self._in_text.get(name)
         if known is None:
-            row = self._model._within.get(name, {})  # noqa: SLF001  # as above
+            row = self._model.within.get(name, {})
             known = sum(row.get(where, 0.0) for where in self._text.traits)
             self._in_text[name] = known
         return known

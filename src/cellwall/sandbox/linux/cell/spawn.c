@@ -12,6 +12,7 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef TIOCGPTPEER
@@ -143,7 +144,8 @@ void into_session(struct program *program) {
   prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
 }
 
-/* Parent and session of a process, from its stat line; the command name may contain any byte. */
+/* Parent and session of a process, from its stat line; the command name may contain any byte. A
+ * zombie counts as gone, unless only its first thread has ended. */
 static int read_stat(const char *name, long *parent, long *session) {
   char path[64], text[512];
   snprintf(path, sizeof path, "/proc/%.20s/stat", name);
@@ -155,10 +157,21 @@ static int read_stat(const char *name, long *parent, long *session) {
   text[got] = '\0';
   const char *rest = strrchr(text, ')');
   char state;
-  long group;
-  if (rest == NULL || sscanf(rest + 1, " %c %ld %ld %ld", &state, parent, &group, session) != 4)
-    return -1;
-  return state == 'Z' ? -1 : 0;
+  long threads;
+  const char *fields = " %c %ld %*s %ld %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld";
+  if (rest == NULL || sscanf(rest + 1, fields, &state, parent, session, &threads) != 4) return -1;
+  return state == 'Z' && threads <= 1 ? -1 : 0;
+}
+
+#define MAX_DEATH_CHECKS 1000
+/* Waits until a killed process is gone. A process that the kernel cannot end at once (it waits for
+ * a device) is not waited for longer than a second: it would keep the whole cell from ending. */
+static void wait_for_death(pid_t pid) {
+  char name[24];
+  long parent, session;
+  snprintf(name, sizeof name, "%d", pid);
+  for (int check = 0; check < MAX_DEATH_CHECKS && read_stat(name, &parent, &session) == 0; check++)
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
 #define MAX_KILLED 4096
@@ -189,6 +202,8 @@ void kill_task(pid_t leader) {
     }
     closedir(table);
   }
+  for (int i = 1; i < count; i++) kill(killed[i], SIGKILL);
+  for (int i = 1; i < count; i++) wait_for_death(killed[i]);
   /* The leader last: its end is reported, and the caller takes the task for ended. */
-  while (count > 0) kill(killed[--count], SIGKILL);
+  kill(leader, SIGKILL);
 }
