@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from http_service import Client, Load, Served, served
 
@@ -35,9 +36,11 @@ _WINDOW_S = 5.0
 _LABEL = {"Cellwall-Labels": "joins=late"}
 
 
-def measure(rounds: int, *, quiet: bool, load: Load) -> dict[str, float]:
-    """All parts on one fleet, in this order: a lost host stays lost."""
-    figures: dict[str, float] = {}
+def measure(rounds: int, *, quiet: bool, load: Load) -> dict[str, Any]:
+    """All parts on one fleet, in this order: a lost host stays lost. `series` has each error that
+    is counted, with its code and text."""
+    figures: dict[str, Any] = {}
+    errors: list[dict[str, Any]] = []
 
     def tell(found: dict[str, float]) -> None:
         figures.update(found)
@@ -57,18 +60,16 @@ def measure(rounds: int, *, quiet: bool, load: Load) -> dict[str, float]:
             }
         )
         attempts: list[Attempt] = []
-        tell(_loaded(fleet, sessions, load, attempts))
-        tell(_lose(fleet, fleet.hosts[0], "kill", fleet.hosts[0].kill, sessions, load, attempts))
+        tell(_loaded(fleet, sessions, load, attempts, errors))
+        killed, cut = fleet.hosts[:2]
+        faults: dict[str, tuple[Machine, Callable[[], object]]] = {"kill": (killed, killed.kill)}
         if fleet.links.is_separate:
-            cut = fleet.hosts[1]
-            tell(
-                _lose(
-                    fleet, cut, "cut", lambda: fleet.links.cut(cut.name), sessions, load, attempts
-                )
-            )
+            faults["cut"] = cut, lambda: fleet.links.cut(cut.name)
+        for name, (host, lose) in faults.items():
+            tell(_lose(fleet, host, name, lose, sessions, load, attempts, errors))
         tell(_join(fleet))
         tell(_check(fleet, attempts))
-    return figures
+    return {**figures, "series": {"errors": errors}}
 
 
 @contextmanager
@@ -153,11 +154,17 @@ def _spread(fleet: RunningFleet, load: Load) -> tuple[list[str], float]:
 
 
 def _loaded(
-    fleet: RunningFleet, sessions: Sequence[str], load: Load, attempts: list[Attempt]
+    fleet: RunningFleet,
+    sessions: Sequence[str],
+    load: Load,
+    attempts: list[Attempt],
+    errors: list[dict[str, Any]],
 ) -> dict[str, float]:
+    began_s = time.monotonic()
     with FleetLoad(fleet, sessions, clients=load.concurrent) as running:
         time.sleep(load.seconds)
     attempts += running.attempts
+    errors += _errors("load", running.samples, began_s)
     return {
         "load_concurrent": load.concurrent,
         "load_runs_per_s": round(len(running.samples) / load.seconds, 1),
@@ -175,6 +182,7 @@ def _lose(
     sessions: Sequence[str],
     load: Load,
     attempts: list[Attempt],
+    errors: list[dict[str, Any]],
 ) -> dict[str, float]:
     """Under load: when clients learn it, and what the other hosts' runs took meanwhile."""
     places = fleet.places()
@@ -186,10 +194,13 @@ def _lose(
         time.sleep(2 * _WINDOW_S)
     attempts += running.attempts
     others = [each for each in running.samples if places[each.attempt.session] != lost.id]
-    told = [
-        each.ended_s - at_s
-        for each in running.samples
-        if each.code == "CW-HOST-LOST" and places[each.attempt.session] == lost.id
+    errors += _errors(name, others, at_s)
+    of_lost = [each for each in running.samples if places[each.attempt.session] == lost.id]
+    told = [each.ended_s - at_s for each in of_lost if each.code == "CW-HOST-LOST"]
+    waits = [
+        each.ended_s - max(each.began_s, at_s)
+        for each in of_lost
+        if each.ended_s > at_s and each.attempt.fate is not Fate.ACKNOWLEDGED
     ]
     before = _percentile([each for each in others if each.ended_s < at_s], 0.99)
     slow = [
@@ -199,6 +210,7 @@ def _lose(
     ]
     return {
         f"{name}_noticed_s": round(min(told, default=_NOTICED_WITHIN_S), 2),
+        f"{name}_longest_wait_s": round(max(waits, default=_NOTICED_WITHIN_S), 2),
         f"{name}_others_errors": _failed(others),
         f"{name}_others_p99_before_ms": round(before, 2),
         f"{name}_others_p99_over_before": round(
@@ -252,6 +264,22 @@ def _check(fleet: RunningFleet, attempts: Sequence[Attempt]) -> dict[str, float]
 
 def _failed(samples: Sequence[Sample]) -> int:
     return sum(each.attempt.fate is not Fate.ACKNOWLEDGED for each in samples)
+
+
+def _errors(part: str, samples: Sequence[Sample], at_s: float) -> list[dict[str, Any]]:
+    """Each run that failed: when it ended, what it took, and what its client was told."""
+    return [
+        {
+            "part": part,
+            "after_s": round(each.ended_s - at_s, 2),
+            "took_ms": round(each.took_ms),
+            "kind": each.kind,
+            "code": each.code,
+            "text": each.text,
+        }
+        for each in samples
+        if each.attempt.fate is not Fate.ACKNOWLEDGED
+    ]
 
 
 def _between(samples: Sequence[Sample], from_s: float, to_s: float) -> list[Sample]:

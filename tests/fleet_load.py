@@ -19,6 +19,7 @@ _UNSERVED = frozenset(
 )
 """Codes of answers that say that nothing was done."""
 _PAUSE_S = 0.05
+_MAX_TEXT = 300
 _numbers = itertools.count(1)
 
 
@@ -31,6 +32,10 @@ class Sample:
     ended_s: float
     code: str
     """Of the error; empty for an acknowledged run."""
+    kind: str = ""
+    """Of what was not acknowledged: the status of HTTP and of the run, or the exception's name."""
+    text: str = ""
+    """Its message, or what was answered instead of the output."""
 
     @property
     def took_ms(self) -> float:
@@ -67,21 +72,24 @@ class LoadClient:
         mark = f"mark-{threading.get_native_id()}-{next(_numbers)}"
         headers = {"Idempotency-Key": key} if key else {}
         began_s = time.monotonic()
-        fate, audit_id, code = Fate.UNKNOWN, "", "connection"
+        fate, audit_id, code, kind, text = Fate.UNKNOWN, "", "connection", "", ""
         body = {"command": f"echo {mark} >> marks; echo {mark}"}
         try:
             path = f"/v1/sessions/{session}/commands"
             status, answer = self.ask("POST", path, body, **headers)
+            kind, text = f"HTTP {status}", answer[:_MAX_TEXT].decode("utf-8", "replace")
             found = json.loads(answer)
-            code = (found["error"] or {}).get("code", "")
+            error = found["error"] or {}
+            code = error.get("code", "")
+            kind, text = f"{kind} {found.get('status', '')}".rstrip(), error.get("message", text)
             if status == 200 and found["status"] == "ok" and found["stdout"] == f"{mark}\n":
-                fate, audit_id = Fate.ACKNOWLEDGED, found["audit_id"]
+                fate, audit_id, kind, text = Fate.ACKNOWLEDGED, found["audit_id"], "", ""
             elif code in _UNSERVED:
                 fate = Fate.REFUSED
-        except (OSError, http.client.HTTPException, ValueError):
-            pass
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            kind, text = type(error).__name__, text or str(error)
         attempt = Attempt(mark, session, fate, audit_id)
-        return Sample(attempt, began_s, time.monotonic(), code)
+        return Sample(attempt, began_s, time.monotonic(), code, kind, text)
 
     def marks(self, session: str) -> list[str] | None:
         """The marks in the file of a session; None where the session is gone."""

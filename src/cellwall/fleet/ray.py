@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -33,6 +33,7 @@ from cellwall.fleet.engine import (
     host_lost,
 )
 from cellwall.fleet.exchanges import Plain, plain_scope
+from cellwall.fleet.open_calls import HostGone, OpenCalls
 from cellwall.fleet.placement import place_session
 from cellwall.fleet.ray_host import RayHost
 from cellwall.fleet.ray_node import COORDINATOR_LABEL, LABEL
@@ -41,7 +42,8 @@ from cellwall.fleet.request_bodies import RequestBodies
 from cellwall.fleet.states import state_of
 
 _log = logging.getLogger("cellwall.fleet")
-_LOOK_EVERY_S = 0.5
+_LOOK_EVERY_S = 0.25
+_RAY_ANSWERS_WITHIN_S = 0.5
 _TOLD_S = 2.0
 """A host tells its load at least this often."""
 _MAX_KNOWN = 100_000
@@ -80,7 +82,10 @@ class RayFleet:
         self._coordinator, self._is_second = coordinator, False
         self._states: dict[str, HostState] = {}
         self._actors: dict[str, Any] = {}
-        self._calls: dict[str, set[asyncio.Timeout]] = {}
+        self._calls = OpenCalls()
+        self._looking = asyncio.Lock()
+        self._naming: asyncio.Future[frozenset[str]] | None = None
+        self._declaring: dict[str, asyncio.Future[None]] = {}
         self._placed: deque[tuple[float, str]] = deque()
         self._chance = Random()  # noqa: S311  # spreads load, keeps no secret
         self._known: OrderedDict[str, tuple[str, str]] = OrderedDict()
@@ -98,33 +103,63 @@ class RayFleet:
 
     async def look(self) -> None:
         """Who is there: the database tells the leases, and Ray which processes live."""
+        async with self._looking:
+            await self._look()
+
+    async def _look(self) -> None:
         records = await self._hosts.list_hosts()
         self._is_second = has_rivals(records, self._coordinator, seen_s=self._lost_after_s)
         if self._is_second:  # their processes are unknown to this Ray, and not lost
             self._states = {}
             raise second_coordinator()
-        alive = await asyncio.to_thread(_live_names)
+        alive = await self._live_names()  # behind the records: a host has its name before it joins
         states = {}
         for record in records:
-            is_gone = actor_name(record.id, record.incarnation) not in alive
+            if alive is None:
+                before = self._states.get(record.id)
+                is_gone = (
+                    before is not None
+                    and before.incarnation == record.incarnation
+                    and before.is_lost
+                )
+            else:
+                is_gone = actor_name(record.id, record.incarnation) not in alive
             is_late = record.unseen_s > self._lost_after_s
             is_lost = record.is_lost or is_gone or is_late
             states[record.id] = state_of(record, is_lost=is_lost)
             if is_lost:
-                self._break_calls(record)
-            if is_late and not record.is_lost:
-                await self._declare(record)
+                self._actors.pop(record.incarnation, None)
+                self._calls.end(record.id)
+            if is_late and not record.is_lost and record.incarnation not in self._declaring:
+                # Beside the looks: a transaction may wait for a lock that a host which is cut off
+                # still has, and the other hosts must be looked at meanwhile.
+                self._declaring[record.incarnation] = asyncio.ensure_future(self._declare(record))
         self._states, self._looked_at = states, time.monotonic()
 
-    async def _declare(self, record: HostRecord) -> None:
-        after_s = self._lost_after_s
-        if await self._hosts.declare_lost(record, unseen_s=after_s, answer=UNANSWERED):
-            _log.error("host %s is lost: its sessions have ended", record.id)
+    async def _live_names(self) -> frozenset[str] | None:
+        """None where Ray does not answer at once: then the leases decide. Ray's control
+        store is one process, which can hang while it tries to reach a machine that is cut off."""
+        if self._naming is not None and not self._naming.done():
+            return None  # an older question; its answer would miss hosts that have joined since
+        self._naming = asyncio.ensure_future(asyncio.to_thread(_named_actors))
+        await asyncio.wait({self._naming}, timeout=_RAY_ANSWERS_WITHIN_S)
+        if not self._naming.done():
+            return None
+        try:
+            return self._naming.result()
+        except RayError as error:
+            _log.warning("Ray does not tell which hosts live: %s", type(error).__name__)
+            return None
 
-    def _break_calls(self, record: HostRecord) -> None:
-        self._actors.pop(record.incarnation, None)
-        for call in self._calls.pop(record.id, ()):
-            call.reschedule(asyncio.get_running_loop().time())
+    async def _declare(self, record: HostRecord) -> None:
+        try:
+            after_s = self._lost_after_s
+            if await self._hosts.declare_lost(record, unseen_s=after_s, answer=UNANSWERED):
+                _log.error("host %s is lost: its sessions have ended", record.id)
+        except CellwallError as error:
+            _log.warning("host %s was not declared lost: %s", record.id, error.code)
+        finally:
+            del self._declaring[record.incarnation]
 
     async def place(self, wish: Wish) -> str:
         await self._look_if_unknown()
@@ -171,10 +206,10 @@ class RayFleet:
     async def call(self, host_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         actor = await self._actor(host_id)
         call_id, has_begun = new_id("call"), False
-        async with self._bodies.read(scope, receive) as body, self._breakable(host_id) as broken:
+        async with self._bodies.read(scope, receive) as body:
             relay: asyncio.Task[None] | None = None
             try:
-                async with broken:
+                async with self._calls.breakable(host_id):
                     answer = actor.answer.options(num_returns="streaming").remote(
                         call_id, plain_scope(scope), body
                     )
@@ -183,9 +218,7 @@ class RayFleet:
                         for message in part["messages"]:
                             has_begun = True
                             await send(message)
-            except (RayActorError, TimeoutError) as error:
-                if isinstance(error, TimeoutError) and not broken.expired():
-                    raise
+            except (RayActorError, HostGone):
                 _log.warning("host %s was lost during a call", host_id)
                 if has_begun:
                     raise AnswerBroken from None
@@ -195,17 +228,6 @@ class RayFleet:
                     relay.cancel()
                     with suppress(asyncio.CancelledError):
                         await relay
-
-    @asynccontextmanager
-    async def _breakable(self, host_id: str) -> AsyncIterator[asyncio.Timeout]:
-        """A call that ends when its host is lost, also where Ray would wait for ever."""
-        broken = asyncio.timeout(None)
-        calls = self._calls.setdefault(host_id, set())
-        calls.add(broken)
-        try:
-            yield broken
-        finally:
-            calls.discard(broken)
 
     async def _actor(self, host_id: str) -> Any:  # noqa: ANN401  # Ray's handle has no type
         state = self._states.get(host_id)
@@ -324,7 +346,7 @@ async def _relay(actor: Any, call_id: str, scope: Scope, receive: Receive) -> No
             return
 
 
-def _live_names() -> frozenset[str]:
+def _named_actors() -> frozenset[str]:
     return frozenset(ray.util.list_named_actors())
 
 

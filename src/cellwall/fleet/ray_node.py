@@ -48,6 +48,9 @@ _NOTICED_BY_RAY = {
     "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
 }
 _QUIET = {
+    # A call of Ray by a process that is not connected, such as one that ends, would start a
+    # cluster of its own, without token and TLS.
+    "RAY_ENABLE_AUTO_CONNECT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to Ray's makers
     "RAY_enable_worker_prestart": "0",
     "RAY_worker_niceness": "0",  # a host is the service, not a job in the background

@@ -32,6 +32,9 @@ FILE_NAME = "cellwall.db"
 APPLICATION_ID = 0x43574442  # "CWDB", in the header of the file
 _READ_ONLY = "cellwall_read_only"
 _PAUSE_S = 0.01
+_MAX_IDLE_S = 4.0
+"""Between two statements of a transaction. PostgreSQL keeps the locks of a client that is cut off
+in the middle of one until then, and those who wait for them must not wait for long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +77,8 @@ class StorageSettings:
             "connect_timeout": max(2, int(self.timeout_s)),
             "tcp_user_timeout": milliseconds,
             "application_name": "cellwall",
-            "options": f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds}",
+            "options": f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds} "
+            f"-c idle_in_transaction_session_timeout={int(_MAX_IDLE_S * 1000)}",
         }
         if self.password_file is not None:
             found["passfile"] = self.password_file

@@ -200,6 +200,7 @@ def test_settings_become_arguments_of_the_driver(state_home):
         "connect_timeout": 7,
         "tcp_user_timeout": 7000,
         "application_name": "cellwall",
-        "options": "-c statement_timeout=7000 -c lock_timeout=7000",
+        "options": "-c statement_timeout=7000 -c lock_timeout=7000 "
+        "-c idle_in_transaction_session_timeout=4000",
         "passfile": "/etc/pgpass",
     }
