@@ -159,7 +159,12 @@ def test_sessions_that_start_again_count_against_their_owner_and_start_once(tmp_
         codes = sorted(map(code_of, answers))
         assert codes.count("CW-SESSION-RESTARTED") == 1
         # The others came while it started, or once it was there.
-        assert set(codes) <= {"CW-SESSION-RESTARTED", "CW-BUSY", "CW-TOO-MANY-SESSIONS", "CW-NO-SUCH-FILE"}
+        assert set(codes) <= {
+            "CW-SESSION-RESTARTED",
+            "CW-BUSY",
+            "CW-TOO-MANY-SESSIONS",
+            "CW-NO-SUCH-FILE",
+        }
         assert len(sandboxes.all()) == 1
 
 

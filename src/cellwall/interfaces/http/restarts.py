@@ -105,9 +105,7 @@ class SessionRestarts:
         if not has_labels(self._labels, _labels_of(record)):
             raise no_host("this host lacks the labels that it has asked for")
         owner_id = record.owner_id
-        if not await self._store.take_over_session(
-            record.id, owner_id=owner_id, max_live=max_live
-        ):
+        if not await self._store.take_over_session(record.id, owner_id=owner_id, max_live=max_live):
             raise await self._not_taken(record, max_live)
         try:
             restored = await anyio.to_thread.run_sync(shared.restore, record.id)
@@ -122,9 +120,7 @@ class SessionRestarts:
             raise
 
     async def _not_taken(self, record: SessionRecord, max_live: int) -> CellwallError:
-        now = await self._store.find_session(
-            record.id, user_id=record.owner_id, teams=frozenset()
-        )
+        now = await self._store.find_session(record.id, user_id=record.owner_id, teams=frozenset())
         if now is not None and now.end_reason == HOST_LOST:
             return too_many_sessions(max_live)
         return Busy(
