@@ -32,8 +32,8 @@ def _is_shown(viewer: Viewer) -> ColumnElement[bool]:
 
 
 async def _has_room(connection: AsyncConnection, owner_id: str, max_live: int) -> bool:
-    """Whether an enabled user may have one more session; nobody else adds one until the end of the
-    transaction."""
+    """Whether an enabled user may have one more session. The row of the user stays locked, so two
+    transactions cannot exceed the number together."""
     if not await lock_user(connection, owner_id):
         return False
     own = SessionRow.owner_id == owner_id, SessionRow.ended_s.is_(None)
