@@ -48,6 +48,13 @@ TARGETS = {
             PASSES,
             (HERE / "passes_fuzz.c", *sorted(PASSES.glob("*.c"))),
         ),
+        NativeTarget(
+            "native-vectors",
+            "the guard's vectors of word pieces and its network in C: any table, weights and text; "
+            "under AddressSanitizer and UBSan",
+            PASSES,
+            (HERE / "vectors_fuzz.c", *(PASSES / name for name in ("vectors.c", "network.c"))),
+        ),
     )
 }
 
