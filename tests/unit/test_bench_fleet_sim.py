@@ -27,6 +27,7 @@ TIGHT = replace(SMALL, memory_bytes=4 * GIB, hosts=3, rack_hosts=1)
 """Too small for its sessions: many are refused."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("parameters", [SMALL, TIGHT], ids=["small", "tight"])
 def test_every_session_that_arrived_ends_once(policy, parameters):
@@ -39,12 +40,14 @@ def test_every_session_that_arrived_ends_once(policy, parameters):
     assert (day.refused > 0) == (parameters is TIGHT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_host_holds_more_than_its_memory(policy):
     day = simulate(TIGHT, policy)
     assert 0.9 * TIGHT.memory_bytes < day.max_used_bytes <= TIGHT.memory_bytes
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_day_and_another_seed_another():
     assert simulate(SMALL, "all") == simulate(SMALL, "all")
     assert simulate(SMALL, "all") != simulate(replace(SMALL, seed=2), "all")
