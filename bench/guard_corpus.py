@@ -54,14 +54,14 @@ _ALONE = {"direct": 0.7, "tools": 0.0}
 _NEAR_MISSES = {
     "guide": 700,
     "letter": 600,
-    "mail": 800,
+    "email": 800,
     "role": 700,
     "about": 1100,
     "prompt": 500,
     "story": 1500,
     "plain": 600,
 }
-_WHOLE = ("prompt", "story", "mail")
+_WHOLE = ("prompt", "story", "email")
 """These are texts of their own, never a part of a carrier."""
 _BEGIN, _END = "\ue000", "\ue001"
 """Around an attack while its carrier is put together; ordinary texts have no such characters."""

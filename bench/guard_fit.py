@@ -21,7 +21,7 @@ _MORE = {
     "own tools": 1000,
     "carrier cut": 3000,
     "carrier snippet": 1000,
-    "near mail": 800,
+    "near email": 800,
     "prompts roleplay": 1500,
 }
 _WEIGHT_OF_CLEAN, _PASSAGES_A_TEXT, _WEIGHT_OF_PASSAGES = 2.0, 30, 0.5

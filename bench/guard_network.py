@@ -28,7 +28,7 @@ _MORE = {
     "carrier snippet": 1000,
     "prompts roleplay": 1500,
     "near about": 800,
-    "near mail": 800,
+    "near email": 800,
     "near story": 800,
     "carrier agents": 800,
     "carrier readme": 600,

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cellwall.core.errors import BadInput
+
 _GRAMMARS = Path(__file__).resolve().parent / "guard_data"
 _SLOT = re.compile(r"\{([a-z_]+)\}")
 _MAX_DEPTH = 8
@@ -21,6 +23,19 @@ _SUBJECT_LINES = ("", "", "", "Note: ", "P.S. ", "* ", "> ", "- ")
 
 def _load(name: str) -> dict[str, dict[str, list[str]]]:
     return tomllib.loads((_GRAMMARS / name).read_text("utf-8"))
+
+
+def merged(*groups: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """The lists of all grammars by name. One that hides another would put its texts in the other's
+    place, so it is refused."""
+    lists: dict[str, Sequence[str]] = {}
+    for group in groups:
+        if twice := sorted(lists.keys() & group.keys()):
+            raise BadInput(
+                f"two lists of the grammars are named {', '.join(twice)}", hint="Rename one."
+            )
+        lists.update(group)
+    return lists
 
 
 @dataclass(frozen=True)
@@ -39,7 +54,7 @@ class TextWriter:
         direct = _load("attacks_direct.toml")
         return cls(
             random.Random(seed),
-            {**attacks["slots"], **attacks["parts"], **ordinary["parts"], **direct["parts"]},
+            merged(attacks["slots"], attacks["parts"], ordinary["parts"], direct["parts"]),
             _load("attacks_languages.toml"),
             attacks["frames"]["attack"],
             direct["frames"],
@@ -67,11 +82,11 @@ class TextWriter:
         return self._spoil(self.expand(" ".join(part for part in parts if part)))
 
     def near_miss(self, kind: str) -> str:
-        """A few sentences of one kind (guide, letter, role, about), or a prompt, story or mail."""
+        """A few sentences of one kind (guide, letter, role, about), or a prompt, story, e-mail."""
         if kind == "plain":
             phrases = self.languages[self.chance.choice(sorted(self.languages))]["plain"]
             return " ".join(self.expand(self.chance.choice(phrases)) for _ in range(2))
-        count = 1 if kind in ("prompt", "story", "mail") else self.chance.choice((1, 1, 2, 3))
+        count = 1 if kind in ("prompt", "story", "email") else self.chance.choice((1, 1, 2, 3))
         return self.chance.choice((" ", "\n")).join(
             self._finish(self.expand(self.chance.choice(self.lists[kind]))) for _ in range(count)
         )

@@ -169,6 +169,10 @@ def test_a_changed_tool_is_quarantined_for_its_user(service: McpService) -> None
         assert "before" in notes(agent, "before")
         assert agent.told("keeper-shift")["status"] == "ok"
         until(lambda: "keeper-remember" not in names(agent))
+        # Before the tools are compared, the call is accepted, compares them itself and is refused.
+        first = agent.told("keeper-remember", note="x")
+        assert first["status"] == "denied", first
+        assert first["error"]["code"] in ("CW-DENIED", "CW-MCP-QUARANTINE"), first
         assert agent.told("keeper-remember", note="x")["decision"]["rule"] == "mcp:quarantine"
         assert "of-ben" in notes(other, "of-ben")  # whose server has not changed
 

@@ -9,12 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
 
 def problems(resource: Mapping[str, Any]) -> list[str]:
     """What the API server would refuse: wrong types, missing fields, and fields that it does not
     know."""
+    # Late: every worker imports this file, and the grammars of jsonschema's formats take a second.
+    import jsonschema  # noqa: PLC0415
+
     kind = f"{resource.get('apiVersion')}/{resource.get('kind')}"
     try:
         schema = _schema(kind)

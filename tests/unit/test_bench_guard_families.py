@@ -12,7 +12,7 @@ from cellwall.core.errors import BadInput
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 from guard_families import Share, Text, folds, load, operating_point, render
-from guard_texts import TextWriter
+from guard_texts import TextWriter, merged
 
 
 def _texts() -> list[Text]:
@@ -61,11 +61,17 @@ def test_written_texts_repeat_with_their_seed() -> None:
     assert first.near_miss("about")
 
 
-@pytest.mark.xfail(
-    reason="the ordinary part `mail` hides the slot of addresses; the shipped weights were trained "
-    "with these texts (docs/guard.md), and a repair must train them again"
-)
 def test_written_texts_have_no_unfilled_slot() -> None:
     writer = TextWriter.of_seed(3)
     texts = [writer.attack() for _ in range(50)]
+    texts += [writer.request("tools") for _ in range(50)]
+    texts += [writer.near_miss("email") for _ in range(50)]
+    assert any("@" in text for text in texts)
     assert not any("{" + name + "}" in text for text in texts for name in ("act", "mail", "word"))
+
+
+def test_two_lists_with_one_name_are_refused() -> None:
+    parts = {"mail": ["Dear {name},"]}
+    assert merged({"name": ["Ann"]}, parts) == {"name": ["Ann"], **parts}
+    with pytest.raises(BadInput, match="mail"):
+        merged({"mail": ["ann@example.net"]}, parts)

@@ -31,9 +31,11 @@ from cellwall.fleet.engine import (
     Send,
     Wish,
     host_lost,
+    no_host,
 )
 from cellwall.fleet.leasing import HostLease
 from cellwall.fleet.local import LocalFleet
+from cellwall.fleet.placement import has_labels
 from cellwall.fleet.ray_node import NodeOptions, RayNode, RayTrust, ray_environment
 from cellwall.fleet.request_bodies import RequestBodies
 from cellwall.fleet.states import state_of, state_of_load
@@ -65,9 +67,11 @@ __all__ = [
     "Wish",
     "check_fleet_settings",
     "fleet_token",
+    "has_labels",
     "host_lost",
     "host_states",
     "lost_after_s",
+    "no_host",
     "open_hosts",
     "open_trust",
     "ray_engine",

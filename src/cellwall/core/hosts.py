@@ -8,7 +8,7 @@ the clocks of the hosts do not matter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from cellwall.core.errors import Busy
@@ -16,6 +16,8 @@ from cellwall.core.types import Json
 
 HOST_LOST = "host-lost"
 """Why a session has ended whose host was lost."""
+SESSION_LABELS = "labels"
+"""In the metadata of a session that may start again: what it has asked of its host."""
 Held = Literal["session", "approval"]
 
 
@@ -43,6 +45,8 @@ class Holder:
     is_ended: bool
     is_lost: bool
     """The session ended with its host."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """That its next host must have, where the session may start again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from cellwall.core.errors import Denied
 from cellwall.core.hosts import (
     HOST_LOST,
+    SESSION_LABELS,
     Held,
     Holder,
     HostRecord,
@@ -135,15 +136,18 @@ class HostRepository(Repository):
 
     async def find_holder(self, kind: Held, name: str) -> Holder | None:
         if kind == "session":
-            query = select(SessionRow.service_id, SessionRow.ended_s, SessionRow.end_reason)
-            query = query.where(SessionRow.id == name)
+            known = SessionRow.service_id, SessionRow.ended_s, SessionRow.end_reason
+            query = select(*known, SessionRow.about).where(SessionRow.id == name)
         else:
-            reason: ColumnElement[str] = literal_column("''")
-            query = select(ApprovalRow.service_id, ApprovalRow.answered_s, reason)
-            query = query.where(ApprovalRow.id == name)
+            none: ColumnElement[Any] = literal_column("''")
+            answered = ApprovalRow.service_id, ApprovalRow.answered_s, none
+            query = select(*answered, none).where(ApprovalRow.id == name)
         async with self._database.read() as connection:
             row = (await connection.execute(query)).one_or_none()
-        return None if row is None else Holder(row[0], row[1] is not None, row[2] == HOST_LOST)
+        if row is None:
+            return None
+        labels = dict(row[3] or {}).get(SESSION_LABELS, {})
+        return Holder(row[0], row[1] is not None, row[2] == HOST_LOST, labels)
 
     async def session_placement(self, session_id: str, *, host_id: str) -> SessionPlacement | None:
         about = select(SessionRow.owner_id, SessionRow.service_id, SessionRow.ended_s)

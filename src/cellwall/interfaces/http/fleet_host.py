@@ -201,6 +201,7 @@ class FleetHost:
                         settings.server, names=_names(settings), public_url=url
                     ),
                     tenant=self._labels.get("tenant", ""),
+                    labels=self._labels,
                 ),
                 store=store,
             )
