@@ -16,6 +16,7 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
 from cellwall.core.host_trust import TrustStore
 from cellwall.core.hosts import Held, HostsPort
+from cellwall.fleet import leasing
 from cellwall.fleet.engine import (
     AnswerBroken,
     Application,
@@ -30,9 +31,11 @@ from cellwall.fleet.engine import (
     Send,
     Wish,
     host_lost,
+    no_host,
 )
 from cellwall.fleet.leasing import HostLease
 from cellwall.fleet.local import LocalFleet
+from cellwall.fleet.placement import has_labels
 from cellwall.fleet.ray_node import NodeOptions, RayNode, RayTrust, ray_environment
 from cellwall.fleet.request_bodies import RequestBodies
 from cellwall.fleet.states import state_of, state_of_load
@@ -64,9 +67,11 @@ __all__ = [
     "Wish",
     "check_fleet_settings",
     "fleet_token",
+    "has_labels",
     "host_lost",
     "host_states",
     "lost_after_s",
+    "no_host",
     "open_hosts",
     "open_trust",
     "ray_engine",
@@ -76,12 +81,11 @@ __all__ = [
     "token_path",
 ]
 _TOKEN_NAME = "fleet.token"  # noqa: S105  # a name
-_LOST_AFTER = 1.5
 
 
 def lost_after_s(settings: Settings) -> float:
     """When others take over: a host has ended what it held by then (`HostLease`)."""
-    return settings.fleet.lease_s * _LOST_AFTER
+    return leasing.lost_after_s(settings.fleet.lease_s)
 
 
 async def host_states(hosts: HostsPort, settings: Settings) -> tuple[HostState, ...]:

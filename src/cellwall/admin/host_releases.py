@@ -75,11 +75,16 @@ class HostReleases:
         try:
             await anyio.to_thread.run_sync(self._take, newest)
         except CellwallError as error:
-            if self.problem is None or self.problem.code != error.code:
-                _log.error("this host refuses requests: %s (%s)", error.message, error.code)
-            self.problem = error
+            self._refuse(error)
+        except OSError:  # a full disk is no reason to go on with an older one
+            self._refuse(_unusable(self.kind))
         else:
             self.problem = None
+
+    def _refuse(self, error: CellwallError) -> None:
+        if self.problem is None or self.problem.code != error.code:
+            _log.error("this host refuses requests: %s (%s)", error.message, error.code)
+        self.problem = error
 
     def _take(self, newest: SignedRelease | None) -> None:
         if newest is not None:
@@ -111,20 +116,32 @@ class HostReleases:
     def kept(self) -> SignedRelease | None:
         """What this host has; None before the first one, and where files were changed by hand:
         then the newest one is written again."""
+        note = self._read_own(self._note_path, _MAX_NOTE_BYTES)
+        path = os.path.join(self._folder, self.file_name)
+        content = self._read_own(path, MAX_CONTENT_BYTES[self.kind])
         try:
-            fields = json.loads(read_bounded(self._note_path, _MAX_NOTE_BYTES))
+            fields = json.loads(note)
             found = SignedRelease(
                 kind=self.kind,
                 version=int(fields["version"]),
                 note=str(fields["note"]),
-                content=read_bounded(
-                    os.path.join(self._folder, self.file_name), MAX_CONTENT_BYTES[self.kind]
-                ),
+                content=content,
             )
             check_release(found, self._authority, kind=self.kind)
-        except (BadInput, ReleaseRefused, ValueError, KeyError, TypeError):
+        except (ReleaseRefused, ValueError, KeyError, TypeError):
             return None
         return found
+
+    def _read_own(self, path: str, max_bytes: int) -> bytes:
+        """Empty where there is none. Raises where a file is there and cannot be read, for example
+        without a free descriptor: the host would take an older version for the first one."""
+        try:
+            with open(path, "rb") as file:
+                return file.read(max_bytes + 1)
+        except FileNotFoundError:
+            return b""
+        except OSError:
+            raise _unusable(self.kind) from None
 
 
 class HostFeeds(HostReleases):
@@ -151,7 +168,7 @@ class HostFeeds(HostReleases):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as draft:
             _unpack(content, draft)
-            os.replace(os.path.join(draft, _FEED_FILE), os.path.join(folder, _FEED_FILE))
+            Feed(folder).replace_by(os.path.join(draft, _FEED_FILE))
 
 
 _FEED_FILE = "feed.sqlite"
@@ -190,6 +207,13 @@ def open_releases(home: str) -> tuple[HostReleases, HostFeeds] | None:
     except BadInput:
         return None
     return HostReleases(home, pem), HostFeeds(home, pem)
+
+
+def _unusable(kind: str) -> ReleaseRefused:
+    return ReleaseRefused(
+        f"the {kind} of the fleet cannot be read or written on this host",
+        hint="Check space and permissions of the state folder, and the limit of open files.",
+    )
 
 
 def check_policy(content: bytes) -> None:

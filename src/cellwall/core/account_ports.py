@@ -238,9 +238,9 @@ class SessionsPort(Protocol):
     async def end_all_sessions(self, *, now_s: float) -> int:
         """After a restart: no session outlives the process that ran it."""
 
-    async def take_over_session(self, session_id: str) -> bool:
+    async def take_over_session(self, session_id: str, *, owner_id: str, max_live: int) -> bool:
         """This service has a session from now on whose host was lost; of two callers, one gets
-        True."""
+        True. False as well if the owner has `max_live` sessions that have not ended."""
 
     async def lose_session(self, session_id: str, *, now_s: float) -> bool:
         """A session of this service ends as one whose host is lost; False if another service has

@@ -1,6 +1,6 @@
 """Port of the hosts of a fleet, as the shared database knows them.
 
-A host is a service (`core.services`) that also has a lease: it renews the lease every second, and
+A host is a service (`core.services`) that also has a lease: it renews the lease all the time, and
 stops serving by itself when it cannot. All times are measured by the clock of the database, so that
 the clocks of the hosts do not matter.
 """
@@ -8,7 +8,7 @@ the clocks of the hosts do not matter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from cellwall.core.errors import Busy
@@ -16,6 +16,8 @@ from cellwall.core.types import Json
 
 HOST_LOST = "host-lost"
 """Why a session has ended whose host was lost."""
+SESSION_LABELS = "labels"
+"""In the metadata of a session that may start again: what it has asked of its host."""
 Held = Literal["session", "approval"]
 
 
@@ -43,6 +45,8 @@ class Holder:
     is_ended: bool
     is_lost: bool
     """The session ended with its host."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """That its next host must have, where the session may start again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,8 @@ class Place:
     host_id: str
     is_lost: bool
     """Its host is gone, or it ended with its host."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """That its next host must have, where it may start again."""
 
 
 class FleetPort(Protocol):

@@ -50,7 +50,7 @@ def choose_host(hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int
             reason = _Reason.NONE if host.is_lost else _Reason.DRAINS
         elif host_id and host.id != host_id:
             reason = _Reason.NOT_ITS_HOST
-        elif (labels or host.labels) and not _has_labels(host, wish):
+        elif (labels or host.labels) and not has_labels(host.labels, labels):
             reason = _Reason.LABELS
         elif left_bytes < 0:
             reason = _Reason.MEMORY
@@ -86,9 +86,10 @@ _WORDS = {
 }
 
 
-def _has_labels(host: HostState, wish: Wish) -> bool:
-    """A host that is reserved for a tenant takes the sessions of that tenant alone."""
-    tenant = host.labels.get("tenant")
-    if tenant is not None and wish.labels.get("tenant") != tenant:
+def has_labels(host: Mapping[str, str], asked: Mapping[str, str]) -> bool:
+    """Whether a host with these labels takes a session that asks for those. A host that is reserved
+    for a tenant takes the sessions of that tenant alone."""
+    tenant = host.get("tenant")
+    if tenant is not None and asked.get("tenant") != tenant:
         return False
-    return all(host.labels.get(name) == value for name, value in wish.labels.items())
+    return all(host.get(name) == value for name, value in asked.items())

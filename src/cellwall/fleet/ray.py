@@ -196,7 +196,8 @@ class RayFleet:
             self._known[name] = holder.service_id, self._states[holder.service_id].incarnation
             if len(self._known) > _MAX_KNOWN:
                 self._known.popitem(last=False)
-        return Place(holder.service_id, is_lost=holder.is_lost or not is_there)
+        is_lost = holder.is_lost or not is_there
+        return Place(holder.service_id, is_lost=is_lost, labels=holder.labels)
 
     def _is_there(self, host_id: str) -> bool:
         state = self._states.get(host_id)

@@ -83,17 +83,17 @@ class Feed:
         """All sources that were imported, by name."""
         with self._reading() as database:
             rows = [] if database is None else database.execute(_SOURCES).fetchall()
-        return tuple(
-            FeedSource(
-                name,
-                datetime.fromisoformat(updated),
-                newest,
-                frozenset(map(Ecosystem, ecosystems.split())),
-                malicious,
-                total - malicious,
+            return tuple(
+                FeedSource(
+                    name,
+                    datetime.fromisoformat(updated),
+                    newest,
+                    frozenset(map(Ecosystem, ecosystems.split())),
+                    malicious,
+                    total - malicious,
+                )
+                for name, updated, newest, ecosystems, malicious, total in rows
             )
-            for name, updated, newest, ecosystems, malicious, total in rows
-        )
 
     def updated(self, ecosystem: Ecosystem) -> datetime | None:
         """When the newest source about this registry was imported; None: there is none."""
@@ -101,8 +101,8 @@ class Feed:
             if database is None:
                 return None
             rows = database.execute("SELECT updated, ecosystems FROM source").fetchall()
-        times = [updated for updated, named in rows if ecosystem.value in named.split()]
-        return datetime.fromisoformat(max(times)) if times else None
+            times = [updated for updated, named in rows if ecosystem.value in named.split()]
+            return datetime.fromisoformat(max(times)) if times else None
 
     def advisories(self, ecosystem: Ecosystem, name: str) -> tuple[Advisory, ...]:
         """Those that name this canonical package, malicious ones first; also of the snapshot."""
@@ -110,10 +110,10 @@ class Feed:
             rows = []
             if database is not None:
                 rows = database.execute(_ADVISORIES, (ecosystem.value, name)).fetchall()
-        found = [
-            Advisory(id_, modified, summary, False, (_decode(ecosystem, name, versions),))
-            for id_, modified, summary, versions in rows
-        ]
+            found = [
+                Advisory(id_, modified, summary, False, (_decode(ecosystem, name, versions),))
+                for id_, modified, summary, versions in rows
+            ]
         shipped = snapshot_advisory(ecosystem, name)
         if shipped is not None:
             found.append(shipped)
@@ -188,6 +188,13 @@ class Feed:
         with self._reading() as database:
             return None if database is None else _modified(database, advisory_id)
 
+    def replace_by(self, path: str) -> None:
+        """Put a whole store in the place of this one; after an import that is under way, which
+        would undo it."""
+        with open(f"{self._path}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.replace(path, self._path)
+
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
         if not os.path.exists(self._path):
@@ -199,8 +206,9 @@ class Feed:
                 if found != _FORMAT:
                     raise sqlite3.DatabaseError(f"format {found}")
                 yield database
-        except (sqlite3.Error, KeyError, ValueError) as error:
-            # A verdict without the feed would pass malicious packages: fail closed.
+        except (sqlite3.Error, KeyError, ValueError, TypeError) as error:
+            # A verdict without the feed would pass malicious packages: fail closed. Rows of another
+            # version come with the feed of a fleet.
             raise FeedRefused(
                 "the store of advisories is damaged",
                 hint="Import the archive again: cellwall packages feed update.",

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, true, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cellwall.core.accounts import ApprovalRecord, SessionRecord, Viewer
 from cellwall.core.hosts import HOST_LOST
@@ -28,6 +29,16 @@ def _is_shown(viewer: Viewer) -> ColumnElement[bool]:
         return true()
     shared = select(SessionRow.id).where(SessionRow.team_id.in_(sorted(viewer.teams)))
     return or_(ApprovalRow.owner_id == viewer.user_id, ApprovalRow.session_id.in_(shared))
+
+
+async def _has_room(connection: AsyncConnection, owner_id: str, max_live: int) -> bool:
+    """Whether an enabled user may have one more session. The row of the user stays locked, so two
+    transactions cannot exceed the number together."""
+    if not await lock_user(connection, owner_id):
+        return False
+    own = SessionRow.owner_id == owner_id, SessionRow.ended_s.is_(None)
+    live = select(func.count()).select_from(SessionRow).where(*own)
+    return (await connection.execute(live)).scalar_one() < max_live
 
 
 # One statement has one snapshot, and SQLite one writer: the count holds until the row is there.
@@ -52,14 +63,7 @@ class SessionRepository(Repository):
             row = (session.id, session.team_id, *times, *rest)
             return await writer.execute(_ADD, row) == 1
         async with self._database.write() as connection:
-            if not await lock_user(connection, session.owner_id):
-                return False
-            live = (
-                select(func.count())
-                .select_from(SessionRow)
-                .where(SessionRow.owner_id == session.owner_id, SessionRow.ended_s.is_(None))
-            )
-            if (await connection.execute(live)).scalar_one() >= max_live:
+            if not await _has_room(connection, session.owner_id, max_live):
                 return False
             own = {"about": dict(session.about), "service_id": self.service_id}
             values = {**asdict(session), **own}
@@ -98,12 +102,16 @@ class SessionRepository(Repository):
         own = SessionRow.service_id.in_(("", self.service_id))
         return await self._end(now_s, SessionRow.id == session_id, own) == 1
 
-    async def take_over_session(self, session_id: str) -> bool:
+    async def take_over_session(self, session_id: str, *, owner_id: str, max_live: int) -> bool:
         lost = update(SessionRow).where(
-            SessionRow.id == session_id, SessionRow.end_reason == HOST_LOST
+            SessionRow.id == session_id,
+            SessionRow.owner_id == owner_id,
+            SessionRow.end_reason == HOST_LOST,
         )
         values = {"service_id": self.service_id, "ended_s": None, "end_reason": ""}
         async with self._database.write() as connection:
+            if not await _has_room(connection, owner_id, max_live):
+                return False
             return (await connection.execute(lost.values(**values))).rowcount == 1
 
     async def lose_session(self, session_id: str, *, now_s: float) -> bool:

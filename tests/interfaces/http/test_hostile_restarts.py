@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
@@ -105,6 +106,66 @@ def test_a_session_that_a_cut_off_host_has_ended_starts_again(tmp_path):
         answer = client.get(f"/v1/sessions/{asked}/files/a.txt")
         assert (answer.status_code, code_of(answer)) == (409, "CW-SESSION-RESTARTED")
         assert client.get(f"/v1/sessions/{asked}/files/a.txt").content == b"kept"
+
+
+def test_a_session_starts_again_only_on_a_host_that_it_has_asked_for(tmp_path):
+    """A region, or the hosts of a tenant: its files must not come to another host."""
+    _, config = shared_folder(tmp_path)
+    asked = {"Cellwall-Labels": "region=eu"}
+    labels: dict[str, str] = {"region": "eu"}
+    with (
+        running_service(tmp_path, config=config, labels=labels) as service,
+        service.client("owner", headers=asked) as client,
+    ):
+        session = new_session(client, restart_from_snapshot=True)
+        path = f"/v1/sessions/{session}/files/a.txt"
+        assert client.post(f"/v1/sessions/{session}/snapshots", json={}).status_code == 201
+        held = service.call(service.store.find_holder("session", session))
+        assert held is not None
+        assert held.labels == labels  # by which a front chooses the next host
+        sandboxes = service.api.state.service.sandboxes
+        for each in sandboxes.all():
+            service.call(sandboxes.end(each, is_fenced=True))
+        for others in ({}, {"region": "us"}, {"region": "eu", "tenant": new_id("team")}):
+            labels.clear()
+            labels.update(others)
+            assert code_of(client.get(path)) == "CW-FLEET-FULL"
+            assert row_of(tmp_path, session)[1:] == (True, "host-lost")
+        labels.clear()
+        labels.update({"region": "eu", "rack": "7"})
+        assert code_of(client.get(path)) == "CW-SESSION-RESTARTED"  # the control
+
+
+def test_sessions_that_start_again_count_against_their_owner_and_start_once(tmp_path):
+    _, config = shared_folder(tmp_path)
+    with (
+        running_service(tmp_path, config=config, max_sessions_per_user=1) as service,
+        service.client("owner") as client,
+    ):
+        session = new_session(client, restart_from_snapshot=True)
+        path = f"/v1/sessions/{session}/files/a.txt"
+        assert client.post(f"/v1/sessions/{session}/snapshots", json={}).status_code == 201
+        sandboxes = service.api.state.service.sandboxes
+        (lost,) = sandboxes.all()
+        service.call(sandboxes.end(lost, is_fenced=True))
+        another = records.session(service.ids["owner"])
+        assert service.call(service.store.add_session(another, max_live=1))
+        change(tmp_path, another.id, service_id=new_id("svc"))  # on another host
+        assert code_of(client.get(path)) == "CW-TOO-MANY-SESSIONS"
+        assert row_of(tmp_path, session)[1:] == (True, "host-lost")
+        change(tmp_path, another.id, ended_s=1.0)
+        with ThreadPoolExecutor(4) as threads:
+            answers = list(threads.map(lambda _: client.get(path), range(4)))
+        codes = sorted(map(code_of, answers))
+        assert codes.count("CW-SESSION-RESTARTED") == 1
+        # The others came while it started, or once it was there.
+        assert set(codes) <= {
+            "CW-SESSION-RESTARTED",
+            "CW-BUSY",
+            "CW-TOO-MANY-SESSIONS",
+            "CW-NO-SUCH-FILE",
+        }
+        assert len(sandboxes.all()) == 1
 
 
 def test_an_erased_session_leaves_no_snapshot_in_the_shared_folder(tmp_path):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -213,6 +216,73 @@ def test_a_published_feed_is_applied_and_an_old_or_forged_one_makes_the_host_ref
     assert machine.look() == ""  # the control: it serves again
     machine.database.newest = sign(3, new)
     assert machine.look() == ""
+
+
+@pytest.mark.requirement("PKG-1")
+def test_a_feed_that_this_version_cannot_read_makes_the_host_refuse_and_not_end(machine, tmp_path):
+    """An exception would end the task that follows releases, and with it the service."""
+    whole = packed_feed(tmp_path / "a", "evil")
+    machine.releases = HostFeeds(str(machine.home), machine.authority.pem)
+    changes = ("ecosystems = 'cargo'", "updated = 'today'")
+    for version, change in enumerate(changes, start=1):
+        store = tmp_path / f"changed-{version}"
+        store.write_bytes(zstandard.decompress(whole))
+        with closing(sqlite3.connect(store)) as database:
+            database.execute(f"UPDATE source SET {change}")
+            database.commit()
+        content = zstandard.compress(store.read_bytes())
+        machine.database.newest = sign_release(
+            machine.authority, kind=FEED, version=version, content=content
+        )
+        assert machine.look() == "CW-FEED-DAMAGED"
+    machine.database.newest = sign_release(machine.authority, kind=FEED, version=9, content=whole)
+    assert machine.look() == ""  # the control
+
+
+@pytest.mark.requirement("PKG-1")
+def test_a_host_that_cannot_write_or_read_a_release_refuses(machine, tmp_path):
+    """It would go on with the older one, or take an older one for the first."""
+    old, new = packed_feed(tmp_path / "a", "evil"), packed_feed(tmp_path / "b", "evil", "worse")
+    first, second = (
+        sign_release(machine.authority, kind=FEED, version=number, content=content)
+        for number, content in ((1, old), (2, new))
+    )
+    folder = Path(packages_folder(str(machine.home)))
+    machine.releases = HostFeeds(str(machine.home), machine.authority.pem)
+    machine.database.newest = second
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_bytes(b"in the way")
+    assert machine.look() == "CW-FLEET-RELEASE"
+    folder.unlink()
+    assert machine.look() == ""
+    note = machine.home / "fleet" / "feed.release"
+    kept = note.read_bytes()
+    note.unlink()
+    note.mkdir()  # as a file that cannot be opened
+    machine.database.newest = first
+    assert machine.look() == "CW-FLEET-RELEASE"
+    assert Feed(str(folder)).advisories(Ecosystem.PYPI, "worse")
+    note.rmdir()
+    note.write_bytes(kept)
+    assert machine.look() == "CW-FLEET-OLD"
+    machine.database.newest = second
+    assert machine.look() == ""  # the control
+
+
+@pytest.mark.requirement("PKG-1")
+def test_an_import_that_is_under_way_does_not_undo_a_published_feed(tmp_path):
+    for name in ("own", "fleet"):
+        packed_feed(tmp_path / name, name)
+    own, given = (Path(packages_folder(str(tmp_path / name))) for name in ("own", "fleet"))
+    feed = Feed(str(own))
+    with feed._writing():
+        published = threading.Thread(
+            target=feed.replace_by, args=(str(given / "feed.sqlite"),), daemon=True
+        )
+        published.start()
+        published.join(0.2)  # without the lock it is done by then, and the import undoes it
+    published.join(30)
+    assert feed.advisories(Ecosystem.PYPI, "fleet")
 
 
 def test_a_machine_without_a_feed_publishes_none(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import update
@@ -126,7 +127,8 @@ def test_a_lost_session_is_taken_over_once_and_its_old_host_cannot_end_it(settin
     async def go(store: Store) -> None:
         await store.add_user(ann)
         assert await store.add_session(session, max_live=9)
-        assert not await store.take_over_session(session.id)  # its host is there
+        own: Any = {"owner_id": ann.id, "max_live": 1}
+        assert not await store.take_over_session(session.id, **own)  # its host is there
         await store.lose_session(session.id, now_s=records.NOW_S)
         held = await store.find_holder("session", session.id)
         assert held is not None
@@ -134,8 +136,12 @@ def test_a_lost_session_is_taken_over_once_and_its_old_host_cannot_end_it(settin
         Path(settings.home, "service-id").unlink()
         async with open_store(settings) as other:
             assert other.service_id != store.service_id
-            assert await other.take_over_session(session.id)
-            assert not await store.take_over_session(session.id)  # of two, one
+            another = records.session(ann.id)
+            assert await store.add_session(another, max_live=1)
+            assert not await other.take_over_session(session.id, **own)  # the owner has one
+            assert await store.end_session(another.id, now_s=records.NOW_S)
+            assert await other.take_over_session(session.id, **own)
+            assert not await store.take_over_session(session.id, **own)  # of two, one
             assert not await store.end_session(session.id, now_s=records.NOW_S)
             held = await store.find_holder("session", session.id)
             assert held is not None

@@ -14,6 +14,7 @@
 struct vectors {
     uint32_t count, dims, mask;
     uint32_t *slots; /* number of the piece + 1; 0 is free */
+    uint8_t *tags;   /* a byte of the hash of each slot's piece, so that most others are not read */
     uint32_t *offsets;
     uint8_t *pieces;
     int8_t *rows;
@@ -24,6 +25,9 @@ static uint64_t add_byte(uint64_t hash, uint8_t byte) { return (hash ^ byte) * H
 static uint32_t slot_of(const struct vectors *made, uint64_t hash) {
     return (uint32_t)(hash >> 20) & made->mask;
 }
+
+/* Never 0, which is the tag of a free slot. */
+static uint8_t tag_of(uint64_t hash) { return (uint8_t)(hash >> 56) | 1; }
 
 static void *copy(const void *from, size_t size) {
     void *made = malloc(size ? size : 1);
@@ -36,6 +40,7 @@ void cw_vectors_free(struct vectors *made) {
     if (!made)
         return;
     free(made->slots);
+    free(made->tags);
     free(made->offsets);
     free(made->pieces);
     free(made->rows);
@@ -55,10 +60,11 @@ struct vectors *cw_vectors_new(const uint8_t *pieces, const uint8_t *sizes, cons
         bytes += sizes[n];
     *made = (struct vectors){.count = count, .dims = dims, .mask = room - 1};
     made->slots = calloc(room, sizeof *made->slots);
+    made->tags = calloc(room, sizeof *made->tags);
     made->offsets = malloc((count + (size_t)1) * sizeof *made->offsets);
     made->pieces = copy(pieces, bytes);
     made->rows = copy(rows, (size_t)count * dims);
-    if (!made->slots || !made->offsets || !made->pieces || !made->rows) {
+    if (!made->slots || !made->tags || !made->offsets || !made->pieces || !made->rows) {
         cw_vectors_free(made);
         return NULL;
     }
@@ -72,6 +78,7 @@ struct vectors *cw_vectors_new(const uint8_t *pieces, const uint8_t *sizes, cons
         while (made->slots[slot])
             slot = (slot + 1) & made->mask;
         made->slots[slot] = n + 1;
+        made->tags[slot] = tag_of(hash);
     }
     made->offsets[count] = at;
     return made;
@@ -89,8 +96,9 @@ static int is_piece(const struct vectors *made, uint32_t n, int marked, const ui
 
 static uint32_t find(const struct vectors *made, uint64_t hash, int marked, const uint8_t *data,
                      size_t size) {
-    for (uint32_t slot = slot_of(made, hash); made->slots[slot]; slot = (slot + 1) & made->mask)
-        if (is_piece(made, made->slots[slot] - 1, marked, data, size))
+    for (uint32_t slot = slot_of(made, hash); made->tags[slot]; slot = (slot + 1) & made->mask)
+        if (made->tags[slot] == tag_of(hash) &&
+            is_piece(made, made->slots[slot] - 1, marked, data, size))
             return made->slots[slot];
     return 0;
 }

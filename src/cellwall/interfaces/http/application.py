@@ -157,6 +157,7 @@ def make_application(
                 max_per_owner=settings.max_sessions_per_user,
                 tasks=tasks,
                 tenant=settings.tenant,
+                labels=settings.labels,
             )
             api.state.service = Service(
                 app=app,

@@ -129,10 +129,11 @@ class FleetFront:
         shown = shown or headers.get(b"cookie") or str((scope.get("client") or [""])[0]).encode()
         return max(live, key=lambda host: hashlib.sha256(host.id.encode() + shown).digest()).id
 
-    async def _roomy(self, scope: Scope) -> str:
-        """For a session of a lost host, which may start again on the host that is asked."""
+    async def _roomy(self, scope: Scope, labels: Mapping[str, str]) -> str:
+        """For a session of a lost host, which may start again on the host that is asked: one with
+        the labels that the session has asked for, or one that refuses."""
         try:
-            return await self._fleet.place(Wish())
+            return await self._fleet.place(Wish(labels=labels))
         except Busy:
             return await self._any(scope)
 
@@ -140,7 +141,7 @@ class FleetFront:
         kind: Held = "approval" if target.kind == "approval" else "session"
         place = await self._fleet.find(kind, target.name)
         if place is None or place.is_lost:
-            other = await (self._any(scope) if place is None else self._roomy(scope))
+            other = await (self._any(scope) if place is None else self._roomy(scope, place.labels))
             lost = None if place is None else host_lost()
             await self._call(other, scope, receive, _telling(lost, scope, receive, send))
             return

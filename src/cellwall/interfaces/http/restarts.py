@@ -21,9 +21,11 @@ import anyio.from_thread
 import anyio.to_thread
 
 from cellwall.admin.accounts import Identity
+from cellwall.admin.fleet import has_labels, no_host
 from cellwall.admin.shared_snapshots import open_shared_snapshots
 from cellwall.core.accounts import SessionRecord
-from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.errors import BadInput, Busy, CellwallError
+from cellwall.core.hosts import HOST_LOST, SESSION_LABELS
 from cellwall.core.messages import SessionStore
 from cellwall.core.types import Json
 from cellwall.interfaces.sdk.hosts import SandboxSpec
@@ -48,8 +50,9 @@ class LostSession:
 class SessionRestarts:
     """The sessions of this host that start again elsewhere, and those that start again here."""
 
-    def __init__(self, app: App, store: SessionStore) -> None:
-        self._store = store
+    def __init__(self, app: App, store: SessionStore, labels: Mapping[str, str]) -> None:
+        """`labels`: of this host."""
+        self._store, self._labels = store, labels
         self._shared = open_shared_snapshots(app.settings, app.store)
 
     def check(self) -> None:
@@ -89,15 +92,21 @@ class SessionRestarts:
         if self._shared is not None:
             await anyio.to_thread.run_sync(self._shared.forget, session_id)
 
-    async def take_over(self, who: Identity, record: SessionRecord) -> LostSession | None:
-        """(2): the session, for its owner, if it is to start again and has a snapshot."""
+    async def take_over(
+        self, who: Identity, record: SessionRecord, *, max_live: int
+    ) -> LostSession | None:
+        """(2): the session, for its owner, if it is to start again and has a snapshot. Raises where
+        this host lacks a label that the session has asked for: a region, or hosts of a tenant."""
         shared = self._shared
         if shared is None or not record.about.get(RESTARTS) or record.owner_id != who.user_id:
             return None
         if not await anyio.to_thread.run_sync(shared.has, record.id):
             return None
-        if not await self._store.take_over_session(record.id):
-            return None
+        if not has_labels(self._labels, _labels_of(record)):
+            raise no_host("this host lacks the labels that it has asked for")
+        owner_id = record.owner_id
+        if not await self._store.take_over_session(record.id, owner_id=owner_id, max_live=max_live):
+            raise await self._not_taken(record, max_live)
         try:
             restored = await anyio.to_thread.run_sync(shared.restore, record.id)
             return LostSession(
@@ -109,6 +118,14 @@ class SessionRestarts:
         except BaseException:
             await self.give_up(record.id)
             raise
+
+    async def _not_taken(self, record: SessionRecord, max_live: int) -> CellwallError:
+        now = await self._store.find_session(record.id, user_id=record.owner_id, teams=frozenset())
+        if now is not None and now.end_reason == HOST_LOST:
+            return too_many_sessions(max_live)
+        return Busy(
+            "the session is being started again on another host", hint="Try again in a moment."
+        )
 
     async def give_up(self, session_id: str) -> None:
         """It did not start: its owner may try again, or look into the reason."""
@@ -122,6 +139,15 @@ class SessionRestarted(CellwallError):
     default_code = "CW-SESSION-RESTARTED"
 
 
+def too_many_sessions(max_live: int) -> Busy:
+    """For one more session of a user."""
+    return Busy(
+        f"{max_live} sandboxes of this user are live already",
+        hint="End one: DELETE /v1/sessions/ID.",
+        code="CW-TOO-MANY-SESSIONS",
+    )
+
+
 def session_restarted(taken_s: float) -> SessionRestarted:
     """(3)"""
     taken = datetime.fromtimestamp(taken_s, UTC).isoformat(timespec="seconds")
@@ -131,6 +157,11 @@ def session_restarted(taken_s: float) -> SessionRestarted:
         hint="Changes after that time are lost, and so are its processes. Send the request again "
         "if it fits.",
     )
+
+
+def _labels_of(record: SessionRecord) -> Mapping[str, str]:
+    asked = record.about.get(SESSION_LABELS)
+    return {str(k): str(v) for k, v in asked.items()} if isinstance(asked, Mapping) else {}
 
 
 def _spec(options: Mapping[str, Any], snapshot_id: str) -> SandboxSpec:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +21,7 @@ from cellwall.admin.accounts import Identity, require_own, require_tenant
 from cellwall.admin.fleet import host_lost
 from cellwall.core.accounts import SessionRecord
 from cellwall.core.errors import Busy, CellwallError, NotFound
-from cellwall.core.hosts import HOST_LOST
+from cellwall.core.hosts import HOST_LOST, SESSION_LABELS
 from cellwall.core.limits import Limits
 from cellwall.core.messages import SessionStore
 from cellwall.core.outcomes import Outcome
@@ -33,6 +33,7 @@ from cellwall.interfaces.http.restarts import (
     LostSession,
     SessionRestarts,
     session_restarted,
+    too_many_sessions,
 )
 from cellwall.interfaces.http.runs import Runs
 from cellwall.interfaces.http.shipped_policy import default_policy
@@ -147,6 +148,7 @@ class OwnedSandboxes:
         max_per_owner: int,
         tasks: anyio.abc.TaskGroup,
         tenant: str = "",
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         self._app, self._tenant = app, tenant
         self._store = store
@@ -155,7 +157,7 @@ class OwnedSandboxes:
         self._live: dict[str, OwnedSandbox] = {}
         self._making: dict[str, int] = {}
         self._ends = EndedSessions(store)
-        self._restarts = SessionRestarts(app, store)
+        self._restarts = SessionRestarts(app, store, labels or {})
         self._is_closed = False
 
     async def create(
@@ -167,15 +169,18 @@ class OwnedSandboxes:
         team_id: str | None = None,
         resumed_id: str | None = None,
         restarts: bool = False,
+        labels: Mapping[str, str] | None = None,
         lost: LostSession | None = None,
     ) -> OwnedSandbox:
         """A new sandbox; raises `Busy` beyond the number that one user may have. `resumed_id`: of
         a kept session, whose files it gets; see `KeptSessions.find`. `restarts`: again on another
-        host when this one is lost. `lost`: a session of a lost host, which starts here."""
+        host with these `labels` when this one is lost. `lost`: a session of a lost host, which
+        starts here."""
         require_tenant(who, self._tenant)
         if restarts:
             self._restarts.check()
         spec, limits = self._bounded(spec)
+        again: dict[str, Json] = {RESTARTS: True, SESSION_LABELS: dict(labels or {})}
         with self._counted(who.user_id):
             stored: list[str] = []
 
@@ -187,11 +192,11 @@ class OwnedSandboxes:
                     team_id=team_id,
                     created_s=time.time(),
                     ended_s=None,
-                    about={**_about(spec, limits), **({RESTARTS: True} if restarts else {})},
+                    about={**_about(spec, limits), **(again if restarts else {})},
                 )
                 stored.append(session_id)
                 if not await self._store.add_session(record, max_live=self._max_per_owner):
-                    raise self._too_many()
+                    raise too_many_sessions(self._max_per_owner)
 
             try:
                 host = await LocalHost.create(
@@ -255,7 +260,7 @@ class OwnedSandboxes:
     async def _restart(self, who: Identity, record: SessionRecord) -> CellwallError:
         """Start a session of a lost host again, where it was asked for; returns what its owner is
         told."""
-        lost = await self._restarts.take_over(who, record)
+        lost = await self._restarts.take_over(who, record, max_live=self._max_per_owner)
         if lost is None:
             return host_lost()
         try:
@@ -378,7 +383,7 @@ class OwnedSandboxes:
             raise _stopping()
         live = sum(1 for each in self._live.values() if each.owner_id == owner)
         if live + self._making.get(owner, 0) >= self._max_per_owner:
-            raise self._too_many()
+            raise too_many_sessions(self._max_per_owner)
         self._making[owner] = self._making.get(owner, 0) + 1
         try:
             yield
@@ -386,13 +391,6 @@ class OwnedSandboxes:
             self._making[owner] -= 1
             if not self._making[owner]:
                 del self._making[owner]
-
-    def _too_many(self) -> CellwallError:
-        return Busy(
-            f"{self._max_per_owner} sandboxes of this user are live already",
-            hint="End one: DELETE /v1/sessions/ID.",
-            code="CW-TOO-MANY-SESSIONS",
-        )
 
 
 def about(sandbox: OwnedSandbox) -> dict[str, Json]:

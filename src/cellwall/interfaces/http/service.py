@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Self
 from urllib.parse import urlsplit
@@ -50,6 +50,8 @@ class ServiceSettings:
     """What these addresses append to `X-Forwarded-For` is believed."""
     tenant: str = ""
     """The host is reserved for the members of this team: its id; empty for everybody."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Of the host, by which sessions choose it."""
     max_sessions_per_user: int = 20
     max_kept_per_user: int = 20
     max_kept_bytes_per_user: int = 10 * 1024 * _MIB

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import anyio
 import anyio.from_thread
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from cellwall.admin import session_data
 from cellwall.admin.accounts import Identity
@@ -20,6 +20,7 @@ from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.sessions import Kept, NewSession, Session, SessionPage
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
+from cellwall.interfaces.http.fleet_routing import labels_of
 from cellwall.interfaces.http.sandboxes import OwnedSandbox, about
 from cellwall.interfaces.http.service import CurrentService, Service
 from cellwall.interfaces.sdk.hosts import SandboxSpec
@@ -30,7 +31,11 @@ _ONE = "/sessions/{session_id}"
 
 @routes.post("/sessions", status_code=201)
 async def create_session(
-    service: CurrentService, response: Response, caller: CurrentCaller, body: NewSession
+    service: CurrentService,
+    request: Request,
+    response: Response,
+    caller: CurrentCaller,
+    body: NewSession,
 ) -> Session:
     """Create a sandbox. Limits above those of the service are lowered to them."""
     require(service, caller, Permission.SANDBOX_EXECUTE)
@@ -65,6 +70,7 @@ async def create_session(
         team_id=body.team,
         resumed_id=resumed,
         restarts=body.restart_from_snapshot,
+        labels=labels_of(dict(request.scope["headers"])),
     )
     response.headers["Location"] = f"/v1/sessions/{made.id}"
     return describe_live(made)

@@ -12,10 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 
 from cellwall.guard.detect.passages.forms import ends_colon, forms_of, is_code
 from cellwall.guard.detect.passages.lexicon import lexicon
+from cellwall.parsing.matching import WordIndex
 
 MAX_PASSAGE_CHARACTERS = 600
 _BREAK = re.compile(
@@ -148,7 +150,7 @@ def split_passages(text: str) -> Iterator[tuple[int, int]]:
     for end in [*(found.end() for found in _BREAK.finditer(text)), len(text)]:
         while at < end:
             stop = min(end, at + MAX_PASSAGE_CHARACTERS)
-            if any(letter.isalpha() for letter in text[at : at + 40]) or stop - at > 40:
+            if stop - at > 40 or any(map(str.isalpha, text[at : at + 40])):
                 yield at, stop
             at = stop
 
@@ -156,8 +158,14 @@ def split_passages(text: str) -> Iterator[tuple[int, int]]:
 def present_phrases(text: str) -> tuple[tuple[str, str], ...]:
     """The phrases of the lexicon that stand anywhere in a text, so that each passage is searched
     for few."""
-    low = text.lower()
-    return tuple(each for each in lexicon().phrases if each[0] in low)
+    phrases = lexicon().phrases
+    found = _phrase_index().present(text.lower().encode("utf-8", "surrogatepass"))
+    return tuple(phrases[number] for number in sorted(found))
+
+
+@cache
+def _phrase_index() -> WordIndex:
+    return WordIndex([phrase.encode() for phrase, _ in lexicon().phrases])
 
 
 def read_passage(
@@ -169,10 +177,11 @@ def read_passage(
     classes = lexicon().classes
     words = _WORD.findall(low)
     traits: set[str] = set()
-    for word in words:
-        traits.update(classes.get(word, ()))
-        if "nstruct" in word and len(word) > 8:  # also where it is misspelt
-            traits.add("instr")
+    for word in classes.keys() & set(words):
+        traits.update(classes[word])
+    # Also where it is misspelt.
+    if "nstruct" in low and any("nstruct" in word and len(word) > 8 for word in words):
+        traits.add("instr")
     traits.update(name for phrase, name in phrases if phrase in low)
     opening = next((word for word in words if word not in _SKIPPED), "")
     opens = [name for name in classes.get(opening, ()) if name in _VERBS]
@@ -195,8 +204,8 @@ def read_passage(
         if not marks.isdisjoint(needed) and form.search(plain)
     )
     traits.update(forms_of(plain, marks))
-    letters = [letter for letter in plain[:_CASE_CHARACTERS] if letter.isalpha()]
-    if len(letters) > 12 and sum(letter.isupper() for letter in letters) > 0.6 * len(letters):
+    letters = list(filter(str.isalpha, plain[:_CASE_CHARACTERS]))
+    if len(letters) > 12 and sum(map(str.isupper, letters)) > 0.6 * len(letters):
         traits.add("capitals")
     traits.add("short" if len(words) < 5 else "medium" if len(words) < 25 else "long")
     script = "latin" if plain.isascii() or not letters else _script(letters)
