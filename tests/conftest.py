@@ -139,11 +139,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--fast`, a file that has nothing for it is not imported; some import half the world."""
-    if not config.getoption("--fast") or collection_path.suffix != ".py":
+    """With `--fast`, what has nothing for it is not imported, nor is the `conftest` of such a
+    folder; some import half the world."""
+    if not config.getoption("--fast"):
         return None
     place = os.path.relpath(collection_path, config.rootpath)
-    is_read = place.startswith(_QUICK_FOLDERS) or b"mark.smoke" in collection_path.read_bytes()
+    if f"{place}/".startswith(_QUICK_FOLDERS):
+        return None
+    is_folder = collection_path.is_dir()
+    if is_folder and any(folder.startswith(f"{place}/") for folder in _QUICK_FOLDERS):
+        return None
+    found = collection_path.rglob("test_*.py") if is_folder else (collection_path,)
+    is_read = any(b"mark.smoke" in each.read_bytes() for each in found if each.suffix == ".py")
     return None if is_read else True
 
 

@@ -7,10 +7,15 @@ has. `@pytest.mark.table("name")` makes one of the cases that differ in this par
 the attacks of one program that was run before. Each case of a table runs, also after another has
 failed, and a failure names every failed case. `--each-case`, `-k`, `--pdb` and a case on the command line (`test_x[case]`) give each case a test of
 its own again.
+
+A test that runs on both paths of a cell and has further parameters takes the paths by turns in a whole
+run: each value runs on one of them, on the other in another run, and with `--long` on both.
 """
 
 from __future__ import annotations
 
+import os
+import zlib
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,6 +37,8 @@ _TABLE_FOLDERS = ("tests/unit/", "tests/contract/")
 _MAX_SHOWN = 10
 MAX_FAST_TABLE_CASES = 12
 MAX_FAST_TESTS = 6
+# The parameters that say how cells are made.
+_PATHS = frozenset({"path", "own_supervisor", "shared_supervisor"})
 
 
 class Tables:
@@ -44,6 +51,10 @@ class Tables:
         self._is_each = (
             config.getoption("--each-case") or option.keyword or option.usepdb or names_a_case
         )
+        is_whole = [os.path.basename(word) for word in config.args] == ["tests"]
+        self._takes_turns = is_whole and not config.getoption("--long")
+        # The same in all workers of a run.
+        self._turn = zlib.crc32(os.environ.get("PYTEST_XDIST_TESTRUNUID", "").encode())
         self._tables: dict[int, tuple[CallSpec2, list[CallSpec2]]] = {}
         """The first case without its name, for which pytest makes the test, and all cases."""
 
@@ -53,6 +64,10 @@ class Tables:
         if self._is_each or len(metafunc._calls) < 2:
             return
         is_table = _is_table(metafunc)
+        has_table = metafunc.definition.get_closest_marker("table") is not None
+        if self._takes_turns and not has_table:
+            for name in _PATHS & metafunc._calls[0].indices.keys():
+                metafunc._calls[:] = take_turns(metafunc._calls, name, turn=self._turn)
         if self._is_fast:
             most = MAX_FAST_TABLE_CASES if is_table else MAX_FAST_TESTS
             metafunc._calls[:] = spread(metafunc._calls, most)
@@ -84,6 +99,18 @@ def spread(cases: Sequence[Any], most: int) -> list[Any]:
     if len(cases) <= most:
         return list(cases)
     return [cases[place * (len(cases) - 1) // (most - 1)] for place in range(most)]
+
+
+def take_turns(cases: Sequence[CallSpec2], name: str, *, turn: int) -> list[CallSpec2]:
+    """Of each combination of the other parameters, one value of this one.
+
+    Their places together decide which, so that every value of each parameter runs; of three
+    parameters, every pair of values.
+    """
+    values = {case.indices[name] for case in cases}
+    if len(cases) <= len(values):  # no other parameter
+        return list(cases)
+    return [case for case in cases if (sum(case.indices.values()) + turn) % len(values) == 0]
 
 
 def group_cases(cases: Sequence[CallSpec2], name: str) -> dict[tuple[str, ...], list[CallSpec2]]:

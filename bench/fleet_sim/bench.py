@@ -87,7 +87,7 @@ def measured_costs(*, is_record: bool) -> dict[str, float]:
 
 def simulate(parameters: Parameters, policy: str) -> Day:
     """In a process of its own."""
-    return FleetSimulation(parameters, POLICIES[policy]).run()
+    return FleetSimulation(parameters, POLICIES[policy]()).run()
 
 
 def fewer_hosts(parameters: Parameters) -> list[Parameters]:

@@ -23,6 +23,8 @@ class ToldStates:
         self._changed: set[int] = set()
         self._untold: set[int] = set()
         self._next_tell_s = self._next_look_s = 0.0
+        self.looked = 0
+        """How often `seen` has changed."""
 
     def change(self, number: int) -> None:
         self._changed.add(number)
@@ -38,13 +40,16 @@ class ToldStates:
                     host = self._hosts[number]
                     if host.is_up or host.is_called_lost:  # else its last renewal still stands
                         self._told[number] = host.state()
-                self._untold |= self._changed
-                self._changed.clear()
+                if self._changed:
+                    self._untold |= self._changed
+                    self._changed.clear()
                 self._next_tell_s += self._parameters.tell_every_s
             else:
-                for number in self._untold:
-                    self.seen[number] = self._told[number]
-                self._untold.clear()
+                if self._untold:
+                    for number in self._untold:
+                        self.seen[number] = self._told[number]
+                    self._untold.clear()
+                    self.looked += 1
                 self._next_look_s += self._parameters.look_every_s
 
 
@@ -60,8 +65,12 @@ class SimulatedFront:
         """The number of the host; raises `Busy` where none fits."""
         since_s = now_s - self._parameters.placed_counts_s
         while self._placed and self._placed[0][0] < since_s:
-            self._counts[self._placed.popleft()[1]] -= 1
-        found = self._policy(chance, self._states.seen, wish, self._counts)
+            host_id = self._placed.popleft()[1]
+            self._counts[host_id] -= 1
+            if not self._counts[host_id]:
+                del self._counts[host_id]
+        states = self._states
+        found = self._policy.choose(chance, states.seen, wish, self._counts, states.looked)
         self._placed.append((now_s, found))
         self._counts[found] += 1
         return int(found.rpartition("-")[2])

@@ -56,8 +56,8 @@ class Parameters:
     host_repair_s: float = _given(600.0, "s", "assumed", "until a lost host is back")
     rack_hosts: int = _given(40, "", "assumed", "hosts that are lost at once, at the busiest time")
     lease_s: float = _given(2.5, "s", "setting fleet.lease_s", "lease of a host")
-    lost_after: float = _given(1.5, "", "admin/fleet.py", "leases until a silent host is lost")
-    look_every_s: float = _given(0.5, "s", "fleet/ray.py", "between two looks of a front")
+    lost_after: float = _given(1.65, "", "fleet/leasing.py", "leases until a silent host is lost")
+    look_every_s: float = _given(0.25, "s", "fleet/ray.py", "between two looks of a front")
     placed_counts_s: float = _given(
         2.0, "s", "fleet/ray.py", "how long a front counts its own placements against a host"
     )
@@ -111,8 +111,8 @@ class Parameters:
 
     @property
     def tell_every_s(self) -> float:
-        """A host renews its lease four times in its length, and tells its load with it."""
-        return self.lease_s / 4
+        """A host renews its lease five times in its length, and tells its load with it."""
+        return self.lease_s / 5
 
     @property
     def noticed_s(self) -> float:

@@ -20,7 +20,7 @@ from fleet_sim.fronts import SimulatedFront, ToldStates
 from fleet_sim.hosts import SimulatedHost
 from fleet_sim.parameters import MIB, Parameters
 from fleet_sim.policies import Policy
-from fleet_sim.workload import BUSIEST_S, DAY_S, WARM_UP_S, SessionDemand, demands
+from fleet_sim.workload import BUSIEST_S, DAY_S, WARM_UP_S, SessionDemand, count_runs, demands
 
 Kind = Literal["begin", "grow", "end", "run", "fail", "lost", "back", "rack", "look"]
 RUNS_OF_EACH = 50
@@ -119,7 +119,7 @@ class FleetSimulation:
         self._at(min(now_s + self._parameters.grows_s, ends_s), "grow", session, number)
         self._at(ends_s, "end", session, number)
         if number % RUNS_OF_EACH == 0:
-            for _ in range(demand.runs):
+            for _ in range(count_runs(self._chance, self._parameters)):
                 self._at(self._chance.uniform(now_s, ends_s), "run", session, number)
 
     def _refuse(self, now_s: float, session: int, tries: int, *, is_by_host: bool) -> None:

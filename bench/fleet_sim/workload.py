@@ -22,7 +22,6 @@ class SessionDemand:
     lasts_s: float
     memory_bytes: int
     template: int
-    runs: int
 
 
 def demands(parameters: Parameters) -> list[SessionDemand]:
@@ -40,7 +39,6 @@ def demands(parameters: Parameters) -> list[SessionDemand]:
                 min(_spread(chance, p.memory_median_bytes, p.memory_sigma), p.memory_max_bytes)
             ),
             template=template,
-            runs=_poisson(chance, p.runs_a_session),
         )
         for p in (parameters,)
         for begin_s, template in zip(begins, templates, strict=True)
@@ -63,9 +61,10 @@ def _spread(chance: random.Random, median: float, sigma: float) -> float:
     return median * math.exp(chance.gauss(0, sigma))
 
 
-def _poisson(chance: random.Random, mean: float) -> int:
+def count_runs(chance: random.Random, parameters: Parameters) -> int:
+    """The runs of one session, by Poisson's law."""
     count, left = 0, chance.expovariate(1.0)
-    while left < mean:
+    while left < parameters.runs_a_session:
         count += 1
         left += chance.expovariate(1.0)
     return count

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult, ElicitRequestFormParams, ElicitResult
 
-from interfaces import test_cli_process
+from interfaces import prepared_program
 
 DEADLINE_S = 60.0
 
@@ -72,13 +76,22 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
+@cache
+def _launcher() -> str:
+    """A start of the program with the imports of the SDK takes two seconds of processor time."""
+    folder = tempfile.mkdtemp(prefix="cw-launcher-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    prepared_program.install_launcher(folder)
+    return os.path.join(folder, "cellwall")
+
+
 @contextmanager
 def connected(
     home: Path, *options: str, mode: str = "auto", directory: Path | None = None
 ) -> Iterator[Agent]:
     person = Person()
     params = StdioServerParameters(
-        command=test_cli_process.PROGRAM,
+        command=_launcher(),
         args=["mcp", *options],
         env=environment(home),
         cwd=str(directory or home),

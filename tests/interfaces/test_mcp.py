@@ -468,8 +468,9 @@ def test_the_official_inspector_calls_a_tool(tmp_path: Path):
 
     # It lists the tools first, for the types of their arguments.
     call = ("--method", "tools/call", "--tool-name", "run_code", "--tool-arg", "code=20 + 1")
+    patience = ("--connect-timeout", str(int(DEADLINE_S * 1000)))  # as for all programs of a test
     done = subprocess.run(
-        [programs / "mcp-inspector", "--cli", PROGRAM, "mcp", *call],
+        [programs / "mcp-inspector", "--cli", *patience, PROGRAM, "mcp", *call],
         capture_output=True,
         timeout=DEADLINE_S,
         env={**environment(home), "PATH": f"{programs}:{os.environ['PATH']}"},

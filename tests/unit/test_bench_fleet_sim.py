@@ -4,11 +4,17 @@ than its memory, and one seed gives one result."""
 from __future__ import annotations
 
 import json
+import random
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from cellwall.core.errors import Busy
+from cellwall.fleet.engine import HostState, Wish
+from cellwall.fleet.placement import choose_host
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
@@ -27,6 +33,7 @@ TIGHT = replace(SMALL, memory_bytes=4 * GIB, hosts=3, rack_hosts=1)
 """Too small for its sessions: many are refused."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("parameters", [SMALL, TIGHT], ids=["small", "tight"])
 def test_every_session_that_arrived_ends_once(policy, parameters):
@@ -39,12 +46,14 @@ def test_every_session_that_arrived_ends_once(policy, parameters):
     assert (day.refused > 0) == (parameters is TIGHT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_host_holds_more_than_its_memory(policy):
     day = simulate(TIGHT, policy)
     assert 0.9 * TIGHT.memory_bytes < day.max_used_bytes <= TIGHT.memory_bytes
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_day_and_another_seed_another():
     assert simulate(SMALL, "all") == simulate(SMALL, "all")
     assert simulate(SMALL, "all") != simulate(replace(SMALL, seed=2), "all")
@@ -58,6 +67,41 @@ def test_as_many_sessions_arrive_as_the_parameters_say_and_most_at_the_busiest_t
     assert len(wanted) == 9000  # a day, and three hours before it
     assert [each.begins_s for each in wanted] == sorted(each.begins_s for each in wanted)
     assert sum(hours[12:18]) > 1.8 * sum(hours[0:6])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_best_of_all_hosts_is_the_choice_of_the_fleet_among_all(seed):
+    """Though the simulation shows the fleet's function a few of them; hosts change meanwhile."""
+    chance, policy = random.Random(seed), POLICIES["all"]()
+    hosts = [_any_state(chance, number) for number in range(30)]
+    for looked in range(40):
+        for number in chance.sample(range(30), 3):
+            hosts[number] = _any_state(chance, number)
+        for _ in range(3):
+            some = chance.sample(hosts, chance.randrange(6))
+            placed = {host.id: chance.randrange(1, 4) for host in some}
+            wish = Wish(memory_bytes=chance.randrange(6 * GIB), template=str(chance.randrange(5)))
+            found = _or_busy(lambda: choose_host(hosts, wish, placed).id)  # noqa: B023  # at once
+            assert found == _or_busy(lambda: policy.choose(chance, hosts, wish, placed, looked))  # noqa: B023  # as above
+
+
+def _any_state(chance: random.Random, number: int) -> HostState:
+    return HostState(
+        id=f"host-{number:05d}",
+        incarnation="",
+        memory_bytes=8 * GIB,
+        memory_free_bytes=chance.randrange(8 * GIB),
+        sessions=chance.randrange(50),
+        templates=frozenset(str(chance.randrange(5)) for _ in range(2)),
+        is_lost=chance.random() < 0.1,
+    )
+
+
+def _or_busy(choose: Callable[[], str]) -> str:
+    try:
+        return choose()
+    except Busy:
+        return "busy"
 
 
 def test_a_lost_host_takes_no_session_once_it_is_noticed():

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "bench" / "gtfobins.py"
 PAGE = """---
 functions:
@@ -39,6 +41,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_each_snippet_is_judged_and_counted(tmp_path: Path):
     (tmp_path / "_gtfobins").mkdir()
     (tmp_path / "_gtfobins" / "frobnicate").write_text(PAGE)

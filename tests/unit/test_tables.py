@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tables import CallSpec2, group_cases, run_cases, spread
+from tables import CallSpec2, group_cases, run_cases, spread, take_turns
 
 
 def table(*numbers: int) -> list[CallSpec2]:
@@ -42,6 +43,32 @@ def test_cases_that_differ_in_one_parameter_alone_are_one_group():
         (name,): [cases[place], cases[place + 3]]
         for place, name in enumerate(("mount", "bpf", "ptrace"))
     }
+
+
+def crossed(**parameters: int) -> list[CallSpec2]:
+    """All combinations of so many values of each."""
+    names = list(parameters)
+    places = itertools.product(*map(range, parameters.values()))
+    return [CallSpec2(indices=dict(zip(names, each, strict=True))) for each in places]
+
+
+def test_paths_by_turns_leave_out_no_value_and_the_other_turn_has_the_rest():
+    cases = crossed(path=2, name=5)
+    first, second = (take_turns(cases, "path", turn=turn) for turn in (0, 1))
+    assert sorted(map(id, first + second)) == sorted(map(id, cases))
+    for found in (first, second):
+        assert {case.indices["name"] for case in found} == set(range(5))
+        assert {case.indices["path"] for case in found} == {0, 1}
+    assert take_turns(crossed(path=2), "path", turn=1) == crossed(path=2)
+
+
+def test_paths_by_turns_have_every_pair_of_values_of_three_parameters():
+    found = take_turns(crossed(path=2, name=3, mode=2), "path", turn=1)
+    assert len(found) == 6
+    for one, other in itertools.combinations(("path", "name", "mode"), 2):
+        pairs = {(case.indices[one], case.indices[other]) for case in found}
+        amounts = {"path": 2, "name": 3, "mode": 2}
+        assert len(pairs) == amounts[one] * amounts[other]
 
 
 def test_every_case_runs_and_each_failed_one_is_named():

@@ -16,6 +16,7 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
 from cellwall.core.host_trust import TrustStore
 from cellwall.core.hosts import Held, HostsPort
+from cellwall.fleet import leasing
 from cellwall.fleet.engine import (
     AnswerBroken,
     Application,
@@ -80,12 +81,11 @@ __all__ = [
     "token_path",
 ]
 _TOKEN_NAME = "fleet.token"  # noqa: S105  # a name
-_LOST_AFTER = 1.5
 
 
 def lost_after_s(settings: Settings) -> float:
     """When others take over: a host has ended what it held by then (`HostLease`)."""
-    return settings.fleet.lease_s * _LOST_AFTER
+    return leasing.lost_after_s(settings.fleet.lease_s)
 
 
 async def host_states(hosts: HostsPort, settings: Settings) -> tuple[HostState, ...]:

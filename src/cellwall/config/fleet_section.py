@@ -76,8 +76,8 @@ class FleetSection(Section):
     )
     lease_s: float = number(
         2.5,
-        "how long a host serves without reaching the database; the others take over after one and "
-        "a half times this",
+        "how long a host serves without reaching the database; the others take over after 1.65 "
+        "times this",
         least=1.0,
         most=60.0,
     )

@@ -1,6 +1,6 @@
 """Port of the hosts of a fleet, as the shared database knows them.
 
-A host is a service (`core.services`) that also has a lease: it renews the lease every second, and
+A host is a service (`core.services`) that also has a lease: it renews the lease all the time, and
 stops serving by itself when it cannot. All times are measured by the clock of the database, so that
 the clocks of the hosts do not matter.
 """

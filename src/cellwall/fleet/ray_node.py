@@ -2,7 +2,7 @@
 
 A program that can call Ray can run code on every host. So nodes recognise each other by TLS, with
 certificates of the fleet's authority on both ends, and by a token (`RAY_AUTH_MODE=token`). Ray
-notices within four seconds that a node does not answer.
+notices within six seconds that a node does not answer; its lease ends before (`leasing`).
 """
 
 from __future__ import annotations

@@ -225,6 +225,19 @@ class Database:
             yield connection
 
     @asynccontextmanager
+    async def write_at_once(self) -> AsyncIterator[AsyncConnection]:
+        """For one statement that is a transaction by itself: between a statement and its commit, a
+        client of PostgreSQL that is cut off would keep the locks."""
+        if self.settings.is_sqlite:
+            async with self.write() as connection:
+                yield connection
+            return
+        with failures.mapped_errors(), anyio.CancelScope(shield=True):
+            async with self._engine.connect() as connection:
+                await connection.execution_options(isolation_level="AUTOCOMMIT")
+                yield connection
+
+    @asynccontextmanager
     async def _transaction(self, *, is_read_only: bool) -> AsyncIterator[AsyncConnection]:
         # Shielded: a cancelled commit would be neither done nor undone for its caller. Every wait
         # in here ends by itself: for a connection, for a lock, for the server (`arguments`).

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, literal_column, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Double,
+    delete,
+    exists,
+    func,
+    literal_column,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cellwall.core.errors import Denied
@@ -65,15 +75,14 @@ class HostRepository(Repository):
             HostRow.incarnation == incarnation,
             HostRow.lost_s.is_(None),
         )
-        async with self._database.write() as connection:
-            values = {"seen_s": await database_now(connection), "about": dict(about)}
-            statement = update(HostRow).where(*ours).values(**values)
-            if (await connection.execute(statement)).rowcount != 1:
-                return None
-            if await _is_revoked(connection, self.service_id):
-                return None
-            row = (await connection.execute(select(HostRow).where(*ours))).one()
-            return _record(row, unseen_s=0.0)
+        revoked = exists().where(
+            HostCertificateRow.host_id == self.service_id, HostCertificateRow.revoked_s.is_not(None)
+        )
+        async with self._database.write_at_once() as connection:
+            values = {"seen_s": _clock(connection), "about": dict(about)}
+            renewed = update(HostRow).where(*ours, ~revoked).values(**values).returning(HostRow)
+            row = (await connection.execute(renewed)).one_or_none()
+            return None if row is None else _record(row, unseen_s=0.0)
 
     async def leave_host(self, incarnation: str) -> None:
         ours = HostRow.id == self.service_id, HostRow.incarnation == incarnation
@@ -82,9 +91,9 @@ class HostRepository(Repository):
 
     async def list_hosts(self) -> tuple[HostRecord, ...]:
         async with self._database.read() as connection:
-            now_s = await database_now(connection)
-            rows = await connection.execute(select(HostRow).order_by(HostRow.id))
-            return tuple(_record(row, unseen_s=now_s - row.seen_s) for row in rows)
+            unseen_s = (_clock(connection) - HostRow.seen_s).label("unseen_s")
+            rows = await connection.execute(select(HostRow, unseen_s).order_by(HostRow.id))
+            return tuple(_record(row, unseen_s=row.unseen_s) for row in rows)
 
     async def set_draining(self, host_id: str, *, is_draining: bool) -> bool:
         known = update(HostRow).where(HostRow.id == host_id, HostRow.lost_s.is_(None))
@@ -164,11 +173,14 @@ async def _is_revoked(connection: AsyncConnection, host_id: str) -> bool:
 
 async def database_now(connection: AsyncConnection) -> float:
     """By the clock of the database, in seconds since 1970."""
+    return float((await connection.execute(select(_clock(connection)))).scalar_one())
+
+
+def _clock(connection: AsyncConnection) -> ColumnElement[float]:
     clock = "(julianday('now') - 2440587.5) * 86400.0"
     if connection.dialect.name == "postgresql":
         clock = "extract(epoch from clock_timestamp())::float8"
-    column: ColumnElement[float] = literal_column(clock)
-    return float((await connection.execute(select(column))).scalar_one())
+    return literal_column(clock, Double)
 
 
 def _record(row: Any, *, unseen_s: float) -> HostRecord:  # noqa: ANN401  # a row of SQLAlchemy

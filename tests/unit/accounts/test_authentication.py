@@ -36,6 +36,7 @@ pytestmark = pytest.mark.requirement("SRV-2")
 REFUSED = "CW-SIGN-IN-TOKEN"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["token", "user", "own", "everybody", "disabled", "role"])
 def test_a_revocation_holds_at_once_also_in_another_process(settings, how):
     async def go(world: World) -> None:

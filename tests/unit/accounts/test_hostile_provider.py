@@ -239,6 +239,7 @@ async def finish(oidc: OidcSignIn, hostile: HostileProvider, make: Any, *, addre
     return pair.user_id
 
 
+@pytest.mark.slow
 def test_a_forged_token_signs_nobody_in(sqlite_settings, hostile):
     async def go(world: World) -> None:
         async with service(world, hostile) as oidc:
@@ -255,6 +256,7 @@ def test_a_forged_token_signs_nobody_in(sqlite_settings, hostile):
     in_world(sqlite_settings, go)
 
 
+@pytest.mark.slow
 def test_a_key_set_with_tricks_signs_nobody_in(sqlite_settings, hostile):
     other = RSAKey.generate_key(2048)
     own = {**hostile.key.as_dict(private=False), "kid": "one"}

@@ -108,6 +108,7 @@ def test_no_signature_and_symmetric_signatures_are_refused():
                 check(forged, algorithms=algorithms)
 
 
+@pytest.mark.slow
 def test_a_key_of_the_attacker_is_refused():
     evil = RSAKey.generate_key(2048, {"kid": "r"}, private=True)
     public = evil.as_dict(private=False)

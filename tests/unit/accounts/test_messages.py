@@ -268,6 +268,7 @@ def test_message_of_a_process_that_ended_is_handled_by_another(settings: Storage
     at_desk(settings, go)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RBAC-4")
 def test_messages_of_a_sender_are_limited(settings: StorageSettings) -> None:
     async def go(desk: Desk) -> None:

@@ -54,6 +54,7 @@ async def ann_with_a_passkey(world: World) -> tuple[Identity, Authenticator]:
     return who, device
 
 
+@pytest.mark.slow
 def test_a_person_registers_passkeys_and_signs_in_with_each(settings):
     async def go(world: World) -> None:
         who, laptop = await ann_with_a_passkey(world)
@@ -152,6 +153,7 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], None]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_changed_answer_is_refused_with_one_text(sqlite_settings):
     async def go(world: World) -> None:
         _, device = await ann_with_a_passkey(world)

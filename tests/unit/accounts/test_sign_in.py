@@ -337,6 +337,7 @@ def test_a_sign_in_that_cannot_be_recorded_is_refused(sqlite_settings):
     in_world(sqlite_settings, go)
 
 
+@pytest.mark.slow
 def test_no_secret_is_in_the_database_or_in_the_log(settings, tmp_path):
     async def go(world: World) -> list[str]:
         await world.add("ann")

@@ -51,6 +51,7 @@ def contents(path: Path, seal: BundleSeal | None = None) -> dict[str, bytes]:
         return {each.name: members.extractfile(each).read() for each in members}  # type: ignore[union-attr]  # regular files
 
 
+@pytest.mark.slow
 def test_every_changed_byte_is_noticed(tmp_path: Path, key: SigningKey) -> None:
     """An audit log is missing, so that even the whole file is refused, but for that reason."""
     path = tmp_path / "b.tar"
@@ -108,6 +109,7 @@ def pem(private: X25519PrivateKey) -> tuple[RecipientSeal, RecipientSeal]:
     return RecipientSeal.from_pem(public), RecipientSeal.from_pem(text)
 
 
+@pytest.mark.slow
 def test_a_sealed_payload_opens_for_its_recipient_alone(tmp_path: Path, key: SigningKey) -> None:
     public, private = pem(X25519PrivateKey.generate())
     stranger = pem(X25519PrivateKey.generate())[1]

@@ -154,6 +154,7 @@ def in_world(settings: object, folder: Path, function: Callable[[World], Awaitab
     in_store(settings, go)
 
 
+@pytest.mark.slow
 def test_honest_logs_are_whole_and_each_is_countersigned_by_others(sqlite_settings, tmp_path):
     async def go(world: World) -> None:
         for count in (1, 7, 20):
@@ -191,6 +192,7 @@ async def rolled_back(world: World) -> tuple[Host, Host, int]:
     return first, second, before
 
 
+@pytest.mark.slow
 def test_a_host_whose_log_was_truncated_finds_out_and_is_named(sqlite_settings, tmp_path):
     async def go(world: World) -> None:
         first, second, _ = await rolled_back(world)
@@ -205,6 +207,7 @@ def test_a_host_whose_log_was_truncated_finds_out_and_is_named(sqlite_settings, 
     in_world(sqlite_settings, tmp_path, go)
 
 
+@pytest.mark.slow
 def test_a_host_that_rewrites_its_log_and_the_database_is_named_by_its_witness(
     sqlite_settings, tmp_path
 ):
@@ -228,6 +231,7 @@ def test_a_host_that_rewrites_its_log_and_the_database_is_named_by_its_witness(
     in_world(sqlite_settings, tmp_path, go)
 
 
+@pytest.mark.slow
 def test_a_fork_of_the_same_size_is_found(sqlite_settings, tmp_path):
     async def go(world: World) -> None:
         first, second, before = await rolled_back(world)
@@ -242,6 +246,7 @@ def test_a_fork_of_the_same_size_is_found(sqlite_settings, tmp_path):
     in_world(sqlite_settings, tmp_path, go)
 
 
+@pytest.mark.slow
 def test_a_log_that_was_dropped_from_the_database_or_replaced_is_named(sqlite_settings, tmp_path):
     async def go(world: World) -> None:
         first, second, _ = world.hosts
@@ -285,6 +290,7 @@ def test_a_host_cannot_offer_checkpoints_in_the_name_of_another(sqlite_settings,
     in_world(sqlite_settings, tmp_path, go)
 
 
+@pytest.mark.slow
 def test_made_up_hosts_do_not_take_the_places_of_witnesses(sqlite_settings, tmp_path):
     async def go(world: World) -> None:
         made_up = tuple(new_id("svc") for _ in range(64))
@@ -301,6 +307,7 @@ def test_made_up_hosts_do_not_take_the_places_of_witnesses(sqlite_settings, tmp_
     in_world(sqlite_settings, tmp_path, go)
 
 
+@pytest.mark.slow
 def test_a_log_that_nobody_countersigns_is_named(sqlite_settings, tmp_path):
     async def go(world: World) -> None:
         first, second, _ = world.hosts

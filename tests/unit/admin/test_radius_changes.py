@@ -134,6 +134,7 @@ def settings_effects(before: dict[str, object], after: dict[str, object]) -> lis
     return [each.effect for each in compare_settings(old, new, lines).changes]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CFG-3")
 @pytest.mark.parametrize(
     ("section", "narrow", "wide"),

@@ -140,6 +140,7 @@ def test_too_many_entries_are_counted_not_kept():
 WORST = "\x01" * MAX_FIELD_BYTES  # six characters each once escaped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [
@@ -324,6 +325,7 @@ def test_credential_as_a_name_or_as_bytes_is_taken_out(secret):
     assert base64.b64decode(written).decode() == f"x {marker(secret)}"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("AUD-4")
 @every_secret
 def test_credential_across_the_cut_of_a_long_text_is_taken_out(secret):

@@ -129,6 +129,7 @@ Forwarder(audit, folder, goal, None, pause_s=0.05).run()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("AUD-4")
 def test_a_killed_forwarder_loses_no_record_and_leaves_no_gap(log, tmp_path, certificates):
     with StreamReceiver(listening(), certificates.server()).running() as receiver:

@@ -124,6 +124,7 @@ def test_closed_log_has_no_preallocation(folder, path, busy):
     assert verify(str(folder), trusted(folder)).ok
 
 
+@pytest.mark.slow
 def test_process_that_ends_without_closing_leaves_no_preallocation(folder, path):
     program = (
         "import sys\n"

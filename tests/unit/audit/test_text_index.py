@@ -544,6 +544,7 @@ text_indexing.update_text_index(home + "/audit", SessionKeys(home), rest=rest, i
 """
 
 
+@pytest.mark.slow
 def test_a_kill_while_indexing_loses_no_record_and_the_next_goes_on(home, keys):
     make_log(home, keys, 40)
     for at in (-2, 1, 14):
@@ -585,6 +586,7 @@ def test_one_process_builds_at_a_time(home, keys):
     assert set(others) == {(0, 0)}
 
 
+@pytest.mark.slow
 def test_writers_readers_and_the_indexer_do_not_disturb_each_other(home, keys):
     directory, is_over, problems = str(home / "audit"), threading.Event(), []
     with AuditLog.open(directory, keys=keys, settings=NEVER) as log:

@@ -211,6 +211,7 @@ def test_frames_before_a_bad_one_are_still_read():
     assert found == [Frame({"a": 1}), Frame({"b": 2})]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RED-2")
 @pytest.mark.parametrize(
     "text",
@@ -241,6 +242,7 @@ def test_a_flood_of_heads_is_not_kept():
     assert len(end._buffer) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("ISO-13", "GRD-11")
 @pytest.mark.parametrize(
     ("message", "fits"),

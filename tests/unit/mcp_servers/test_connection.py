@@ -91,6 +91,7 @@ async def kept_requests(*, reads: bool) -> int:
     return kept
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_requests_of_a_server_that_reads_no_answers_are_not_kept(
     monkeypatch: pytest.MonkeyPatch,

@@ -167,6 +167,7 @@ def test_a_few_packages_of_another_registry_are_no_feed_about_it(feed, tmp_path)
     assert main_ecosystem(path) is Ecosystem.NPM
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_store_as_it_was(feed, tmp_path):
     path = pack(tmp_path / "a.zip", *(record(f"n{number}", number) for number in range(2000)))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -24,6 +24,7 @@ KEYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("SRV-7")
 def test_a_message_with_any_keys_is_of_the_kind_that_the_sdk_finds() -> None:
     kinds: set[str] = set()

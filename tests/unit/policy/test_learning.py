@@ -43,6 +43,7 @@ def loaded(lesson: Lesson) -> Policy:
     return Policy.of(found.rules)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("POL-10")
 @pytest.mark.parametrize(
     ("text", "wanted"),
@@ -100,6 +101,7 @@ def test_the_wider_rule_keeps_all_words_that_are_shared():
     assert proposed(*(f"Bash(npm run test x{name})" for name in "abcd")) == ["Bash(npm run test *)"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
     [
@@ -140,6 +142,7 @@ def test_reading_and_writing_are_not_mixed():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("POL-10")
 @pytest.mark.parametrize(
     "text",

@@ -134,6 +134,7 @@ def test_a_git_directory_of_another_name_counts_as_one(tmp_path: Path, name: str
     assert verdict(ALL, "Write(fixture/refs/heads/x)", cwd) is Verdict.ALLOW
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FS-8", "SKL-1")
 def test_wildcards_are_denied_where_they_find_a_protected_file(tmp_path: Path):
     (tmp_path / "docs").mkdir()

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.requirement("POL-5")
 DENIALS = ("Read(notes.txt)", "Read(./a/**)", "Read(**/b/**)", "Read(**/c/*.txt)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", list(permutations(DENIALS)))
 def test_the_first_of_several_denials_is_reported(order):
     made = policy(allow=["Bash(cat *)"], deny=order)

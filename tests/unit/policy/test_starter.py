@@ -38,6 +38,7 @@ def verdict(policy: Policy, call: str) -> str:
     return found.verdict.word
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("starter", starters(), ids=lambda each: each.name)
 def test_every_kind_loads_with_comments_and_is_chosen_by_its_files(starter):
     files = {name.replace("*", "main") for name in starter.when[:1]} | {"package.json"}
@@ -115,6 +116,7 @@ EVERYDAY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("expected", "call"), [(word, call) for word, calls in EVERYDAY.items() for call in calls]
 )

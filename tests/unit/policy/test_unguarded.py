@@ -62,6 +62,7 @@ def test_every_option_of_the_table_is_denied_in_both_spellings(agent):
         assert (option, verdict(f"{agent} -p x {'='.join(option)}")) == (option, "deny")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", sorted(unguarded().settings))
 def test_an_agents_own_servers_extensions_and_settings_are_not_changed(agent):
     assert verdict(f"{agent} --version") == "allow"

@@ -25,6 +25,7 @@ def test_a_file_that_is_not_committed_is_named(tmp_path: Path) -> None:
     assert build.uncommitted_files(tmp_path) == [" M kept.py", "?? token.txt"]
 
 
+@pytest.mark.slow
 def test_a_release_of_wheels_that_nobody_tried_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

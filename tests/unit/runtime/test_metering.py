@@ -138,6 +138,7 @@ def test_a_runtime_without_accounts_serves_none():
     assert "run" not in stage.steps
 
 
+@pytest.mark.slow
 def test_a_real_run_is_booked_by_what_was_measured(state_home):
     settings = StorageSettings(home=state_home)
     migrate(settings)

@@ -140,6 +140,7 @@ def install(session_id=None, **changes):
     return action_for("pip", registries=("pypi",), session_id=session_id, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PKG-2", "POL-8")
 def test_an_answer_holds_for_its_session_and_no_other(place):
     async def work():

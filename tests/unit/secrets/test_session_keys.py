@@ -188,6 +188,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_every_key_it_has_named(tmp_path):
     for kill in range(3):
         words = [sys.executable, "-c", _WRITER, str(tmp_path), str(kill)]

@@ -126,6 +126,7 @@ def flood(place: Path) -> None:
 CHANGED, FILE, UNSIGNED = "CW-SKILL-CHANGED", "CW-SKILL-FILE", "CW-SKILL-UNSIGNED"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("SKL-1")
 @pytest.mark.parametrize(
     ("tamper", "code", "named"),

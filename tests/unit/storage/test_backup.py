@@ -93,6 +93,7 @@ async def state(store: Store) -> tuple[int, int]:
     return await store.revision(), found.generation
 
 
+@pytest.mark.slow
 def test_a_backup_restores_everything_but_credentials(settings, tmp_path):
     file = tmp_path / "backup.db"
     in_store(settings, fill)
@@ -115,6 +116,7 @@ def test_a_backup_restores_everything_but_credentials(settings, tmp_path):
     assert [name for name in os.listdir(settings.home) if "backup" in name] == []
 
 
+@pytest.mark.slow
 def test_a_backup_of_one_kind_restores_into_the_other(settings, tmp_path, request, state_home):
     file = tmp_path / "backup.db"
     in_store(settings, fill)
@@ -128,6 +130,7 @@ def test_a_backup_of_one_kind_restores_into_the_other(settings, tmp_path, reques
     in_store(other, is_restored)
 
 
+@pytest.mark.slow
 def test_a_backup_is_consistent_while_users_are_written(settings, tmp_path):
     """Each transaction adds a user and its sign-in; a backup never has one without the other."""
     file = tmp_path / "backup.db"
@@ -160,6 +163,7 @@ def test_a_backup_is_consistent_while_users_are_written(settings, tmp_path):
     assert general > 1
 
 
+@pytest.mark.slow
 def test_a_restore_that_fails_midway_changes_nothing(settings, tmp_path, monkeypatch):
     file = tmp_path / "backup.db"
     in_store(settings, fill)
@@ -292,6 +296,7 @@ with private_draft(sys.argv[1]) as path:
 """
 
 
+@pytest.mark.slow
 def test_the_next_backup_removes_what_a_killed_one_has_left(sqlite_settings, tmp_path):
     def begin() -> subprocess.Popen[bytes]:
         started = subprocess.Popen(

@@ -93,6 +93,7 @@ def test_two_processes_that_migrate_at_once_make_one_schema(unmade):
     assert migrate(unmade) == (HEAD, HEAD)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("SRV-4")
 def test_a_store_opens_only_with_the_newest_schema(unmade):
     assert code_of(unmade) == "CW-STORAGE-MISSING"
@@ -103,6 +104,7 @@ def test_a_store_opens_only_with_the_newest_schema(unmade):
         migrate(unmade)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("SRV-4")
 @pytest.mark.parametrize("old", REVISIONS[:-1])
 def test_an_older_schema_is_migrated_with_its_rows(unmade, old):

@@ -50,6 +50,7 @@ def perform(metrics: Metrics, stage: Stage, wanted: Action | None = None) -> Non
     anyio.run(runtime.perform, wanted or action())
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-1")
 def test_an_action_is_counted_with_the_time_of_each_of_its_steps() -> None:
     metrics = Metrics("1.2.3")
@@ -114,6 +115,7 @@ EVENTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-1")
 @pytest.mark.parametrize(("kind", "body", "name", "labels", "count"), EVENTS)
 def test_an_event_of_the_audit_log_is_counted(kind, body, name, labels, count) -> None:
@@ -134,6 +136,7 @@ def hostile() -> str:
     return f'{secrets.token_hex(8)}"\n\\{{}}'
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-1")
 def test_no_request_makes_a_new_time_series() -> None:
     metrics = Metrics()

@@ -30,6 +30,7 @@ from cellwall.admin.fleet import (
     Scope,
     Send,
     lost_after_s,
+    open_hosts,
 )
 from cellwall.admin.fleet_vault import FleetVault, KeeperStore, SecretKeeper, open_trust_files
 from cellwall.admin.fleet_witness import open_witness
@@ -123,7 +124,7 @@ class FleetHost:
 
     async def application(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The service, while the lease is valid."""
-        if self._lease is None or self._api is None or not self._lease.is_valid:
+        if self._lease is None or self._api is None or not await self._lease.prove():
             await _refuse(_fenced(), scope, receive, send)
         elif (problem := self._release_problem()) is not None:
             await _refuse(_without_release(problem), scope, receive, send)
@@ -221,6 +222,7 @@ class FleetHost:
                 self,
                 self._incarnation,
                 lease_s=settings.fleet.lease_s,
+                open_hosts=partial(open_hosts, self._home, settings),
                 end_process=self._end_process,
             )
             async with anyio.create_task_group() as tasks, api.router.lifespan_context(api):

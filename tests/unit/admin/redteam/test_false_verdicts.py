@@ -35,6 +35,7 @@ def of_program(name: str) -> list[Attack]:
     return [attack for attack in attacks() if attack.program == name]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RED-1")
 def test_without_a_neighbour_nothing_about_neighbours_is_proved(
     monkeypatch: pytest.MonkeyPatch,
@@ -83,6 +84,7 @@ def test_a_service_that_only_asks_to_wait_has_refused_nothing() -> None:
     assert {_observe(_Answer(status), b"").kind for status in (429, 408, 503, 0)} == {"broken"}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RED-1", "NET-2")
 def test_what_an_allowlist_allows_gets_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attacks on egress, where the rules name trap.example, and the resolver is asked."""
@@ -121,6 +123,7 @@ def test_folders_of_killed_runs_are_removed_and_no_others(tmp_path: Path) -> Non
     assert (tmp_path / "other" / "state").is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RED-1", "NET-2")
 def test_a_cell_without_egress_proves_nothing_about_its_allowlist(
     monkeypatch: pytest.MonkeyPatch,

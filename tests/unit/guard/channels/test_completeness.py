@@ -49,6 +49,7 @@ SAMPLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channel", sorted(SAMPLES))
 def test_words_are_found_wherever_they_are_put(channel: str) -> None:
     sample = SAMPLES[channel]

@@ -87,6 +87,7 @@ def test_code_that_is_too_long_is_not_screened_and_that_is_said() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("GRD-9")
 @pytest.mark.parametrize("language", ["python", "javascript", "typescript", "shell"])
 def test_a_flood_of_one_finding_hides_no_other(language: str) -> None:

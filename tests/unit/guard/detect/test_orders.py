@@ -145,6 +145,7 @@ def is_flagged(text: str) -> bool:
     return any(hit.category != "task" and rank(hit.severity) >= rank("medium") for hit in hits)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("GRD-2")
 @pytest.mark.parametrize("family", ATTACKS)
 def test_orders_of_a_family_are_found_alone_and_between_other_text(family: str) -> None:

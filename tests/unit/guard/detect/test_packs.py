@@ -38,6 +38,7 @@ def test_examples_of_a_rule_hold(rule: DetectionRule) -> None:
     assert list(rule.faults()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("GRD-2")
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_each_example_is_found_in_the_middle_of_other_text(

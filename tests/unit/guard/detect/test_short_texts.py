@@ -33,6 +33,7 @@ def _short_texts(most: int) -> Iterator[str]:
             yield text[-most:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [views.MIN_ENCODED_CHARS - 1, finder.MIN_CARRIER_CHARACTERS - 1])
 def test_short_text_has_the_same_hits_with_every_step(
     length: int, monkeypatch: pytest.MonkeyPatch

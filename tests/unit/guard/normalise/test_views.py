@@ -226,6 +226,7 @@ def test_what_comes_out_is_bounded_and_that_is_said() -> None:
     assert len(few.views[1].plain) < 1200 < len(all_of_it.views[1].plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["vtaber " * 31_000, "\u0430b " * 31_000],

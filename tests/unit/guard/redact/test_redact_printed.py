@@ -61,6 +61,7 @@ def test_other_ways_to_quote_are_known() -> None:
     assert b"20vbTR" not in told("LINES", twice)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [b"", b"    ", b"\t", b"+", b"> ", b"| ", b"# "])
 def test_lines_are_known_behind_indentation_and_with_other_ends(sign: bytes) -> None:
     for data in (indented(LINES, sign), indented(LINES, sign).replace(b"\n", b"\r\n")):
@@ -77,6 +78,7 @@ def test_base64_is_known_wrapped_and_indented() -> None:
     assert encoded[20:36] not in told("LINES", b"data:\n" + b"\n".join(rows) + b"\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["xxd", "hexdump -C", "od -c", "od -An -tx1", "od -tx1"])
 def test_a_dump_shows_neither_the_bytes_nor_the_text(command: str) -> None:
     program, _, _ = command.partition(" ")

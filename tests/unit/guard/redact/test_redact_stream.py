@@ -134,6 +134,7 @@ def test_an_endless_value_is_swallowed_up_to_its_end() -> None:
     assert REDACTOR.redact(data).data == b"token=[redacted:named-secret] after"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("GRD-5")
 @pytest.mark.parametrize("size", [1, 600, 1100, 4096])
 def test_a_token_that_begins_in_a_longer_secret_goes_to_its_own_end(size: int) -> None:

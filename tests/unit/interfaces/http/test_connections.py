@@ -51,6 +51,7 @@ def upload(port: int, *, without_end: bool) -> bytes:
         return line.recv(1000)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("SRV-1")
 def test_a_body_that_always_makes_progress_still_has_an_end(
     monkeypatch: pytest.MonkeyPatch,

@@ -103,6 +103,7 @@ def test_a_bomb_is_stopped_by_its_real_size():
     assert refusal(tarball(("zeros", bytes(40 * 2**20))), "a.tgz") == "bomb"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["pax", "long name", "second header"])
 def test_a_header_that_fills_the_memory_is_refused(place):
     def made(size):

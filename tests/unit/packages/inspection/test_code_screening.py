@@ -121,6 +121,7 @@ def test_a_source_padded_beyond_the_limit_is_asked_about():
     assert verdicts(("a.js", long)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [b"", b"\0" * 100, b"\xff\xfe", b"exec(", b"(" * 50_000, b"exec(b64decode(" * 5000, b"x = 1\n" * 1000,

@@ -151,6 +151,7 @@ class Fixture:
             return reply.status, reply.stream.read()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PKG-1", "PKG-4")
 @pytest.mark.parametrize(
     ("scheme", "origin"), [("https", "https://files.pythonhosted.org"), ("http", "")]
@@ -175,6 +176,7 @@ def test_an_index_shows_only_versions_that_are_old_enough(registry):
     assert b"zebra_atlas-2.0" not in page
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PKG-1")
 def test_an_npm_index_shows_the_older_version_as_the_latest(registry):
     status, body = registry.ask(
@@ -536,6 +538,7 @@ def test_a_session_gets_no_more_bytes_than_its_bound(registry):
     assert anyio.run(ask, SessionBounds()) == 200
 
 
+@pytest.mark.slow
 def test_the_loop_runs_on_while_a_large_index_is_judged(registry):
     versions = [(f"{number}.0", OLD) for number in range(2000)]
     registry.upstream.documents["https://pypi.org/simple/zebra-atlas/"] = (

@@ -89,6 +89,7 @@ def test_encoded_texts_are_followed_where_that_is_asked(code: str) -> None:
     assert names.known_text(node) == "ab"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("POL-2")
 def test_sums_of_sums_take_neither_exponential_time_nor_memory() -> None:
     sums = "".join(f"a{i} = f'{f'{{a{i + 1}}}' * 20}'\n" for i in range(9))

@@ -234,6 +234,7 @@ def test_where_a_command_runs_follows_cd():
     assert UNKNOWN in read('cd "$X"; a')[-1].directories[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

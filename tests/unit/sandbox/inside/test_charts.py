@@ -34,6 +34,7 @@ def drawn(plt: Any) -> Any:
     return None if found is None else Result(chart=found).chart
 
 
+@pytest.mark.slow
 def test_lines_have_labels_units_ticks_and_points(plt: Any) -> None:
     plt.plot([1, 2, 3], [1, 4, float("nan")], label="squares")
     plt.plot([1, 2], [3, 4])
@@ -51,6 +52,7 @@ def test_lines_have_labels_units_ticks_and_points(plt: Any) -> None:
     assert (chart.x_scale, len(chart.x_ticks)) == ("linear", len(chart.x_tick_labels))
 
 
+@pytest.mark.slow
 def test_axes_of_names_dates_and_logarithms_are_told_apart(plt: Any) -> None:
     plt.plot(["a", "b"], [1, 10])
     plt.yscale("log")

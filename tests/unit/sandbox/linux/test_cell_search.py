@@ -165,6 +165,7 @@ def test_cells_without_a_shim_are_found_by_their_cgroup(
     shutil.rmtree(tmp_path, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_a_cgroup_of_another_user_with_our_tag_is_no_cell_of_ours(
     tmp_path: Path, group: Path, program: subprocess.Popen[bytes]
 ) -> None:

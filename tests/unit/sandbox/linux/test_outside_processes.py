@@ -10,6 +10,7 @@ import cellwall
 from cellwall.sandbox.linux.outside_processes import CellShim, PlaceholderReaper
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("ISO-9")
 @pytest.mark.parametrize("held", [0, 40, 61, 70, 90, 300])
 def test_a_supervisor_with_any_number_of_open_descriptors_can_run(held):

@@ -26,6 +26,7 @@ os.wait()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-3")
 @pytest.mark.parametrize("name", [b"plain", b"\xff\xfe", b") R 1 1 1", b"a\nb", b"(((("])
 def test_a_tree_is_measured_whatever_its_processes_are_called(name: bytes) -> None:

@@ -294,6 +294,7 @@ def test_half_a_worktree_does_not_make_git_write_elsewhere(plot: Plot):
     assert not (victim / ".git").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FS-8")
 def test_ordinary_work_with_git_is_left_alone(plot: Plot):
     git(plot.root, "init", "-q", "--bare", "fixtures/repo")

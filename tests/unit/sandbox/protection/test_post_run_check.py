@@ -167,6 +167,7 @@ def test_a_check_that_is_not_completed_is_an_error_and_has_moved_out_what_it_fou
     assert ground.quarantined() == [".envrc"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FS-4", "FS-8")
 def test_a_flood_of_names_in_old_and_new_directories_does_not_hide_a_plant(ground):
     for number in range(40):

@@ -342,6 +342,7 @@ store.retire(store.session(sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["fsync", "rename", "remove_tree"])
 def test_a_kill_at_any_step_leaves_the_files_or_the_archive(tmp_path, store, keys, moment):
     keys.made["00000000-x"] = bytes(32)

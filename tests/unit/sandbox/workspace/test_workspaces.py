@@ -257,6 +257,7 @@ def test_an_id_that_is_none_becomes_no_path(
 # --- sizes and kinds, by the API and by code (FS-3)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FS-3")
 def test_sizes_counts_and_extensions_hold_for_the_file_api() -> None:
     limits = {"file_size_bytes": 8192, "disk_bytes": 65_536, "file_count": 16}
