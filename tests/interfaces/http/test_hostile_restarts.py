@@ -25,7 +25,7 @@ from cellwall.storage.hosts import database_now
 from cellwall.storage.models import HostRow
 from cellwall.storage.schema import migrate
 from cellwall.storage.store import Store, open_store
-from interfaces.http.running_service import RunningService, new_session, running_service
+from interfaces.http.running_service import ROOT, RunningService, new_session, running_service
 from interfaces.http.test_restarts import code_of
 from unit.storage import records
 
@@ -134,6 +134,34 @@ def test_a_session_starts_again_only_on_a_host_that_it_has_asked_for(tmp_path):
         labels.clear()
         labels.update({"region": "eu", "rack": "7"})
         assert code_of(client.get(path)) == "CW-SESSION-RESTARTED"  # the control
+
+
+@pytest.mark.requirement("RBAC-1")
+def test_a_token_that_may_create_no_sandbox_starts_none_again(tmp_path):
+    _, config = shared_folder(tmp_path)
+    with running_service(tmp_path, config=config) as service, service.client("owner") as client:
+        session = new_session(client, restart_from_snapshot=True)
+        path = f"/v1/sessions/{session}/files/a.txt"
+        client.put(path, content=b"kept")
+        assert client.post(f"/v1/sessions/{session}/snapshots", json={}).status_code == 201
+        sandboxes = service.api.state.service.sandboxes
+        (lost,) = sandboxes.all()
+        service.call(sandboxes.end(lost, is_fenced=True))
+        service.tokens["files"], _ = service.call(
+            service.accounts.directory.create_token(
+                service.ids["owner"],
+                name="files",
+                scopes=("files:read", "files:write"),
+                lives_s=3600,
+                by=ROOT,
+            )
+        )
+        with service.client("files") as narrow:
+            for answer in (narrow.post("/v1/sessions", json={}), narrow.get(path)):
+                assert (answer.status_code, code_of(answer)) == (403, "CW-ROLE")
+            assert sandboxes.all() == ()
+            assert code_of(client.get(path)) == "CW-SESSION-RESTARTED"  # the control
+            assert narrow.get(path).content == b"kept"
 
 
 def test_sessions_that_start_again_count_against_their_owner_and_start_once(tmp_path):

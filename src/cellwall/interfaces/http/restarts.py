@@ -27,9 +27,10 @@ from cellwall.core.accounts import SessionRecord
 from cellwall.core.errors import BadInput, Busy, CellwallError
 from cellwall.core.hosts import HOST_LOST, SESSION_LABELS
 from cellwall.core.messages import SessionStore
-from cellwall.core.types import Json
+from cellwall.core.types import Json, Permission
 from cellwall.interfaces.sdk.hosts import SandboxSpec
 from cellwall.runtime.app import App
+from cellwall.runtime.judging import require
 
 RESTARTS = "restarts"
 """The mark in the metadata of a session."""
@@ -52,7 +53,7 @@ class SessionRestarts:
 
     def __init__(self, app: App, store: SessionStore, labels: Mapping[str, str]) -> None:
         """`labels`: of this host."""
-        self._store, self._labels = store, labels
+        self._store, self._labels, self._settings = store, labels, app.settings
         self._shared = open_shared_snapshots(app.settings, app.store)
 
     def check(self) -> None:
@@ -96,12 +97,14 @@ class SessionRestarts:
         self, who: Identity, record: SessionRecord, *, max_live: int
     ) -> LostSession | None:
         """(2): the session, for its owner, if it is to start again and has a snapshot. Raises where
-        this host lacks a label that the session has asked for: a region, or hosts of a tenant."""
+        the caller may create no sandbox, and where this host lacks a label that the session has
+        asked for: a region, or hosts of a tenant."""
         shared = self._shared
         if shared is None or not record.about.get(RESTARTS) or record.owner_id != who.user_id:
             return None
         if not await anyio.to_thread.run_sync(shared.has, record.id):
             return None
+        require(self._settings, who.principal("http"), Permission.SANDBOX_EXECUTE)
         if not has_labels(self._labels, _labels_of(record)):
             raise no_host("this host lacks the labels that it has asked for")
         owner_id = record.owner_id
