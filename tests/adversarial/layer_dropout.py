@@ -8,6 +8,8 @@ the matrix to docs/layers.md.
 from __future__ import annotations
 
 import os
+import platform
+import re
 import resource
 import struct
 import sys
@@ -130,8 +132,24 @@ LAYERS: Mapping[str, Change] = {
 }
 
 
-def chosen_attacks() -> tuple[Attack, ...]:
-    return tuple(attack for attack in attacks() if attack.program in PROGRAMS)
+def chosen_attacks(processor: str = "") -> tuple[Attack, ...]:
+    """Those that exist on this processor, or on the named one: some system calls do not."""
+    return tuple(attack for attack in attacks(processor) if attack.program in PROGRAMS)
+
+
+def processor_of(text: str) -> str:
+    """The processor of the host on which a page was written."""
+    found = re.search(r"^Cells were made on the cold path of an (\w+) host", text, re.MULTILINE)
+    if found is None:
+        raise ValueError("the page names no processor")
+    return found[1]
+
+
+def held_in(text: str) -> list[str]:
+    """The attacks of a page's matrix: held and proved with all layers on."""
+    _, _, matrix = text.partition("\n## Matrix\n")
+    rows = re.findall(r"^\| ([a-z]+/[^|]+) \|", matrix, re.MULTILINE)
+    return [name for row in rows for name in row.split(", ")]
 
 
 @contextmanager
@@ -168,8 +186,9 @@ network, repeated with one inner layer switched off at a time. Layers are switch
 replaces functions of its own process; no setting or variable of Cellwall can do that. The walls of a
 cell are applied in the order namespaces, mounts, resource limits, capabilities, Landlock, seccomp.
 
-Cells were made on the cold path. Not switched off: the mount, PID and user namespaces, without which
-no cell starts, and the flags that init sets in C (not dumpable, no new privileges).
+Cells were made on the cold path of an {processor} host; a few attacks exist on one processor alone.
+Not switched off: the mount, PID and user namespaces, without which no cell starts, and the flags that
+init sets in C (not dumpable, no new privileges).
 
 """
 
@@ -186,12 +205,12 @@ _COULD = """## Where one layer is alone although two could stand
 """
 
 
-def page(found: Mapping[str, Mapping[str, AttackVerdict]]) -> str:
+def page(found: Mapping[str, Mapping[str, AttackVerdict]], processor: str = "") -> str:
     """The document: a summary, then what each layer carries alone."""
     whole = found["none"]
     held = [name for name, verdict in whole.items() if verdict is AttackVerdict.HELD]
     lines = [
-        _HEAD,
+        _HEAD.format(processor=processor or platform.machine()),
         f"{len(held)} of {len(whole)} attacks are held and proved with all layers on.\n",
     ]
     lines += ["| Layer that is off | still held | get through | not proved |"]

@@ -29,9 +29,10 @@ _MAIN = "\nif __name__ == '__main__':\n    play()\n"
 
 
 @cache
-def attacks() -> tuple[Attack, ...]:
-    """All attacks, by layer."""
-    return tuple(attack for layer in LAYERS for attack in _of_layer(layer))
+def attacks(processor: str = "") -> tuple[Attack, ...]:
+    """All attacks that exist on this processor, or on the named one, by layer."""
+    processor = processor or machine()
+    return tuple(attack for layer in LAYERS for attack in _of_layer(layer, processor))
 
 
 def select(*, layer: str | None = None, only: str | None = None) -> tuple[Attack, ...]:
@@ -93,18 +94,18 @@ def explanation(attack: Attack) -> str:
     return "\n".join(lines) or f"Tried by the runner of the layer {attack.layer}."
 
 
-def _of_layer(layer: str) -> Iterator[Attack]:
+def _of_layer(layer: str, processor: str) -> Iterator[Attack]:
     data = tomllib.loads(_FOLDER.joinpath(f"{layer}.toml").read_text("utf-8"))
     defaults = data.get("defaults", {})
     for entry in data.get("program", ()):
-        yield from _of_program(layer, {**defaults, **entry})
+        yield from _of_program(layer, {**defaults, **entry}, processor)
     for entry in data.get("attack", ()):
         yield _attack(layer, entry["id"], entry["title"], {**defaults, **entry})
 
 
-def _of_program(layer: str, entry: Mapping[str, Any]) -> Iterator[Attack]:
+def _of_program(layer: str, entry: Mapping[str, Any], processor: str) -> Iterator[Attack]:
     walls = entry.get("walls", {})
-    for name in (*entry["names"], *entry.get(f"names_on_{machine()}", ())):
+    for name in (*entry["names"], *entry.get(f"names_on_{processor}", ())):
         fitting = [wall for pattern, wall in walls.items() if fnmatchcase(name, pattern)]
         words = " ".join(part for part in name.split("-") if part)
         yield _attack(

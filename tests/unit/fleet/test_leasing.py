@@ -22,6 +22,8 @@ pytestmark = pytest.mark.requirement("SRV-6")
 LEASE_S = 2.5
 RENEWED_BEFORE_S = 0.5
 """At most, before a host stands still."""
+DEADLINE_S = 30.0
+"""Of each wait, in real time: the threads of the lease may get little of a busy host."""
 
 
 class Clock:
@@ -55,10 +57,12 @@ class Hosts:
 
 
 class Host:
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.is_draining, self.fenced = False, 0
+        self.clock, self.described_at_s = clock, 0.0
 
     def describe(self) -> Mapping[str, Any]:
+        self.described_at_s = self.clock.now_s
         return {"sessions": 1}
 
     def set_draining(self, *, is_draining: bool) -> None:
@@ -72,8 +76,10 @@ class Leased:
     """A lease with all that it uses."""
 
     def __init__(self, clock: Clock) -> None:
-        self.clock, self.hosts, self.host = clock, Hosts(), Host()
+        self.clock, self.hosts, self.host = clock, Hosts(), Host(clock)
         self.has_ended = asyncio.Event()
+        self.is_renewing = threading.Event()
+        """From here on, the thread that renews measures from the present time."""
         self.lease = leasing.HostLease(
             self.hosts, self.host, "inc_1", lease_s=LEASE_S, open_hosts=self._open,
             end_process=self._end,
@@ -81,22 +87,34 @@ class Leased:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Any]:
+        self.is_renewing.set()
         yield self.hosts
 
     async def _end(self) -> None:
         self.has_ended.set()
 
     async def renewed(self) -> None:
-        """The second renewal has begun behind this moment."""
+        """A renewal has begun at the present time of the clock, at which the event loop ran, too.
+        The clock stands still meanwhile: however late a thread runs, it sees this time."""
+        await until(self.is_renewing.is_set)
         before = self.hosts.renewals
-        while self.hosts.renewals < before + 2:
-            self.clock.now_s += 0.02
-            await asyncio.sleep(0.01)
+        self.clock.now_s += LEASE_S / 4
+        await until(lambda: self.hosts.renewals > before)
+        await until(lambda: self.host.described_at_s == self.clock.now_s)
 
 
 async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def stand_still_until(condition: Callable[[], object]) -> None:
+    """The event loop does not run meanwhile."""
+    deadline_s = time.monotonic() + DEADLINE_S
     while not condition():
-        await asyncio.sleep(0.01)
+        assert time.monotonic() < deadline_s, "did not happen while the event loop stood still"
+        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -125,7 +143,7 @@ def run(clock: Clock, test: Callable[[Leased], Any]) -> None:
             keeping.cancel()
             await leased.lease.leave()
 
-    asyncio.run(asyncio.wait_for(go(), 60))
+    asyncio.run(asyncio.wait_for(go(), 4 * DEADLINE_S))
 
 
 def test_a_host_that_stood_still_for_three_seconds_serves_again(clock, exits):
@@ -152,8 +170,7 @@ def test_a_host_that_stood_still_until_others_may_take_over_ends(clock, exits):
         await leased.renewed()
         leased.hosts.is_away = True
         clock.now_s += leasing.lost_after_s(LEASE_S) - 0.1
-        time.sleep(0.5)  # the event loop does not run
-        assert exits.is_set()
+        stand_still_until(exits.is_set)
 
     run(clock, go)
 
@@ -179,8 +196,7 @@ def test_an_event_loop_that_hangs_gets_no_renewal_and_one_that_is_busy_does(cloc
         await leased.renewed()
         before = leased.hosts.renewals
         clock.now_s += 0.4 * LEASE_S
-        while leased.hosts.renewals == before:
-            time.sleep(0.01)  # the event loop does not run
+        stand_still_until(lambda: leased.hosts.renewals > before)
         clock.now_s += 0.2 * LEASE_S
         before = leased.hosts.renewals
         time.sleep(0.5)

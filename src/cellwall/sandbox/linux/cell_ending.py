@@ -29,6 +29,7 @@ _WAIT_S = 0.05
 _MAX_WAITED = 256  # descriptors; the search finds whatever was not waited for
 _HIGHEST = -20
 _OWN_GROUP = "/proc/self/autogroup"
+_SHELL = "/bin/sh"
 _AUTOGROUP = re.compile(r" nice (-?\d+)$")
 
 
@@ -188,29 +189,69 @@ def _wait_for_end(pidfds: Iterable[int]) -> None:
 @contextmanager
 def highest_priority() -> Iterator[None]:
     """This thread before all others, where that is allowed: what is to be stopped may take every
-    processor. Where the kernel shares processors between sessions (autogroup, sched(7)), a nice
-    value counts within the own session alone, and each cell is a session: so the session gets the
-    value too. No real-time policy: a reader of /proc then spins on locks whose holders, processes
+    processor. No real-time policy: a reader of /proc then spins on locks whose holders, processes
     that end, never get the processor."""
-    before, group = os.getpriority(os.PRIO_PROCESS, 0), _AUTOGROUP.search(read_text(_OWN_GROUP))
+    before = os.getpriority(os.PRIO_PROCESS, 0)
     try:
         os.setpriority(os.PRIO_PROCESS, 0, _HIGHEST)
     except OSError:
         yield
         return
     try:
-        if group is not None:
-            _set_group_nice(_HIGHEST)
-        yield
+        with _highest_session():
+            yield
     finally:
-        if group is not None:
-            _set_group_nice(int(group[1]))
         os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
-def _set_group_nice(value: int) -> None:
-    with suppress(OSError):
-        write_control(_OWN_GROUP, str(value))
+@contextmanager
+def _highest_session() -> Iterator[None]:
+    """Where the kernel shares processors between sessions (autogroup, sched(7)), a nice value
+    counts within the own session alone, and each cell is a session: so the session gets the value.
+
+    The session is also that of the caller's shell and of all it has started, which must not keep
+    the value: everything else on the host would get a hundredth of their processor time.
+      (1) A process of its own puts the former value back: also when this one is killed.
+      (2) A value that is the highest already is that of another stop, which puts it back itself.
+    """
+    group = _AUTOGROUP.search(read_text(_OWN_GROUP))
+    if group is None or int(group[1]) == _HIGHEST:  # (2)
+        yield
+        return
+    read_end, life = os.pipe2(os.O_CLOEXEC)
+    try:
+        restorer = _start_restorer(int(group[1]), read_end)  # (1)
+    except OSError:
+        os.close(life)
+        yield
+        return
+    finally:
+        os.close(read_end)
+    try:
+        with suppress(OSError):
+            write_control(_OWN_GROUP, str(_HIGHEST))
+        yield
+    finally:
+        os.close(life)
+        with suppress(ChildProcessError):
+            os.waitpid(restorer, 0)
+
+
+def _start_restorer(value: int, life: int) -> int:
+    """Its pid. It waits for the end of `life`, and keeps nothing else open."""
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+    return os.posix_spawn(  # noqa: TID251  # the shell of the host, with words of ours alone
+        _SHELL,
+        [_SHELL, "-c", f"trap '' INT TERM HUP QUIT; read -r _; echo {value} > {_OWN_GROUP}"],
+        {},
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, life, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+        ],
+        setpgroup=0,  # a Ctrl-C at the terminal is for the stop
+        setsigmask=signals,  # until the shell ignores them
+    )
 
 
 def _signal_all(

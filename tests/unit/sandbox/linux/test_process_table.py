@@ -97,3 +97,38 @@ def test_the_priority_of_the_session_is_raised_for_the_stop_alone() -> None:
     without_groups = ["none 1", "none -20", "none 1"]
     assert shown in (["0 1", "-20 -20", "0 1"], without_groups)
     assert Path("/proc/self/autogroup").exists() or shown == without_groups
+
+
+# Two stops of one session; the first one ends while the second one is under way.
+TWO_STOPS = """
+first, second = highest_priority(), highest_priority()
+first.__enter__(); second.__enter__(); show()
+first.__exit__(None, None, None)
+second.__exit__(None, None, None)
+"""
+# The child is killed while it stops; its parent is the session's leader, and shows what is left.
+KILLED_STOP = """
+import signal, time
+child = os.fork()
+if child == 0:
+    with highest_priority():
+        show(); sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+os.waitpid(child, 0)
+deadline = time.monotonic() + 30
+while group.exists() and group.read_text().split()[-1] == "-20" and time.monotonic() < deadline:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("stops", [TWO_STOPS, KILLED_STOP], ids=["two at once", "a killed one"])
+def test_no_stop_leaves_the_session_with_the_highest_priority(stops: str) -> None:
+    """Else the shell of the caller, and all it starts later, would take the processors of others."""
+    need(os.geteuid() == 0, "root")
+    need(Path("/proc/self/autogroup").exists(), "autogroup")
+    head, _, _ = PRIORITIES.partition("show()\nwith")
+    program = [sys.executable, "-c", f"import sys\n{head}{stops}show()"]
+    done = subprocess.run(program, start_new_session=True, check=True, capture_output=True)
+    raised, after = done.stdout.decode().splitlines()
+    assert raised == "-20 -20"  # the control
+    assert after.split()[0] == "0"
