@@ -27,6 +27,7 @@ from cellwall.runtime.home import local_principal
 from cellwall.storage.service_id import service_id_of
 
 _MAX_FILE_BYTES = 64 * 1024
+_MAX_PORT = 65_535
 
 
 async def certify_first(home: str, settings: Settings, names: Sequence[str]) -> None:
@@ -49,18 +50,21 @@ async def certify_pod(
         return
     text, authority = (_read_text(path) for path in (token_file, authority_file))
     host, _, port = first.rpartition(":")
-    if not port.isdecimal():
+    if not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= _MAX_PORT):
         raise BadInput("the address of the first host is no HOST:PORT")
     try:
         found = await anyio.getaddrinfo(host, int(port), type=SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # of a name that is none
         raise CellwallError(
             f"the name of the first host is unknown: {host[:80]}",
             hint="Check the service of the front, and that the front runs.",
             code="CW-FLEET-NODE",
             detail=str(error),
         ) from None
-    token = JoinToken.of_pod(text, authority=authority, host=found[0][4][0], port=int(port))
+    # Each host has a certificate for its own address: an answer of DNS shows no first host.
+    token = JoinToken.of_pod(
+        text, authority=authority, host=found[0][4][0], port=int(port), name=host
+    )
     got = await enrol(keys, token, address=address)
     folder = fleet_folder(home)
     replace_private_file(os.path.join(folder, CA_FILE), got.authority.encode())

@@ -69,11 +69,13 @@ class FleetAuthority:
     def fingerprint(self) -> bytes:
         return fingerprint(self.pem)
 
-    def token_hash(self, secret: bytes, expires_s: int) -> bytes:
+    def token_hash(self, secret: bytes, expires_s: int, *, is_pod: bool = False) -> bytes:
         """Under which a join token is stored. Keyed: who can write to the database and does not
-        have the authority can make no token and prolong none."""
+        have the authority can make no token and prolong none. That of a pod is none of a machine,
+        which is admitted without a question to the cluster."""
         private = self._key.private_numbers().private_value.to_bytes(32, "big")
-        key = hashlib.sha256(b"cellwall fleet join token\n" + private).digest()
+        kind = b"pod" if is_pod else b"join"
+        key = hashlib.sha256(b"cellwall fleet %b token\n" % kind + private).digest()
         return hmac.digest(key, secret + expires_s.to_bytes(8, "big"), "sha256")
 
     def sign(self, text: bytes) -> bytes:
@@ -142,8 +144,18 @@ def open_authority(home: str, *, creates: bool) -> FleetAuthority:
 
 def fingerprint(ca_pem: str) -> bytes:
     """SHA-256 of the authority's certificate; join tokens carry it."""
+    return _read_authority(ca_pem).fingerprint(hashes.SHA256())
+
+
+def authority_alone(ca_pem: str) -> str:
+    """The certificate whose fingerprint this is, without what else is in the text: TLS trusts each
+    certificate that it finds there."""
+    return _read_authority(ca_pem).public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _read_authority(ca_pem: str) -> x509.Certificate:
     try:
-        return x509.load_pem_x509_certificate(ca_pem.encode()).fingerprint(hashes.SHA256())
+        return x509.load_pem_x509_certificate(ca_pem.encode())
     except ValueError:
         raise _refused("the authority's certificate cannot be read") from None
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -49,6 +50,9 @@ _PREFIX = "cwj_"
 _SECRET_BYTES = 32
 _TOKEN = re.compile(rf"{_PREFIX}([A-Za-z0-9_-]{{96}})@(.{{3,80}}):([0-9]{{1,5}})", re.ASCII)
 _STATEMENT = "cellwall fleet: this machine joins"
+_MALFORMED = (
+    KeyError, ValueError, TypeError, binascii.Error, UnsupportedAlgorithm, BadNote, BadInput,
+)  # fmt: skip
 LOOPBACK_NAMES = ("127.0.0.1", "localhost")
 """KubeRay's probes and Ray in a pod use these beside the address."""
 
@@ -62,11 +66,15 @@ class JoinToken:
     expires_s: int
     host: str
     port: int
+    name: str = ""
+    """In the certificate of the first host, where it was found by a name; else its address."""
     pod_token: str = ""
     """Of the cluster, for a pod; the secret is its hash."""
 
     @classmethod
-    def of_pod(cls, text: str, *, authority: str, host: str, port: int) -> JoinToken:
+    def of_pod(
+        cls, text: str, *, authority: str, host: str, port: int, name: str = ""
+    ) -> JoinToken:
         """With the authority's certificate, as a file of the pod has it."""
         found = PodToken.parse(text)
         return cls(
@@ -75,6 +83,7 @@ class JoinToken:
             expires_s=found.expires_s,
             host=host,
             port=port,
+            name=name,
             pod_token=found.text,
         )
 
@@ -174,7 +183,7 @@ def _parse_request(request: Mapping[str, Json]) -> _Asked:
         )
         if is_sound:
             return asked
-    except (KeyError, ValueError, TypeError, binascii.Error, BadNote, BadInput):
+    except _MALFORMED:
         pass
     raise BadInput(
         "the request to join is malformed, or not signed by the keys in it",
@@ -223,7 +232,7 @@ async def admit(
         now=now,
     )
     found = await trust.admit_host(
-        authority.token_hash(asked.secret, asked.expires_s),
+        authority.token_hash(asked.secret, asked.expires_s, is_pod=is_pod),
         StoredCertificate(asked.host_id, pem, is_revoked=False),
         public_keys=public_keys(asked.identity, asked.box_key),
     )
@@ -249,15 +258,16 @@ async def _review(
     trust: HostTrustPort,
     pods: PodReviewer | None,
 ) -> None:
-    """The token of a pod becomes a join token, which can be used up once. The cluster gives the
-    address of a pod that has ended to another one: the connection shows whose it is now."""
+    """The token of a pod gets a row that can be used up once, and that no request without a review
+    finds. The cluster gives the address of a pod that has ended to another one: the connection
+    shows whose it is now."""
     token = PodToken.parse(str(request["pod_token"]))
     if pods is None or (token.secret, token.expires_s) != (asked.secret, asked.expires_s):
         raise refused_token()
     pod = await pods.review(token)
     # A row of this token that is there stays as it is, also if it was used.
     await trust.add_join_token(
-        authority.token_hash(token.secret, token.expires_s),
+        authority.token_hash(token.secret, token.expires_s, is_pod=True),
         expires_s=token.expires_s,
         made_by=pod[:64],
     )

@@ -11,7 +11,7 @@ import json
 import logging
 import ssl
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,7 +20,12 @@ from typing import Any
 from cellwall.core.errors import BadInput, Busy, CellwallError, Denied
 from cellwall.core.host_trust import HostTrustPort
 from cellwall.core.types import Json
-from cellwall.fleet.certificates import FleetAuthority, fingerprint, read_host_certificate
+from cellwall.fleet.certificates import (
+    FleetAuthority,
+    authority_alone,
+    fingerprint,
+    read_host_certificate,
+)
 from cellwall.fleet.enrolment import JoinToken, admit, join_request
 from cellwall.fleet.identity import HostKeys
 from cellwall.fleet.pod_tokens import PodReviewer
@@ -30,6 +35,8 @@ _ANSWERS_WITHIN_S = 20.0
 _MAX_CONNECTIONS = 32
 _MAX_TRIES, _TRIES_WITHIN_S = 30, 60.0
 """Machines that ask to join: each attempt is recorded, so their number is bounded."""
+_MAX_CONNECTIONS_OF_ONE, _MAX_TRIES_OF_ONE = 4, 10
+"""Of one address, so that one machine does not keep the others out."""
 _log = logging.getLogger("cellwall.fleet")
 
 Recording = Callable[[str, str], AbstractContextManager[object]]
@@ -64,7 +71,8 @@ class EnrolmentListener:
         self._authority, self._trust, self._recording = authority, trust, recording
         self._ray_token, self._ray_address = ray_token, ray_address
         self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
-        self._tries: deque[float] = deque(maxlen=_MAX_TRIES)
+        self._open: Counter[str] = Counter()
+        self._tries: deque[tuple[float, str]] = deque(maxlen=_MAX_TRIES)
 
     @asynccontextmanager
     async def listening(
@@ -96,10 +104,10 @@ class EnrolmentListener:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if self._slots.locked():
+            peer = str(writer.get_extra_info("peername")[0])
+            if self._slots.locked() or self._open[peer] >= _MAX_CONNECTIONS_OF_ONE:
                 return
-            async with self._slots, asyncio.timeout(_ANSWERS_WITHIN_S):
-                peer = str(writer.get_extra_info("peername")[0])
+            async with self._slots, self._counted(peer), asyncio.timeout(_ANSWERS_WITHIN_S):
                 answer = await self._answer_line(await reader.readline(), peer)
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
@@ -111,6 +119,15 @@ class EnrolmentListener:
                 async with asyncio.timeout(1):
                     await writer.wait_closed()
 
+    @asynccontextmanager
+    async def _counted(self, peer: str) -> AsyncIterator[None]:
+        self._open[peer] += 1
+        try:
+            yield
+        finally:
+            self._open[peer] -= 1
+            self._open += Counter()  # forgets addresses without a connection
+
     async def _answer_line(self, line: bytes, peer: str) -> Mapping[str, Json]:
         try:
             asked = _parse(line)
@@ -118,7 +135,7 @@ class EnrolmentListener:
                 return {"authority": self._authority.pem}
             if asked.get("ask") != "join":
                 raise BadInput("the fleet does not know this question", code="CW-FLEET-JOIN")
-            self._count_try()
+            self._count_try(peer)
             with self._recording(str(asked.get("host", ""))[:40], peer):
                 pem = await admit(
                     asked,
@@ -136,15 +153,16 @@ class EnrolmentListener:
             "ray_address": self._ray_address,
         }
 
-    def _count_try(self) -> None:
+    def _count_try(self, peer: str) -> None:
         now_s = time.monotonic()
-        if len(self._tries) == _MAX_TRIES and now_s - self._tries[0] < _TRIES_WITHIN_S:
+        recent = [who for when_s, who in self._tries if now_s - when_s < _TRIES_WITHIN_S]
+        if len(recent) >= _MAX_TRIES or recent.count(peer) >= _MAX_TRIES_OF_ONE:
             raise Busy(
                 "too many machines ask to join",
                 hint="Try again in a minute; the token was not used.",
                 code="CW-FLEET-BUSY",
             )
-        self._tries.append(now_s)
+        self._tries.append((now_s, peer))
 
 
 async def enrol(keys: HostKeys, token: JoinToken, *, address: str) -> Enrolled:
@@ -162,7 +180,10 @@ async def enrol(keys: HostKeys, token: JoinToken, *, address: str) -> Enrolled:
             "make a new token.",
             code="CW-FLEET-PIN",
         )
-    # (3): from here on, only a certificate of this authority for this address will do.
+    # The fingerprint is of the first certificate in the text, which is not trusted by itself.
+    authority = authority_alone(authority)
+    # (3): from here on, only a certificate of this authority for this address, or for the name of
+    # the first host, will do.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=authority)
@@ -191,7 +212,7 @@ async def _ask(
                 token.host,
                 token.port,
                 ssl=context,
-                server_hostname=token.host,
+                server_hostname=token.name or token.host,
                 local_addr=(address, 0),  # under which the other hosts will reach this machine
                 limit=MAX_LINE_BYTES,
             )

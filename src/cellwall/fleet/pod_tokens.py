@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -48,8 +48,8 @@ class PodToken:
         if found is not None:
             with suppress(ValueError, KeyError, TypeError, RecursionError):
                 claims = base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4))
-                expires_s = int(json.loads(claims)["exp"])
-        if not 0 < expires_s < 1 << 62:
+                expires_s = json.loads(claims)["exp"]
+        if type(expires_s) is not int or not 0 < expires_s < 1 << 62:
             raise BadInput(
                 "this is no token of a service account",
                 hint="Mount a projected volume with a serviceAccountToken, as deploy/kubernetes "
@@ -88,6 +88,7 @@ class PodReviewer:
         audiences = status.get("audiences")
         is_host = (
             status.get("authenticated") is True
+            and not status.get("error")
             # A cluster that ignores audiences would pass a token for its own API (KEP-1205).
             and isinstance(audiences, list)
             and AUDIENCE in audiences
@@ -111,5 +112,5 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 def _only(values: object) -> str:
     """Each of the cluster's extra fields is a list."""
-    is_one = isinstance(values, Sequence) and len(values) == 1 and isinstance(values[0], str)
-    return values[0] if is_one else ""  # type: ignore[index]  # a sequence of one text
+    is_one = isinstance(values, list) and len(values) == 1 and isinstance(values[0], str)
+    return values[0] if is_one else ""  # type: ignore[index]  # a list of one text

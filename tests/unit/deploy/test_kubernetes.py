@@ -205,6 +205,8 @@ def test_a_pod_joins_by_a_token_that_only_its_init_container_sees():
     (port,) = services["cellwall-join"]["ports"]
     words = " ".join(dict(containers())["host/certificate"]["args"])
     assert f"cellwall fleet certify cellwall-join:{port['port']} " in words
+    # Of no other pod: each host has a certificate for its own address.
+    assert " --name cellwall-join " in " ".join(dict(containers())["front/certificate"]["args"])
 
 
 class Pod:

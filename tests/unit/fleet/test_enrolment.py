@@ -5,18 +5,29 @@ Each attack stands beside the honest machine that is admitted in the same fleet.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import ssl
 import stat
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.ids import new_id
-from cellwall.fleet.certificates import CertificateRefused, open_authority, read_host_certificate
+from cellwall.fleet.certificates import (
+    CertificateRefused,
+    FleetAuthority,
+    open_authority,
+    read_host_certificate,
+)
 from cellwall.fleet.enrolment import JoinToken, admit, join_request
 from cellwall.fleet.enrolment_service import enrol
 from cellwall.fleet.identity import fleet_folder, open_host_keys
@@ -102,6 +113,54 @@ def test_a_man_in_the_middle_is_found_before_the_token_is_sent(fleet, tmp_path):
     anyio.run(go)
 
 
+def test_a_machine_believes_the_authority_of_its_token_and_none_beside_it(fleet, tmp_path):
+    """A text can hold several certificates. The fingerprint is that of the first one; TLS here and
+    Ray's, which has the file that is made of it, would trust them all."""
+    (tmp_path / "other").mkdir()
+    eve, hers = Fleet(tmp_path / "other"), authority_of("eve")
+    (Path(fleet_folder(eve.home)) / "tls.pem").write_text(eve.certify(eve.keys, FIRST, hers))
+    own = fleet.authority.pem
+    shown = authority_of("shown")
+
+    async def go() -> None:
+        async with fleet.listening() as real:
+            token = await fleet.token(real)
+            for text in (own + hers.pem, hers.pem + own, f"text\n{own}\n{hers.pem}"):
+                shown.pem = text
+                async with eve.listening(authority=shown) as port:
+                    led = replace(token, port=port)
+                    assert await refusal(fleet.machine("second"), led, SECOND) == "CW-FLEET-PIN"
+            assert eve.joined == []  # she got no token
+        # She changes the first answer alone, and lets the second connection through.
+        led_on = open_authority(fleet.home, creates=False)
+        led_on.pem = own + hers.pem
+        async with fleet.listening(authority=led_on) as port:
+            token = await fleet.token(port)
+            got = await enrol(fleet.machine("second"), token, address=SECOND)
+        assert got.authority == own
+
+    anyio.run(go)
+
+
+def authority_of(name: str) -> FleetAuthority:
+    """One that is not of the fleet; OpenSSL looks for authorities by their names."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return FleetAuthority(key, made.public_bytes(serialization.Encoding.PEM).decode())
+
+
 def test_a_machine_gets_no_certificate_for_the_name_or_address_of_another(fleet):
     async def go() -> None:
         async with fleet.listening() as port:
@@ -136,6 +195,27 @@ def test_a_request_with_a_part_of_another_machine_is_refused(fleet, name):
     anyio.run(go)
 
 
+@pytest.mark.parametrize(
+    "part", ["06082a8648ce3d030107", "06072a8648ce3d0201", "06082a8648ce3d040302"]
+)
+def test_a_request_with_an_algorithm_that_is_unknown_is_refused(fleet, part):
+    """Curve, key and signature of the request for a certificate, each of a kind that there is not."""
+
+    async def go() -> None:
+        own = join_request(fleet.machine("second"), await fleet.token(1), address=SECOND)
+        der = ssl.PEM_cert_to_DER_cert(str(own["csr"]).replace(" REQUEST-", "-"))
+        known = bytes.fromhex(part)
+        assert known in der
+        pem = ssl.DER_cert_to_PEM_cert(der.replace(known, known[:-1] + b"\x7f"))
+        asked = {**own, "csr": pem.replace("CERTIFICATE-", "CERTIFICATE REQUEST-")}
+        with pytest.raises(BadInput) as caught:
+            await admit(asked, peer=SECOND, authority=fleet.authority, trust=fleet.trust)
+        assert caught.value.code == "CW-FLEET-JOIN"
+        assert await admit(own, peer=SECOND, authority=fleet.authority, trust=fleet.trust)
+
+    anyio.run(go)
+
+
 def test_a_machine_without_a_token_cannot_fill_the_record(fleet, monkeypatch):
     monkeypatch.setattr("cellwall.fleet.enrolment_service._MAX_TRIES", 3)
 
@@ -146,6 +226,25 @@ def test_a_machine_without_a_token_cannot_fill_the_record(fleet, monkeypatch):
             codes = [await refusal(fleet.machine("eve"), guessed, THIRD) for _ in range(5)]
         assert codes == ["CW-FLEET-TOKEN"] * 3 + ["CW-FLEET-BUSY"] * 2
         assert len(fleet.joined) == 3  # recorded attempts
+
+    anyio.run(go)
+
+
+def test_a_machine_without_a_token_cannot_keep_the_others_out(fleet):
+    async def go() -> None:
+        unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+        async with fleet.listening() as port, AsyncExitStack() as held:
+            token = await fleet.token(port)
+            guessed = replace(token, secret=os.urandom(32))
+            codes = [await refusal(fleet.machine("eve"), guessed, THIRD) for _ in range(12)]
+            assert codes == ["CW-FLEET-TOKEN"] * 10 + ["CW-FLEET-BUSY"] * 2
+            for _ in range(40):  # and says nothing on them
+                _, writer = await asyncio.open_connection(
+                    FIRST, port, ssl=unverified, local_addr=(THIRD, 0)
+                )
+                held.callback(writer.close)
+            await enrol(fleet.machine("second"), token, address=SECOND)
 
     anyio.run(go)
 

@@ -11,16 +11,19 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from cryptography import x509
 
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.ids import new_id
 from cellwall.fleet.certificates import read_host_certificate
 from cellwall.fleet.enrolment import JoinToken, admit, join_request
 from cellwall.fleet.enrolment_service import enrol
+from cellwall.fleet.identity import fleet_folder
 from cellwall.fleet.kubernetes_api import ClusterSettings, KubernetesApi
 from cellwall.fleet.pod_tokens import AUDIENCE, PodReviewer, PodToken
 from kubernetes_double import ApiDouble, api_server, write_certificate
@@ -49,6 +52,12 @@ def without(*path: str) -> dict[str, Any]:
         at = at[part]
     del at[path[-1]]
     return status
+
+
+def names_of(pem: str) -> list[str]:
+    extensions = x509.load_pem_x509_certificate(pem.encode()).extensions
+    names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return names.get_values_for_type(x509.DNSName)
 
 
 def with_(status: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -130,6 +139,49 @@ def test_a_pod_joins_with_its_token_and_only_once(cluster):
     anyio.run(go)
 
 
+def test_a_token_that_was_reviewed_and_not_used_is_reviewed_again(cluster):
+    """A caller that leaves the token of the cluster out gets no way around the cluster's answer."""
+    cluster.api.reviews[text := pod_token()] = genuine()
+
+    async def go() -> None:
+        fleet, keys = cluster.fleet, cluster.fleet.machine("second")
+        async with cluster.listening() as port:
+            token = cluster.token(text, port)
+            liar = fleet.machine("liar", fleet.keys.host_id)
+            assert await refusal(liar, token, THIRD) == "CW-FLEET-NAME"
+            assert len(fleet.trust.tokens) == 1  # it waits there, unused
+            cluster.api.reviews[text] = {"authenticated": False}  # the pod was deleted
+            assert await refusal(keys, token, SECOND) == "CW-FLEET-TOKEN"
+            bare = replace(token, pod_token="")
+            assert await refusal(keys, bare, SECOND) == "CW-FLEET-TOKEN"
+            cluster.api.reviews[text] = genuine()
+            await enrol(keys, token, address=SECOND)
+
+    anyio.run(go)
+
+
+def test_another_host_is_not_the_first_one(cluster):
+    """Who answers at the name of the first host must have that name: each host has a certificate
+    of this authority for its own address, and would get tokens of pods."""
+    cluster.api.reviews[text := pod_token()] = genuine()
+    fleet, keys = cluster.fleet, cluster.fleet.machine("second")
+    folder = Path(fleet_folder(fleet.home))
+
+    async def go() -> None:
+        async with cluster.listening() as port:
+            token = replace(cluster.token(text, port), name="cellwall-join")
+            assert await refusal(keys, token, SECOND) == "CW-FLEET-PIN"
+        assert fleet.joined == []
+        named = fleet.certify(fleet.keys, FIRST, names=("cellwall-join",))
+        (folder / "tls.pem").write_text(named)
+        async with cluster.listening() as port:
+            token = replace(cluster.token(text, port), name="cellwall-join")
+            got = await enrol(keys, token, address=SECOND)
+        assert "cellwall-join" not in names_of(got.certificate)
+
+    anyio.run(go)
+
+
 def test_the_address_of_a_pod_that_has_ended_is_the_next_pods(cluster):
     texts = [pod_token(name) for name in ("hosts-1", "hosts-2")]
     cluster.api.reviews |= {text: genuine(text) for text in texts}
@@ -161,6 +213,7 @@ def test_the_address_of_a_pod_that_has_ended_is_the_next_pods(cluster):
         without("user", "extra"),  # of no pod
         without("user", "extra", f"{POD}uid"),
         without("user"),
+        with_(genuine(), error="the signature was not checked"),
         {},
     ],
 )  # fmt: skip
@@ -230,7 +283,18 @@ def test_a_pod_states_its_own_address_and_name(cluster):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a.b.c", "a.e30.c", f"{pod_token()}.more", "\u00e4.b.c", "x" * 20_000]
+    "text",
+    [
+        "",
+        "a.b.c",
+        "a.e30.c",
+        f"{pod_token()}.more",
+        "\u00e4.b.c",
+        "x" * 20_000,
+        "a.eyJleHAiOjFlOTk5fQ.c",  # {"exp":1e999}
+        "a.eyJleHAiOk5hTn0.c",  # {"exp":NaN}
+        "a.eyJleHAiOnRydWV9.c",  # {"exp":true}
+    ],
 )
 def test_a_text_that_is_no_token_of_a_pod_is_refused(text):
     with pytest.raises(BadInput):

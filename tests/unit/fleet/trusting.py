@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,13 +69,21 @@ class Fleet:
         home.mkdir(exist_ok=True)
         return open_host_keys(str(home), host_id or new_id("svc"))
 
-    def certify(self, keys: HostKeys, address: str, authority: FleetAuthority | None = None) -> str:
+    def certify(
+        self,
+        keys: HostKeys,
+        address: str,
+        authority: FleetAuthority | None = None,
+        *,
+        names: Sequence[str] = (),
+    ) -> str:
         return (authority or self.authority).issue(
             keys.tls.public_key(),
             host_id=keys.host_id,
             address=address,
             identity=keys.signing.public,
             box_key=keys.box_public,
+            names=names,
         )
 
     async def token(self, port: int, *, lifetime_s: float = 600) -> JoinToken:
