@@ -22,6 +22,7 @@ from typing import Any
 
 from guard_families import Text, load
 from guard_texts import TextWriter
+from guard_written import Written, written
 from injected import attacks as published_attacks
 from injected import carriers as published_carriers
 from injected import chat, own_attacks
@@ -61,6 +62,8 @@ _NEAR_MISSES = {
     "story": 1500,
     "plain": 600,
 }
+_PLACINGS = 2
+"""Carriers of each written attack and passage that is no text of its own."""
 _WHOLE = ("prompt", "story", "email")
 """These are texts of their own, never a part of a carrier."""
 _BEGIN, _END = "\ue000", "\ue001"
@@ -259,10 +262,23 @@ def corpus(folder: Path, archive_folder: Path) -> list[Text]:
             text = "\n".join(writer.near_miss(kind) for _ in range(several or 1))
             is_alone = several or kind in _WHOLE
             texts.append(Text(f"near {kind}", False, text if is_alone else placing.put(text)))
+    texts += [text for each in written() for text in _from_written(each, placing)]
     texts += prompts(archive_folder)
     trained = sets_for("training")
     texts += [each for each in load(folder) if each.family in trained]
     return [_shortened(each, chance) for each in texts]
+
+
+def _from_written(each: Written, placing: Placing) -> Iterator[Text]:
+    family = each.family
+    if each.form != "placed":
+        yield Text(family, each.is_attack, each.text, each.start, each.end)
+        return
+    for _ in range(_PLACINGS):
+        if each.is_attack:
+            yield placing.place(family, each.text)
+        else:
+            yield Text(family, False, placing.put(each.text))
 
 
 def prompts(folder: Path) -> list[Text]:

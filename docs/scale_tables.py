@@ -88,7 +88,7 @@ def _part_loads(parts: list[dict[str, Any]]) -> str:
         share, fits = part["cores"] / part["given"], part["fits"]
         rows.append(
             f"| {part['says']} | {part['cores']:,.2f} | {part['given']:,g} | {100 * share:.2f} % "
-            f"| {fits:,.1f} times |"
+            f"| {'any' if fits is None else f'{fits:,.1f} times'} |"
         )
     return "\n".join(rows)
 

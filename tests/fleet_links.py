@@ -3,11 +3,15 @@ network namespace with one link to a bridge, which can be cut and slowed down.""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
-from typing import Protocol
+import sys
+from pathlib import Path
+from typing import Any, Protocol
 
 from conftest import need
+from slow_link import READY
 
 BRIDGE_ADDRESS = "10.213.77.1"
 SUBNET = "10.213.77.0/24"
@@ -63,6 +67,8 @@ class NamespaceLinks:
         need(os.geteuid() == 0, "root, to make network namespaces")
         self._mark = f"cw{os.getpid() % 100_000:x}"
         self._bridge, self._names = f"{self._mark}b", dict[str, str]()
+        self._spaces = dict[str, tuple[str, str]]()
+        self._cables: list[subprocess.Popen[str]] = []
         made = _ip("link", "add", self._bridge, "type", "bridge", is_checked=False)
         need(made, "network bridges")
         _ip("addr", "add", f"{BRIDGE_ADDRESS}/24", "dev", self._bridge)
@@ -77,9 +83,9 @@ class NamespaceLinks:
         _ip("netns", "add", space)
         _ip("link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", space)
         _ip("link", "set", outer, "master", self._bridge, "up")
-        for words in (("addr", "add", f"{address}/24", "dev", "eth0"), ("link", "set", "eth0", "up"),
-                      ("link", "set", "lo", "up")):  # fmt: skip
-            _ip("-n", space, *words)
+        self._spaces[name] = space, address
+        _ip("-n", space, "link", "set", "lo", "up")
+        _connect(space, address)
         # Not `ip netns exec`, which mounts another /sys, without the cgroups.
         return address, ("nsenter", f"--net=/run/netns/{space}")
 
@@ -89,18 +95,49 @@ class NamespaceLinks:
     def restore(self, name: str) -> None:
         _ip("link", "set", self._names[name], "up")
 
-    def delay(self, name: str, milliseconds: int) -> None:
-        """Both ways take this longer; skips where the kernel has no netem."""
-        words = ["tc", "qdisc", "replace", "dev", self._names[name], "root", "netem", "delay"]
-        done = subprocess.run([*words, f"{milliseconds}ms"], capture_output=True, check=False)
-        need(done.returncode == 0, "the queueing discipline netem (CONFIG_NET_SCH_NETEM)")
+    def slow(self, name: str, *, delay_ms: int, kilobits_per_s: int) -> None:
+        """Each way takes this longer and has this rate, from now on. The cable is exchanged:
+        addresses stay the same, so that open connections go on."""
+        need(os.access("/dev/net/tun", os.W_OK), "TAP devices (CONFIG_TUN)")
+        space, address = self._spaces[name]
+        outer = self._names[name]
+        hardware = _output("-n", space, "-json", "link", "show", "eth0")[0]["address"]
+        _ip("link", "del", outer)
+        words = [outer, f"{outer}i", space, str(delay_ms), str(kilobits_per_s)]
+        program = [sys.executable, str(Path(__file__).with_name("slow_link.py")), *words]
+        # In front of busy processes: a real link does not wait for a processor.
+        cable = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, preexec_fn=_hurry)
+        self._cables.append(cable)
+        assert cable.stdout is not None
+        assert cable.stdout.readline().strip() == READY
+        _ip("link", "set", outer, "master", self._bridge, "up")
+        _ip("-n", space, "link", "set", "eth0", "address", hardware)
+        _connect(space, address)
 
     def close(self) -> None:
+        while self._cables:
+            cable = self._cables.pop()
+            cable.kill()
+            cable.communicate()
         for number in range(1, len(self._names) + 1):
             _ip("netns", "del", f"{self._mark}n{number}", is_checked=False)
         for outer in self._names.values():
             _ip("link", "del", outer, is_checked=False)
         _ip("link", "del", self._bridge, is_checked=False)
+
+
+def _connect(space: str, address: str) -> None:
+    """eth0 of a namespace."""
+    _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
+    _ip("-n", space, "link", "set", "eth0", "up")
+
+
+def _hurry() -> None:
+    os.nice(-20)
+
+
+def _output(*words: str) -> Any:
+    return json.loads(subprocess.check_output(["ip", *words]))
 
 
 def _ip(*words: str, is_checked: bool = True) -> bool:

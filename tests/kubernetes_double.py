@@ -1,5 +1,5 @@
 """A small API server over TLS: the paths, versions, watches and refusals of Kubernetes, for the
-resources of agent-sandbox. Each body is checked by the strict schema of its kind."""
+resources of agent-sandbox and reviews of tokens. Each body is checked by the strict schema of its kind."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from kubernetes_schemas import problems
 
+REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 BASE = "/apis/extensions.agents.x-k8s.io/v1beta1/namespaces/cellwall/sandboxclaims"
 Resource = dict[str, Any]
 
@@ -77,6 +78,8 @@ class ApiDouble:
         self.sandbox_name = ""
         """Of every claim; empty: each has its own."""
         self.released = threading.Event()
+        self.reviews: dict[str, Resource] = {}
+        """The status for each token; any other is not authenticated."""
 
     def write(self, kind: str, claim: Resource) -> None:
         """A change of a claim, told to all watchers. The schema holds for our own writes as well."""
@@ -139,6 +142,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._watch()
         elif self.api.faults:
             self._fault(self.api.faults.popleft())
+        elif parts.path == REVIEWS:
+            self._review(json.loads(body))
         else:
             self._serve(parts.path.removeprefix(BASE).removeprefix("/"), body)
 
@@ -191,6 +196,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(201, claim)
         if self.api.is_generous:
             self.api.make_ready(name)
+
+    def _review(self, review: Resource) -> None:
+        if self.command != "POST" or problems(review):
+            self._refuse(422)
+            return
+        status = self.api.reviews.get(review["spec"]["token"], {"authenticated": False})
+        answer = {**review, "metadata": {}, "status": status}
+        assert problems(answer) == []
+        self._answer(201, answer)
 
     def _patch(self, claim: Resource, change: Resource) -> None:
         if self.headers["content-type"] != "application/merge-patch+json":
@@ -270,6 +284,7 @@ def serving(handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext) -> I
 def api_server(context: ssl.SSLContext) -> Iterator[tuple[ApiDouble, int]]:
     api = ApiDouble()
     handler = type("Handler", (_Handler,), {"api": api})
+    problems({})  # loads the schemas, which no client should wait for
     with serving(handler, context) as port:
         try:
             yield api, port

@@ -36,9 +36,9 @@ class PartLoad:
         return self.cores / self.given
 
     @property
-    def grows_until(self) -> float:
-        """How many times the load fits."""
-        return _FULL / self.share if self.share else float("inf")
+    def grows_until(self) -> float | None:
+        """How many times the load fits; None where it costs nothing that was measured."""
+        return _FULL / self.share if self.share else None
 
 
 def part_loads(parameters: Parameters, figures: Mapping[str, float]) -> list[PartLoad]:

@@ -21,8 +21,11 @@ _KINDS = {
     "v1/Secret": "io.k8s.api.core.v1.Secret",
     "v1/Service": "io.k8s.api.core.v1.Service",
     "v1/ServiceAccount": "io.k8s.api.core.v1.ServiceAccount",
+    "authentication.k8s.io/v1/TokenReview": "io.k8s.api.authentication.v1.TokenReview",
     "networking.k8s.io/v1/NetworkPolicy": "io.k8s.api.networking.v1.NetworkPolicy",
     "policy/v1/PodDisruptionBudget": "io.k8s.api.policy.v1.PodDisruptionBudget",
+    "rbac.authorization.k8s.io/v1/ClusterRole": "io.k8s.api.rbac.v1.ClusterRole",
+    "rbac.authorization.k8s.io/v1/ClusterRoleBinding": "io.k8s.api.rbac.v1.ClusterRoleBinding",
     "rbac.authorization.k8s.io/v1/Role": "io.k8s.api.rbac.v1.Role",
     "rbac.authorization.k8s.io/v1/RoleBinding": "io.k8s.api.rbac.v1.RoleBinding",
 }

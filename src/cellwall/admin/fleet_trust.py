@@ -1,13 +1,13 @@
 """Trust in a fleet, for the person who runs it and for a machine that starts: tokens, keys, files.
 
 `fleet up` makes the authority at its first start, and certifies its own machine. `fleet token`
-makes what another machine needs to join, once.
+makes what another machine needs to join, once. Pods have `fleet_pods`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -31,6 +31,7 @@ from cellwall.fleet.enrolment import JoinToken, public_keys
 from cellwall.fleet.enrolment_service import EnrolmentListener, enrol
 from cellwall.fleet.identity import (
     CA_FILE,
+    CA_KEY_FILE,
     TLS_FILE,
     TLS_KEY_FILE,
     HostKeys,
@@ -38,6 +39,8 @@ from cellwall.fleet.identity import (
     open_host_keys,
     replace_private_file,
 )
+from cellwall.fleet.kubernetes_api import ClusterSettings, KubernetesApi
+from cellwall.fleet.pod_tokens import PodReviewer
 from cellwall.fleet.ray_node import RayTrust
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.home import local_principal
@@ -49,6 +52,7 @@ __all__ = [
     "FleetTrust",
     "JoinTokens",
     "listening_for_machines",
+    "stored_certificate",
     "trust_of_first",
     "trust_of_joining",
     "trust_of_running_ray",
@@ -102,13 +106,16 @@ class FleetTrust:
     """Of Ray's first node, as the first host has told it with the certificate."""
 
 
-async def trust_of_first(home: str, settings: Settings, token_file: str | None) -> FleetTrust:
-    """The authority of the fleet, made at the first start, and a certificate for this machine."""
+async def trust_of_first(
+    home: str, settings: Settings, token_file: str | None, *, names: Sequence[str] = ()
+) -> FleetTrust:
+    """The authority of the fleet, made at the first start, and a certificate for this machine.
+    `names`: under which Ray in pods reaches it; then the certificate is made anew."""
     authority = open_authority(home, creates=True)
     keys, address = open_host_keys(home, service_id_of(home)), settings.fleet.node_address
     try:
-        found = _stored_certificate(home, keys, address)
-        pem = found.pem if found.expires > datetime.now(UTC) + _RENEW_BEFORE else ""
+        found = stored_certificate(home, keys, address)
+        pem = found.pem if not names and found.expires > datetime.now(UTC) + _RENEW_BEFORE else ""
     except CellwallError:
         pem = ""
     pem = pem or authority.issue(
@@ -117,6 +124,7 @@ async def trust_of_first(home: str, settings: Settings, token_file: str | None) 
         address=address,
         identity=keys.signing.public,
         box_key=keys.box_public,
+        names=names,
     )
     async with open_trust(home, settings) as trust:
         stored = StoredCertificate(keys.host_id, pem, is_revoked=False)
@@ -146,14 +154,15 @@ async def trust_of_joining(
         replace_private_file(token_path(home), got.ray_token.encode())
         ray_address = got.ray_address
     token = fleet_token(home, token_file, creates=False)
-    _stored_certificate(home, keys, address)
+    stored_certificate(home, keys, address)
     return FleetTrust(_ray_trust(home, settings, token), ray_address=ray_address)
 
 
 def trust_of_running_ray(
     home: str, settings: Settings, token_file: str | None, *, creates: bool
 ) -> FleetTrust:
-    """Ray was started before, and its variables are those of this process."""
+    """Ray was started before, and its variables are those of this process. A first host that was
+    certified has the authority, and lets others join."""
     is_tls = os.environ.get("RAY_USE_TLS", "").lower() in {"1", "true"}
     if not is_tls and not settings.fleet.dangerously_without_tls:
         raise ConfigError(
@@ -162,7 +171,11 @@ def trust_of_running_ray(
             "variables; or accept the risk with dangerously_without_tls in [fleet].",
             code="CW-FLEET-TLS",
         )
-    return FleetTrust(RayTrust(token_file=fleet_token(home, token_file, creates=creates)))
+    is_authority = creates and os.path.exists(os.path.join(fleet_folder(home), CA_KEY_FILE))
+    return FleetTrust(
+        RayTrust(token_file=fleet_token(home, token_file, creates=creates)),
+        open_authority(home, creates=False) if is_authority else None,
+    )
 
 
 @asynccontextmanager
@@ -180,9 +193,14 @@ async def listening_for_machines(
         return change.recorded_in(home, settings, local_principal("fleet"))
 
     folder, section = fleet_folder(home), settings.fleet
-    async with open_trust(home, settings) as port:
+    async with open_trust(home, settings) as port, _pod_reviewer(settings) as pods:
         listener = EnrolmentListener(
-            trust.authority, port, ray_token=token, ray_address=ray_address, recording=record
+            trust.authority,
+            port,
+            ray_token=token,
+            ray_address=ray_address,
+            recording=record,
+            pods=pods,
         )
         async with listener.listening(
             section.node_address,
@@ -193,12 +211,33 @@ async def listening_for_machines(
             yield
 
 
+@asynccontextmanager
+async def _pod_reviewer(settings: Settings) -> AsyncIterator[PodReviewer | None]:
+    """None where no pods may join."""
+    section = settings.kubernetes
+    if section.host_account is None:
+        yield None
+        return
+    api = KubernetesApi(
+        ClusterSettings(
+            url=section.url,
+            namespace=section.namespace,
+            token_file=section.token_file,
+            ca_file=section.ca_file,
+        )
+    )
+    try:
+        yield PodReviewer(api, namespace=section.namespace, account=section.host_account)
+    finally:
+        await api.close()
+
+
 def _read_token(path: str) -> str:
     with open(path, encoding="ascii") as file:
         return file.read(_MAX_TOKEN_BYTES).strip()
 
 
-def _stored_certificate(home: str, keys: HostKeys, address: str) -> HostCertificate:
+def stored_certificate(home: str, keys: HostKeys, address: str) -> HostCertificate:
     """The certificate of this machine, if it is of these keys, this address and this time."""
     folder = fleet_folder(home)
     texts = []

@@ -1,4 +1,4 @@
-"""The section of the driver of agent-sandbox: the cluster, and the services in its pods."""
+"""The section of the cluster: for the driver of agent-sandbox, and for pods that join a fleet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def _check_url(text: str) -> str:
 
 
 class KubernetesSection(Section):
-    """The cluster of a fleet with `driver = "agent-sandbox"` in [fleet] (SRV-6)."""
+    """The cluster of a fleet: with `driver = "agent-sandbox"` in [fleet], and for pods that join
+    (SRV-6)."""
 
     url: Annotated[str, AfterValidator(_check_url)] = Field(
         default="https://kubernetes.default.svc",
@@ -35,7 +36,9 @@ class KubernetesSection(Section):
         max_length=300,
     )
     namespace: Name = Field(
-        default="cellwall", description="where the sandboxes are claimed", max_length=63
+        default="cellwall",
+        description="where the sandboxes are claimed, and of the pods that join",
+        max_length=63,
     )
     token_file: Annotated[str, absolute_path(f"{_ACCOUNT}/token")] = Field(
         default=f"{_ACCOUNT}/token",
@@ -46,6 +49,12 @@ class KubernetesSection(Section):
         default=f"{_ACCOUNT}/ca.crt",
         description="certificate of the cluster's authority, which alone is trusted",
         max_length=4096,
+    )
+    host_account: Name | None = Field(
+        default=None,
+        description="service account whose pods may join as hosts (`cellwall fleet certify`); left "
+        "out, none",
+        max_length=63,
     )
     fleet: Name = Field(
         default="cellwall", description="the label of this fleet's claims", max_length=63

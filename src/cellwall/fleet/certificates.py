@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import ipaddress
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -87,15 +88,18 @@ class FleetAuthority:
         address: str,
         identity: PublicKey,
         box_key: bytes,
+        names: Sequence[str] = (),
         now: datetime | None = None,
     ) -> str:
-        """The certificate of one host, in PEM form."""
+        """The certificate of one host, in PEM form. `names`: under which Ray in pods reaches it
+        beside its address."""
         now = now or datetime.now(UTC)
-        names: list[x509.GeneralName] = [
+        stated: list[x509.GeneralName] = [
             x509.IPAddress(ipaddress.ip_address(address)),
             x509.UniformResourceIdentifier(_HOST + host_id),
             x509.UniformResourceIdentifier(_IDENTITY + identity.raw.hex()),
             x509.UniformResourceIdentifier(_BOX + box_key.hex()),
+            *map(_general_name, names),
         ]
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         made = (
@@ -108,7 +112,7 @@ class FleetAuthority:
             .not_valid_after(now + timedelta(days=_HOST_DAYS))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.SubjectAlternativeName(stated), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         return made.public_bytes(serialization.Encoding.PEM).decode()
@@ -170,12 +174,12 @@ def read_host_certificate(pem: str, ca_pem: str, *, now: datetime | None = None)
     try:
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         constraints = found.extensions.get_extension_for_class(x509.BasicConstraints).value
-        (address,) = names.get_values_for_type(x509.IPAddress)
+        address, *others = names.get_values_for_type(x509.IPAddress)
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
         host_id = check_id(_only(uris, _HOST), what="host")
         raw, box = bytes.fromhex(_only(uris, _IDENTITY)), bytes.fromhex(_only(uris, _BOX))
         identity = PublicKey(signer_name(host_id), raw)
-        if constraints.ca or len(box) != 32:
+        if constraints.ca or len(box) != 32 or not all(each.is_loopback for each in others):
             raise ValueError
     except (x509.ExtensionNotFound, ValueError, BadInput, BadNote):
         raise _refused("the certificate does not state a host of a fleet") from None
@@ -214,6 +218,13 @@ def _self_signed(key: ec.EllipticCurvePrivateKey) -> bytes:
         .sign(key, hashes.SHA256())
     )
     return made.public_bytes(serialization.Encoding.PEM)
+
+
+def _general_name(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)
 
 
 def _name(text: str) -> x509.Name:

@@ -9,6 +9,10 @@
 (4) The authority checks that the keys are the sender's and that the address is the one the
     connection comes from, and uses the token up in the database: once, before its end.
 (5) The machine gets its certificate and the token of Ray.
+
+A pod of a cluster joins in the same way with a token that the cluster has made for it
+(`pod_tokens`): it has the authority's certificate by a file, and (4) begins with a question to the
+cluster whose token it is.
 """
 
 from __future__ import annotations
@@ -35,14 +39,18 @@ from cellwall.core.types import Json
 from cellwall.fleet.certificates import (
     CertificateRefused,
     FleetAuthority,
+    fingerprint,
     read_host_certificate,
 )
 from cellwall.fleet.identity import HostKeys, signer_name
+from cellwall.fleet.pod_tokens import PodReviewer, PodToken
 
 _PREFIX = "cwj_"
 _SECRET_BYTES = 32
 _TOKEN = re.compile(rf"{_PREFIX}([A-Za-z0-9_-]{{96}})@(.{{3,80}}):([0-9]{{1,5}})", re.ASCII)
 _STATEMENT = "cellwall fleet: this machine joins"
+LOOPBACK_NAMES = ("127.0.0.1", "localhost")
+"""KubeRay's probes and Ray in a pod use these beside the address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -54,6 +62,21 @@ class JoinToken:
     expires_s: int
     host: str
     port: int
+    pod_token: str = ""
+    """Of the cluster, for a pod; the secret is its hash."""
+
+    @classmethod
+    def of_pod(cls, text: str, *, authority: str, host: str, port: int) -> JoinToken:
+        """With the authority's certificate, as a file of the pod has it."""
+        found = PodToken.parse(text)
+        return cls(
+            fingerprint=fingerprint(authority),
+            secret=found.secret,
+            expires_s=found.expires_s,
+            host=host,
+            port=port,
+            pod_token=found.text,
+        )
 
     @classmethod
     def make(cls, authority: FleetAuthority, *, expires_s: int, host: str, port: int) -> JoinToken:
@@ -107,6 +130,7 @@ def join_request(keys: HostKeys, token: JoinToken, *, address: str) -> dict[str,
         "secret": token.secret.hex(),
         "expires_s": token.expires_s,
         "note": signed_note(lines, keys.signing).decode(),
+        **({"pod_token": token.pod_token} if token.pod_token else {}),
     }
 
 
@@ -165,6 +189,7 @@ async def admit(
     peer: str,
     authority: FleetAuthority,
     trust: HostTrustPort,
+    pods: PodReviewer | None = None,
     now: datetime | None = None,
 ) -> str:
     """(4): the certificate of the new host; raises what the machine is told."""
@@ -181,15 +206,20 @@ async def admit(
         )
     if now.timestamp() >= asked.expires_s:
         raise refused_token()
-    await _check_address_free(
-        trust, authority, host_id=asked.host_id, address=asked.address, now=now
-    )
+    is_pod = "pod_token" in request
+    if is_pod:
+        await _review(request, asked, authority=authority, trust=trust, pods=pods)
+    else:
+        await _check_address_free(
+            trust, authority, host_id=asked.host_id, address=asked.address, now=now
+        )
     pem = authority.issue(
         asked.public,
         host_id=asked.host_id,
         address=asked.address,
         identity=asked.identity,
         box_key=asked.box_key,
+        names=LOOPBACK_NAMES if is_pod else (),
         now=now,
     )
     found = await trust.admit_host(
@@ -209,6 +239,28 @@ async def admit(
                 "machine, so that it gets a name of its own.",
                 code="CW-FLEET-NAME",
             )
+
+
+async def _review(
+    request: Mapping[str, Json],
+    asked: _Asked,
+    *,
+    authority: FleetAuthority,
+    trust: HostTrustPort,
+    pods: PodReviewer | None,
+) -> None:
+    """The token of a pod becomes a join token, which can be used up once. The cluster gives the
+    address of a pod that has ended to another one: the connection shows whose it is now."""
+    token = PodToken.parse(str(request["pod_token"]))
+    if pods is None or (token.secret, token.expires_s) != (asked.secret, asked.expires_s):
+        raise refused_token()
+    pod = await pods.review(token)
+    # A row of this token that is there stays as it is, also if it was used.
+    await trust.add_join_token(
+        authority.token_hash(token.secret, token.expires_s),
+        expires_s=token.expires_s,
+        made_by=pod[:64],
+    )
 
 
 async def _check_address_free(

@@ -23,6 +23,7 @@ from cellwall.core.types import Json
 from cellwall.fleet.certificates import FleetAuthority, fingerprint, read_host_certificate
 from cellwall.fleet.enrolment import JoinToken, admit, join_request
 from cellwall.fleet.identity import HostKeys
+from cellwall.fleet.pod_tokens import PodReviewer
 
 MAX_LINE_BYTES = 32 * 1024
 _ANSWERS_WITHIN_S = 20.0
@@ -56,7 +57,10 @@ class EnrolmentListener:
         ray_token: str,
         ray_address: str,
         recording: Recording,
+        pods: PodReviewer | None = None,
     ) -> None:
+        """`pods`: where pods of a cluster may join."""
+        self._pods = pods
         self._authority, self._trust, self._recording = authority, trust, recording
         self._ray_token, self._ray_address = ray_token, ray_address
         self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
@@ -116,7 +120,13 @@ class EnrolmentListener:
                 raise BadInput("the fleet does not know this question", code="CW-FLEET-JOIN")
             self._count_try()
             with self._recording(str(asked.get("host", ""))[:40], peer):
-                pem = await admit(asked, peer=peer, authority=self._authority, trust=self._trust)
+                pem = await admit(
+                    asked,
+                    peer=peer,
+                    authority=self._authority,
+                    trust=self._trust,
+                    pods=self._pods,
+                )
         except CellwallError as error:
             _log.warning("a machine was not admitted: %s", error.code)
             return {"error": [error.code, error.message, error.hint]}

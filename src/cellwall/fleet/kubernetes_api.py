@@ -1,4 +1,4 @@
-"""The API of a Kubernetes cluster, as far as the driver of agent-sandbox uses it.
+"""The API of a Kubernetes cluster, as far as the driver of agent-sandbox and pods that join use it.
 
 The token is read for each request, since the kubelet renews the file. Only the cluster's own
 authority is trusted. Answers are bounded in size and time, and what they hold is data: a wrong type
@@ -101,6 +101,19 @@ class KubernetesApi:
             await self._ask("DELETE", self._path(kind, name))
         except Missing:
             return
+
+    async def review_token(self, token: str, *, audience: str) -> Resource:
+        """What the cluster says about a token: the `status` of a TokenReview."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [audience]},
+        }
+        path = "/apis/authentication.k8s.io/v1/tokenreviews"
+        status = (await self._ask("POST", path, body=body)).get("status")
+        if not isinstance(status, dict):
+            raise _malformed("a review without status")
+        return status
 
     async def watch(
         self, kind: str, *, selector: str, version: str

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -37,6 +38,10 @@ SESSIONS, CLIENTS = 9, 3
 PATIENT = "lease_s = 8.0"
 RUNS = 40
 """So many more are acknowledged before the next step of a test."""
+SLOW_LINK_MS = 100
+"""One way."""
+MOST_CROSSINGS = 30
+"""Of a slow link, by what belongs to one run."""
 
 
 @contextmanager
@@ -235,14 +240,37 @@ def is_running(command: str) -> bool:
     return found.returncode == 0
 
 
-def test_a_slow_link_loses_no_run(fleet):
-    fleet.links.delay(fleet.hosts[0].name, 200)
+def test_a_slow_link_loses_no_run_and_no_host(fleet):
+    """Every request to this host crosses the link several times, as do its questions to the
+    database: it is slow, and serves."""
+    slow = fleet.hosts[0]
     sessions = new_sessions(fleet)
+    places = fleet.places()
+    fleet.links.slow(slow.name, delay_ms=SLOW_LINK_MS, kilobits_per_s=4000)
     with FleetLoad(fleet, sessions, clients=CLIENTS) as load:
-        until_more_runs(load)
+        until(lambda: len(took_ms(load, places, slow)) >= RUNS)
+        assert not fleet.status()[slow.id]["is_lost"]
+    assert slow.process is not None
+    assert slow.process.poll() is None
     history = history_of(fleet, load.attempts)
     assert violations(history) == []
     assert {each.fate for each in load.attempts} == {Fate.ACKNOWLEDGED}
+    assert set(history.files) == set(sessions)  # all of them live
+    times = took_ms(load, places, slow)
+    assert min(times) >= 2 * SLOW_LINK_MS  # the control
+    others = statistics.median(
+        ms for host in fleet.hosts if host is not slow for ms in took_ms(load, places, host)
+    )
+    assert statistics.median(times) - others < MOST_CROSSINGS * SLOW_LINK_MS
+
+
+def took_ms(load: FleetLoad, places: Mapping[str, str], host: Machine) -> list[float]:
+    """The time of each acknowledged run of one host."""
+    return [
+        each.took_ms
+        for each in load.samples
+        if each.attempt.fate is Fate.ACKNOWLEDGED and places[each.attempt.session] == host.id
+    ]
 
 
 def test_a_host_whose_disk_is_full_runs_nothing_without_a_record():

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import shutil
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 import yaml
 
 from cellwall.admin.fleet import check_fleet_settings
+from cellwall.admin.fleet_trust import listening_for_machines, trust_of_running_ray
 from cellwall.config.load import load_settings
+from cellwall.config.models import Settings
+from cellwall.fleet.pod_tokens import AUDIENCE
 from conftest import need
+from databases import PostgresServer, postgres  # noqa: F401  # a fixture
+from kubernetes_double import api_server, write_certificate
 from kubernetes_schemas import problems
+from unit.fleet.test_pod_tokens import genuine, pod_token
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
 Resource = dict[str, Any]
@@ -102,9 +111,7 @@ def test_no_pod_shares_anything_with_its_node():
         assert pod["securityContext"]["runAsNonRoot"] is True, role
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod), role
         kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
-        assert kinds == {"emptyDir", "configMap", "secret"}, role
-    kinds = {each["kind"] for each in resources()}
-    assert not kinds & {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
+        assert kinds == {"emptyDir", "configMap", "secret", "projected"}, role
 
 
 def test_what_pods_name_is_there():
@@ -139,8 +146,15 @@ def environment(container: Resource) -> dict[str, str]:
     return {each["name"]: each.get("value", "") for each in container["env"]}
 
 
+MADE = ("ca.pem", "tls.key", "tls.pem")
+
+
+def mounted(container: Resource) -> set[str]:
+    return {mount["name"] for mount in container["volumeMounts"]}
+
+
 @pytest.mark.requirement("SRV-6")
-def test_ray_is_tls_in_every_container_and_only_one_sees_the_authority():
+def test_ray_is_tls_in_every_container_and_sees_no_authority():
     (settings,) = resources("settings")
     assert "dangerously_without_tls" not in settings["data"]["config.toml"]
     for role, pod in pods():
@@ -149,27 +163,155 @@ def test_ray_is_tls_in_every_container_and_only_one_sees_the_authority():
             assert (given["RAY_USE_TLS"], given["RAY_AUTH_MODE"]) == ("1", "token")
             files = [given[name] for name in given if name.startswith("RAY_TLS_")]
             assert sorted(files) == [f"/run/cellwall/ray-{name}" for name in MADE]
-        seeing = {
-            container["name"]
-            for container in (*pod["initContainers"], *pod["containers"])
-            if "given-authority" in {mount["name"] for mount in container["volumeMounts"]}
+        (authority,) = (each for each in pod["volumes"] if each["name"] == "given-authority")
+        items = authority["secret"].get("items")
+        # The key is in the pod of the front alone, and there not where Ray runs.
+        assert items == (None if role == "front" else [{"key": "ca.crt", "path": "ca.crt"}])
+    front = dict(containers())["front/ray-head"]
+    assert mounted(front) == {"run", "ray", "memory"}
+
+
+@pytest.mark.requirement("SRV-6")
+def test_a_pod_joins_by_a_token_that_only_its_init_container_sees():
+    (settings,) = resources("settings")
+    (section,) = re.findall(r'host_account = "(.*)"', settings["data"]["config.toml"])
+    for role, pod in pods():
+        assert (pod["serviceAccountName"] == section) == (role == "host")
+        tokens = {
+            volume["name"]: source["serviceAccountToken"].get("audience")
+            for volume in pod["volumes"]
+            for source in volume.get("projected", {}).get("sources", ())
+            if "serviceAccountToken" in source
         }
-        assert seeing == {"certificate"}, role
+        seeing = {
+            (each["name"], name)
+            for each in (*pod["initContainers"], *pod["containers"])
+            for name in mounted(each) & set(tokens)
+        }
+        if role == "front":
+            assert (tokens, seeing) == ({"account": None}, {("cellwall", "account")})
+        else:
+            assert (tokens, seeing) == ({"given-pod": AUDIENCE}, {("certificate", "given-pod")})
+    # The front may ask whose token it is, and nobody may do more.
+    roles = [each for each in resources() if "Role" in each["kind"]]
+    assert [each["kind"] for each in roles] == ["ClusterRole", "ClusterRoleBinding"]
+    rule = {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"]}
+    assert roles[0]["rules"] == [{**rule, "verbs": ["create"]}]
+    assert [each["name"] for each in roles[1]["subjects"]] == ["cellwall-front"]
+    join = next(each for each in resources() if each["metadata"]["name"] == "cellwall-join")
+    assert join["kind"] == "ClusterRole"
+    services = {each["metadata"]["name"]: each["spec"] for each in resources("service")}
+    assert services["cellwall-join"]["publishNotReadyAddresses"] is True
+    (port,) = services["cellwall-join"]["ports"]
+    words = " ".join(dict(containers())["host/certificate"]["args"])
+    assert f"cellwall fleet certify cellwall-join:{port['port']} " in words
 
 
-MADE = ("ca.pem", "tls.key", "tls.pem")
+class Pod:
+    """The state folder and the configuration of a pod, and what its init containers do there."""
+
+    def __init__(self, folder: Path, address: str, **texts: str) -> None:
+        self.home, self.made = folder / "state", folder / "run"
+        for each in (folder, self.home, self.made):
+            each.mkdir(mode=0o700)
+        (found,) = resources("settings")
+        text = found["data"]["config.toml"].replace("POD_IP", address)
+        for old, new in {"/run/cellwall": str(self.made), **texts}.items():
+            assert old in text, old
+            text = text.replace(old, new)
+        self.config = folder / "config.toml"
+        self.config.write_text(text, "utf-8")
+        (self.made / "fleet.token").write_text("t" * 64)
+        for file in (self.config, self.made / "fleet.token"):
+            file.chmod(0o600)
+
+    def environment(self) -> dict[str, str]:
+        folder = os.path.dirname(sys.executable)
+        return {
+            "PATH": f"{folder}:{os.environ['PATH']}", "HOME": str(self.home),
+            "CELLWALL_CONFIG": str(self.config), "CELLWALL_HOME": str(self.home),
+        }  # fmt: skip
+
+    def certify(self, role: str, given: Path, **texts: str) -> subprocess.CompletedProcess[str]:
+        """Run the init container of the manifests."""
+        (script,) = dict(containers())[f"{role}/certificate"]["args"]
+        paths = {"/state": self.home, "/run/cellwall": self.made, "/given/authority": given}
+        for old, new in {**{key: str(value) for key, value in paths.items()}, **texts}.items():
+            assert old in script, old
+            script = script.replace(old, new)
+        return subprocess.run(
+            ["/bin/sh", "-euc", script],
+            env=self.environment(), capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    def settings(self) -> Settings:
+        return load_settings(file=str(self.config), profile=None, environ={})
 
 
-def make_certificate(folder: Path, authority: Path, **environ: str) -> Path:
-    """By the script of the init container."""
-    (found,) = resources("certificate")
-    script = folder / "certificate.py"
-    script.write_text(found["data"]["certificate.py"], "utf-8")
-    given = {"GIVEN": str(authority), "MADE": str(folder), **environ}
-    subprocess.run([sys.executable, "-I", script], env=given, check=True)
-    assert {path.name for path in folder.glob("ray-*")} == {f"ray-{name}" for name in MADE}
-    assert (folder / "ray-tls.key").stat().st_mode & 0o777 == 0o600
-    return folder
+@pytest.mark.slow
+@pytest.mark.requirement("SRV-6")
+@pytest.mark.xdist_group("postgresql")
+def test_pods_get_certificates_by_their_init_containers_and_know_each_other(
+    postgres: PostgresServer,  # noqa: F811  # a fixture
+    tmp_path,
+):
+    need(shutil.which("openssl"), "openssl")
+    ours, token = make_authority(tmp_path / "ours"), tmp_path / "token"
+    foreign = make_authority(tmp_path / "foreign")
+    (tmp_path / "api").mkdir()
+    database = {
+        "postgresql://cellwall@postgres.example.com/cellwall?sslmode=verify-full": (
+            postgres.new_url()
+        ),
+        'password_file = "': '# "',
+    }
+    with api_server(write_certificate(tmp_path / "api")) as (api, port):
+        (tmp_path / "api/token").write_text(api.token)
+        cluster = {
+            "[kubernetes]": f'[kubernetes]\nurl = "https://127.0.0.1:{port}"',
+            "/run/account": str(tmp_path / "api"),
+        }
+        front = Pod(tmp_path / "front", "127.0.0.2", **database, **cluster)
+        host = Pod(tmp_path / "host", "127.0.0.3", **database)
+        thief = Pod(tmp_path / "thief", "127.0.0.4", **database)
+        done = front.certify("front", ours)
+        assert done.returncode == 0, done
+        token.write_text(pod_token())
+        token.chmod(0o600)
+        api.reviews[token.read_text()] = genuine()
+        joins = {"cellwall-join": "127.0.0.2", "/given/pod/token": str(token)}
+
+        async def serve(work: Callable[[], None]) -> None:
+            home, settings = str(front.home), front.settings()
+            given = str(front.made / "fleet.token")
+            trust = trust_of_running_ray(home, settings, given, creates=True)
+            async with listening_for_machines(home, settings, trust, ray_address=""):
+                await anyio.to_thread.run_sync(work)
+
+        def join() -> None:
+            refused = thief.certify("host", foreign, **joins)
+            assert "CW-FLEET-PIN" in refused.stderr, refused
+            done = host.certify("host", ours, **joins)
+            assert done.returncode == 0, done
+            made = {path.name: path.read_bytes() for path in host.made.glob("ray-*")}
+            again = host.certify("host", ours, **joins)  # an init container may run twice
+            assert again.returncode == 0, again
+            assert {path.name: path.read_bytes() for path in host.made.glob("ray-*")} == made
+            refused = thief.certify("host", ours, **joins)
+            assert "CW-FLEET-TOKEN" in refused.stderr, refused
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("RAY_USE_TLS", "1")
+            anyio.run(serve, join)
+    assert not (thief.made / "ray-tls.pem").exists()
+    assert not (host.home / "fleet" / "ca.key").exists()
+    names = [f"cellwall-head-svc{end}" for end in ("", ".cellwall", ".cellwall.svc")]
+    for name in ("127.0.0.2", "127.0.0.1", "localhost", *names, f"{names[-1]}.cluster.local"):
+        handshake(front.made, host.made, name)
+    handshake(host.made, front.made, "127.0.0.3")
+    for name in ("127.0.0.2", "cellwall-head-svc"):  # of another pod; a host is not the head
+        with pytest.raises(ssl.SSLError):
+            handshake(host.made, front.made, name)
 
 
 def make_authority(folder: Path) -> Path:
@@ -204,31 +346,6 @@ def handshake(server: Path, client: Path, name: str) -> None:
         end.do_handshake()
         with suppress(ssl.SSLWantReadError):
             end.read(1)  # TLS 1.3: a refused client learns it with the first bytes
-
-
-@pytest.mark.requirement("SRV-6")
-def test_pods_know_each_other_by_certificates_of_their_authority_and_address(tmp_path):
-    need(shutil.which("openssl"), "openssl")
-    ours, foreign = (make_authority(tmp_path / name) for name in ("ours", "foreign"))
-    certificate = {name: c for name, c in containers() if name.endswith("/certificate")}
-    names = environment(certificate["front/certificate"])["NAMES"]
-    assert "NAMES" not in environment(certificate["host/certificate"])
-    for each in ("front", "host", "stranger"):
-        (tmp_path / each).mkdir()
-    front = make_certificate(tmp_path / "front", ours, POD_IP="10.1.0.1", NAMES=names)
-    host = make_certificate(tmp_path / "host", ours, POD_IP="10.1.0.2")
-    stranger = make_certificate(tmp_path / "stranger", foreign, POD_IP="10.1.0.2")
-    for name in ("10.1.0.1", "127.0.0.1", *names.split()):
-        handshake(front, host, name)
-    handshake(host, front, "10.1.0.2")
-    for server, client, name in (
-        (host, front, "10.1.0.1"),  # the address of another pod
-        (host, front, "cellwall-head-svc"),  # a host is not the head
-        (stranger, front, "10.1.0.2"),
-        (front, stranger, "10.1.0.1"),
-    ):
-        with pytest.raises(ssl.SSLError):
-            handshake(server, client, name)
 
 
 def test_only_pods_of_the_fleet_reach_ray_and_only_clients_the_front():

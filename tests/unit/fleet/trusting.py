@@ -13,6 +13,7 @@ from cellwall.fleet.certificates import FleetAuthority, open_authority
 from cellwall.fleet.enrolment import JoinToken, public_keys
 from cellwall.fleet.enrolment_service import EnrolmentListener
 from cellwall.fleet.identity import HostKeys, fleet_folder, open_host_keys
+from cellwall.fleet.pod_tokens import PodReviewer
 
 FIRST, SECOND, THIRD = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 
@@ -25,14 +26,15 @@ class MemoryTrust:
         self.certificates: dict[str, tuple[StoredCertificate, str]] = {}
 
     async def add_join_token(self, token_hash, *, expires_s, made_by):
-        self.tokens[token_hash] = expires_s
+        self.tokens.setdefault(token_hash, expires_s)
 
     async def admit_host(self, token_hash, certificate, *, public_keys):
         known = self.certificates.get(certificate.host_id)
         if known is not None and (known[1] != public_keys or known[0].is_revoked):
             return Admission.OTHER_KEY
-        if self.tokens.pop(token_hash, 0) <= time.time():
+        if self.tokens.get(token_hash, 0) <= time.time():
             return Admission.NO_TOKEN
+        self.tokens[token_hash] = 0  # used
         self.certificates[certificate.host_id] = certificate, public_keys
         return Admission.ADMITTED
 
@@ -86,13 +88,16 @@ class Fleet:
         )
         return made
 
-    def listening(self, *, authority: FleetAuthority | None = None):
+    def listening(
+        self, *, authority: FleetAuthority | None = None, pods: PodReviewer | None = None
+    ):
         listener = EnrolmentListener(
             authority or self.authority,
             self.trust,
             ray_token="r" * 64,
             ray_address=f"{FIRST}:6390",
             recording=self._record,
+            pods=pods,
         )
         folder = fleet_folder(self.home)
         return listener.listening(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from cellwall.interfaces.cli import fleet_hosts
+from cellwall.interfaces.cli import fleet_hosts, fleet_pods
 from cellwall.interfaces.cli.exit_codes import CHANGE_EXIT_CODES
 from cellwall.interfaces.cli.options import (
     ConfigOptions,
@@ -332,5 +332,5 @@ def verify(*, configured: ConfigOptions, folders: tuple[str, ...], as_json: bool
     return 1 if any(each.problem for each in reports) else 0
 
 
-for command in (fleet_hosts.status, fleet_hosts.drain, fleet_hosts.remove):
+for command in (fleet_hosts.status, fleet_hosts.drain, fleet_hosts.remove, fleet_pods.certify):
     fleet.add_command(command)

@@ -130,6 +130,23 @@ _GATE = frozenset(
         "halt",
         "urgent",
         "system",
+        "pointer",
+        "obligation",
+        "ordering",
+        "request",
+        "omit",
+        "exempt",
+        "helper",
+        "anyone",
+        "principal",
+        "conditional",
+        "standing",
+        "memory",
+        "origin",
+        "effect",
+        "outcome_of",
+        "rate",
+        "style",
     }
 )
 

@@ -63,8 +63,11 @@ def find(text: str) -> PassageFinding:
         ]
     compared = isolated([each.score for each in found], known.isolation)
     standing = [score - shift for score in compared]
-    pairs = zip(found, standing, strict=True)
-    hits = [hit for each, score in pairs if (hit := _hit(each, score, known)) is not None]
+    hits = [
+        hit
+        for each, score in zip(found, standing, strict=True)
+        if (hit := _hit(each, score, known, alone=each.score - shift)) is not None
+    ]
     best = max(standing, default=-math.inf)
     # Attack: one instruction a thousand times, so that none of them stands out.
     is_strong = any(each.score >= known.certain for each in found)
@@ -125,10 +128,10 @@ class _Candidate:
     """Whether its part of the text has no other passage."""
 
 
-def _hit(found: _Candidate, score: float, known: PassageModel) -> Hit | None:
-    """`score` is that among the others. Attack: decoys all over the text, so that no instruction
-    stands out; a passage that is likely by itself is at least low."""
-    if score < known.weak and found.score < known.likely:
+def _hit(found: _Candidate, score: float, known: PassageModel, *, alone: float) -> Hit | None:
+    """`score` is that among the others, `alone` without them. Attack: decoys all over the text, so
+    that no instruction stands out; a passage that is likely by itself is at least low."""
+    if score < known.weak and alone < known.likely:
         return None
     severity: Severity = (
         "high" if score >= known.certain else "medium" if score >= known.likely else "low"

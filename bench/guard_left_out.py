@@ -1,0 +1,66 @@
+"""The whole guard, rules and votes included, with classifiers that saw nothing of a source.
+
+`guard_train --guard` prints the shares of texts that are neutralised, asked about or blocked. The
+limits of the classifier are those that `--write` would ship.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from unittest import mock
+
+from guard_families import Share, Text
+
+from cellwall.guard.detect.passages import finder
+from cellwall.guard.detect.passages.scores import PassageModel, parse_parts
+from cellwall.guard.report import TextTreatment
+from cellwall.guard.scanning import Scanner
+
+_AT_ONCE = 150
+Parts = tuple[dict[str, object], bytes]
+"""What weights.json would say, and network.bin."""
+
+
+def alarms(jobs: Iterable[tuple[Parts, Sequence[Text]]]) -> dict[str, Share]:
+    """Of each family and kind, how many texts the guard acts on."""
+    pieces = [
+        (parts, texts[at : at + _AT_ONCE])
+        for parts, texts in jobs
+        for at in range(0, len(texts), _AT_ONCE)
+    ]
+    counts: dict[str, list[int]] = {}
+    with ProcessPoolExecutor() as pool:
+        for (_, texts), found in zip(pieces, pool.map(_scan, pieces), strict=True):
+            for text, is_alarm in zip(texts, found, strict=True):
+                count = counts.setdefault(text.family, [0, 0])
+                count[0] += is_alarm
+                count[1] += 1
+    return {family: Share(flagged, total) for family, (flagged, total) in sorted(counts.items())}
+
+
+def _scan(job: tuple[Parts, Sequence[Text]]) -> list[bool]:
+    (told, network), texts = job
+    known: PassageModel = parse_parts(told, network)
+    with mock.patch.object(finder, "model", return_value=known):
+        scanner = Scanner()
+        return [
+            scanner.scan(each.text).verdict.rank >= TextTreatment.NEUTRALISE.rank for each in texts
+        ]
+
+
+def render(texts: Sequence[Text], shares: dict[str, Share]) -> str:
+    """A line for each family and kind, and the means."""
+    is_attack = {text.family: text.is_attack for text in texts}
+    lines = []
+    for title, kind in (("family", True), ("kind", False)):
+        own = {name: share for name, share in shares.items() if is_attack[name] is kind}
+        mean = sum(share.rate for share in own.values()) / max(1, len(own))
+        lines.append(f"mean over {len(own)} of each {title}: {mean:.2%}")
+        for name, share in own.items():
+            low, high = share.interval
+            lines.append(
+                f"{name:36} {share.flagged:4}/{share.total:<4} {share.rate:7.1%}  "
+                f"{low:.1%} to {high:.1%}"
+            )
+    return "\n".join(lines)
