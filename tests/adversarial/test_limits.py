@@ -10,7 +10,9 @@ import os
 import secrets
 import shutil
 import signal
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +20,8 @@ import anyio
 import pytest
 
 import cellwall
-from cellwall.sandbox.linux import cgroups
+from cellwall.sandbox.linux import cgroups, run_ending
+from cellwall.sandbox.linux.forked_cell import WarmCell
 from conftest import need
 
 MIB = 1 << 20
@@ -293,6 +296,89 @@ def _processes_with(token: str) -> list[int]:
         if token.encode() in words and int(name) != os.getpid():
             found.append(int(name))
     return found
+
+
+_WARM_ALONE = "cold, the kernel ends every process with bubblewrap"
+_SLEEPS = "import subprocess, time; subprocess.Popen(['sleep', '600']); time.sleep(600)"
+
+
+def _inits(monkeypatch: pytest.MonkeyPatch, work: Callable[[list[int], int], None]) -> None:
+    """Call `work` once, with all processes of the run and with init, when the code has begun."""
+    original, done = WarmCell.counters, threading.Event()
+
+    def counters(self: WarmCell) -> object:
+        pids = self.pids()
+        if len(pids) >= 3 and not done.is_set():  # init, the interpreter and its child
+            done.set()
+            (init,) = [pid for pid in pids if _innermost_pid(pid) == 1]
+            work(pids, init)
+        return original(self)
+
+    monkeypatch.setattr(WarmCell, "counters", counters)
+
+
+def _innermost_pid(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("NSpid:")[2].split("\n")[0].split()[-1])
+
+
+def _is_gone(pid: int) -> bool:
+    """Ended, or a zombie that nobody has reaped yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+@pytest.mark.requirement("LIM-2", "ISO-8")
+@pytest.mark.only_on("warm", reason=_WARM_ALONE)
+def test_a_limit_ends_a_cell_whose_init_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Init gets no processor, as on a host that is much too busy."""
+    need(os.geteuid() == 0, "root")
+    found: list[int] = []
+
+    def stop_init(pids: list[int], init: int) -> None:
+        os.kill(init, signal.SIGSTOP)
+        found.extend(pids)
+
+    _inits(monkeypatch, stop_init)
+    done = cellwall.run_code(_SLEEPS, timeout=8)
+    assert (done.status, done.limit, done.error) == ("limit", "wall", None)
+    assert found
+    assert [pid for pid in found if not _is_gone(pid)] == []
+
+
+@pytest.mark.requirement("LIM-2", "ISO-8")
+@pytest.mark.only_on("warm", reason=_WARM_ALONE)
+def test_a_process_that_cannot_be_ended_is_reported_with_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control: in a frozen group of cgroup v1, a process does not even receive SIGKILL."""
+    need(os.geteuid() == 0, "root")
+    freezer = Path("/sys/fs/cgroup/freezer")
+    need((freezer / "tasks").exists(), "the freezer of cgroup v1")
+    group = freezer / f"cellwall-test-{secrets.token_hex(4)}"
+    group.mkdir()
+
+    def freeze(pids: list[int], init: int) -> None:
+        for pid in {*pids, init}:
+            (group / "tasks").write_text(str(pid))
+        (group / "freezer.state").write_text("FROZEN")
+
+    _inits(monkeypatch, freeze)
+    monkeypatch.setattr(run_ending, "STUCK_S", 3.0)  # else twice twenty seconds
+    try:
+        done = cellwall.run_code(_SLEEPS, timeout=8)
+        left = (group / "tasks").read_text().split()
+    finally:
+        (group / "freezer.state").write_text("THAWED")
+        while (group / "tasks").read_text():
+            time.sleep(0.05)
+        group.rmdir()
+    error = done.outcome.error
+    assert (done.status, error and error.code) == ("error", "CW-LEFTOVER")
+    assert "(wall)" in error.message
+    assert left  # it is true
 
 
 # --- the others keep working

@@ -116,7 +116,8 @@ MISDEEDS = {
 def test_code_that_misbehaves_on_its_channel_harms_only_itself(misdeed: str) -> None:
     deed, (status, codes, limit), state = MISDEEDS[misdeed]
     with cellwall.Sandbox.create() as neighbour, cellwall.Sandbox.create() as sandbox:
-        neighbour.run_code("mine = 6")
+        begun = neighbour.run_code("mine = 6", timeout=60)  # a start takes long on a busy host
+        assert (begun.status, begun.state) == ("ok", "kept")
         # Only where the wall time is the limit that ends the run is a short one given: a busy host
         # may need longer than that to reach any other limit.
         timeout = 1 if limit == "wall" else 60
@@ -124,11 +125,41 @@ def test_code_that_misbehaves_on_its_channel_harms_only_itself(misdeed: str) -> 
         assert (ran.status.value, ran.limit) == (status, limit)
         assert ran.exit_code in (codes if isinstance(codes, tuple) else (codes,))
         assert ran.state == state
-        after = sandbox.run_code("6 * 7")
+        after = sandbox.run_code("6 * 7", timeout=60)
         assert (after.status.value, after.value, after.stdout) == ("ok", 42, "")
-        kept = sandbox.run_code("'mine' in globals()").value
+        kept = sandbox.run_code("'mine' in globals()", timeout=60).value
         assert kept is (state == "kept")
-        assert neighbour.run_code("mine * 7").value == 42, "its variables are still there"
+        there = neighbour.run_code("mine * 7", timeout=60)
+        assert there.value == 42, "its variables are still there"
+
+
+_ENDS_LATER = """
+import os, pathlib, threading, time
+mine = 1
+def end():
+    while not os.path.exists('end'): time.sleep(0.01)
+    os._exit(3)
+threading.Thread(target=end).start()
+os.getpid()
+"""
+
+
+@pytest.mark.requirement("ISO-7")
+@pytest.mark.parametrize("dies", [True, False])
+def test_variables_that_were_lost_between_two_calls_are_not_called_kept(dies: bool) -> None:
+    """The interpreter ends when no call is under way, so that no result can tell of it."""
+    with cellwall.Sandbox.create(timeout=60) as sandbox:
+        begun = sandbox.run_code(_ENDS_LATER)
+        assert (begun.status, begun.state) == ("ok", "kept")
+        if dies:
+            sandbox.files.write("end", "")
+            ended = f"while [ -e /proc/{begun.value} ]; do sleep 0.05; done"
+            assert sandbox.commands.run(ended).exit_code == 0
+        after = sandbox.run_code("'mine' in globals()")
+        assert (after.value, after.state) == ((False, "lost") if dies else (True, "kept"))
+        again = sandbox.run_code("6 * 7")  # told once
+        assert (again.value, again.state) == (42, "kept")
+        sandbox.files.write("end", "")
 
 
 @pytest.mark.requirement("ISO-9")

@@ -322,7 +322,11 @@ def test_a_workspace_swapped_for_a_symlink_never_shows_what_it_points_to(
     with subprocess.Popen([sys.executable, "-c", flip], cwd=tmp_path) as flipper:
         try:
             naive = {_naive(place) for _ in range(5_000)}
-            seen = [sh("cat token", place, mode) for mode in ("ro", "rw", "cow", "ro") * rounds]
+            # A busy host may need longer for a start than a run may take by default.
+            seen = [
+                sh("cat token", place, mode, timeout=120)
+                for mode in ("ro", "rw", "cow", "ro") * rounds
+            ]
         finally:
             flipper.send_signal(signal.SIGKILL)
     assert SECRET in naive  # the control: a plain open is led astray

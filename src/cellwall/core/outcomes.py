@@ -185,7 +185,7 @@ class RunResult:
     findings: tuple[Finding, ...] = ()
     path: str = "cold"
     state: Literal["kept", "lost"] | None = None
-    """Whether a live interpreter kept its variables; None without one."""
+    """Whether a live interpreter kept its variables, since the call before; None without one."""
     payload: Any = None
     shown: str = ""
     """See `Outcome.shown`; set by the guard."""

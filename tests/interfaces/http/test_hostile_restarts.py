@@ -6,6 +6,7 @@ Every attack is made beside the same step of a session that may do it.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from cellwall.audit.retention import hold, release
 from cellwall.core.ids import new_id
 from cellwall.interfaces.http.fleet_host import FleetHost
 from cellwall.interfaces.http.housekeeping import Housekeeping
+from cellwall.interfaces.sdk.local_host import LocalHost
 from cellwall.runtime.home import local_principal
 from cellwall.runtime.recording import audit_directory
 from cellwall.storage.engine import StorageSettings, blocking_engine
@@ -25,7 +27,13 @@ from cellwall.storage.hosts import database_now
 from cellwall.storage.models import HostRow
 from cellwall.storage.schema import migrate
 from cellwall.storage.store import Store, open_store
-from interfaces.http.running_service import ROOT, RunningService, new_session, running_service
+from interfaces.http.running_service import (
+    DEADLINE_S,
+    ROOT,
+    RunningService,
+    new_session,
+    running_service,
+)
 from interfaces.http.test_restarts import code_of
 from unit.storage import records
 
@@ -194,6 +202,44 @@ def test_sessions_that_start_again_count_against_their_owner_and_start_once(tmp_
             "CW-NO-SUCH-FILE",
         }
         assert len(sandboxes.all()) == 1
+
+
+def test_a_request_that_comes_while_its_session_starts_again_is_told_to_wait(tmp_path, monkeypatch):
+    """It is neither unknown nor there: between the take-over and the new sandbox."""
+    _, config = shared_folder(tmp_path)
+    reached, goes_on = threading.Event(), threading.Event()
+    with running_service(tmp_path, config=config) as service, service.client("owner") as client:
+        session = new_session(client, restart_from_snapshot=True)
+        path = f"/v1/sessions/{session}/files/a.txt"
+        client.put(path, content=b"kept")
+        assert client.post(f"/v1/sessions/{session}/snapshots", json={}).status_code == 201
+        sandboxes = service.api.state.service.sandboxes
+        (lost,) = sandboxes.all()
+        service.call(sandboxes.end(lost, is_fenced=True))
+        original = LocalHost.create
+
+        async def create(*args, **more):
+            reached.set()
+            await anyio.to_thread.run_sync(goes_on.wait, DEADLINE_S)
+            return await original(*args, **more)
+
+        monkeypatch.setattr(LocalHost, "create", create)
+        with ThreadPoolExecutor(1) as thread:
+            try:
+                first = thread.submit(client.get, path)
+                assert reached.wait(DEADLINE_S)
+                answer = client.get(path)
+                unknown = client.get(path.replace(session, new_id("sbx")))
+            finally:
+                goes_on.set()
+            assert code_of(first.result(DEADLINE_S)) == "CW-SESSION-RESTARTED"
+        assert (answer.status_code, code_of(answer)) == (503, "CW-BUSY")
+        assert code_of(unknown) == "CW-NOT-FOUND"  # the control
+        assert client.get(path).content == b"kept"
+        assert not sandboxes._restarting  # nothing is remembered of it
+        (again,) = sandboxes.all()
+        service.call(sandboxes.end(again))
+        assert code_of(client.get(path)) == "CW-NOT-FOUND"  # ended by its owner, it stays so
 
 
 def test_an_erased_session_leaves_no_snapshot_in_the_shared_folder(tmp_path):

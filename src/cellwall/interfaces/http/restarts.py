@@ -126,9 +126,7 @@ class SessionRestarts:
         now = await self._store.find_session(record.id, user_id=record.owner_id, teams=frozenset())
         if now is not None and now.end_reason == HOST_LOST:
             return too_many_sessions(max_live)
-        return Busy(
-            "the session is being started again on another host", hint="Try again in a moment."
-        )
+        return being_restarted()
 
     async def give_up(self, session_id: str) -> None:
         """It did not start: its owner may try again, or look into the reason."""
@@ -149,6 +147,11 @@ def too_many_sessions(max_live: int) -> Busy:
         hint="End one: DELETE /v1/sessions/ID.",
         code="CW-TOO-MANY-SESSIONS",
     )
+
+
+def being_restarted() -> Busy:
+    """For a request that comes meanwhile: the session has not ended, and is not there yet."""
+    return Busy("the session is being started again", hint="Try again in a moment.")
 
 
 def session_restarted(taken_s: float) -> SessionRestarted:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ from cellwall.interfaces.http.restarts import (
     RESTARTS,
     LostSession,
     SessionRestarts,
+    being_restarted,
     session_restarted,
     too_many_sessions,
 )
@@ -158,6 +160,8 @@ class OwnedSandboxes:
         self._making: dict[str, int] = {}
         self._ends = EndedSessions(store)
         self._restarts = SessionRestarts(app, store, labels or {})
+        self._restarting: Counter[str] = Counter()
+        """Requests that start a session of a lost host again, or try to, by its id."""
         self._is_closed = False
 
     async def create(
@@ -251,25 +255,41 @@ class OwnedSandboxes:
             record = await self._store.find_session(name, user_id=who.user_id, teams=who.teams)
             if record is not None and record.end_reason == HOST_LOST:
                 raise await self._restart(who, record) from None
-            if record is not None and record.ended_s is None and not self.is_own(record):
+            if record is None or record.ended_s is not None:
+                raise
+            if not self.is_own(record):
                 raise elsewhere("session") from None
-            raise
+            if name not in self._live:
+                # Taken over by an earlier request, and not made yet; else it is about to end here.
+                if self._restarting[name]:
+                    raise being_restarted() from None
+                raise
+            found = self.look(who, name)  # made since
         found.used_at = time.monotonic()
         return found
 
     async def _restart(self, who: Identity, record: SessionRecord) -> CellwallError:
         """Start a session of a lost host again, where it was asked for; returns what its owner is
         told."""
-        lost = await self._restarts.take_over(who, record, max_live=self._max_per_owner)
-        if lost is None:
-            return host_lost()
+        self._restarting[record.id] += 1
         try:
-            await self.create(
-                who, lost.spec, keep_alive_s=lost.keep_alive_s, team_id=record.team_id, lost=lost
-            )
-        except BaseException:
-            await self._restarts.give_up(record.id)
-            raise
+            lost = await self._restarts.take_over(who, record, max_live=self._max_per_owner)
+            if lost is None:
+                return host_lost()
+            try:
+                await self.create(
+                    who,
+                    lost.spec,
+                    keep_alive_s=lost.keep_alive_s,
+                    team_id=record.team_id,
+                    lost=lost,
+                )
+            except BaseException:
+                await self._restarts.give_up(record.id)
+                raise
+        finally:
+            self._restarting[record.id] -= 1
+            self._restarting += Counter()  # without those that are at zero
         return session_restarted(lost.taken_s)
 
     async def _copy_snapshot(self, sandbox: OwnedSandbox, snapshot_id: str) -> None:

@@ -243,7 +243,7 @@ class Execution:
     error: object
     limit: str | None
     state: Literal["kept", "lost"] | None = None
-    """Whether a live sandbox kept its variables, after code ran."""
+    """Whether a live sandbox kept its variables, also those of earlier calls, after code ran."""
     packages: Sequence[PackageUse] = ()
     """What the run got from package registries."""
 

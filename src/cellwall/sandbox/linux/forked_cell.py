@@ -8,7 +8,9 @@ another.
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -29,11 +31,15 @@ from cellwall.sandbox.linux.channels import (
 )
 from cellwall.sandbox.linux.outside_processes import memory_file
 from cellwall.sandbox.linux.plan import Plan
+from cellwall.sandbox.linux.run_ending import EndingPatience, life_signs
 from cellwall.sandbox.linux.run_io import RunIO
-from cellwall.sandbox.linux.run_monitor import MonitoredRun
+from cellwall.sandbox.linux.run_monitor import MonitoredRun, unkillable_process
 from cellwall.sandbox.linux.template import NO_CONTENTS, CellContents, CellRecipe, Template
 
 _READY_WITHIN_S = 10.0
+_INIT_ENDS_WITHIN_S = 3.0
+"""Init ends its cell when it is asked to; afterwards the cell is ended from outside."""
+_POLL_EVERY_S = 0.01
 
 
 class ForkedCell:
@@ -177,6 +183,7 @@ class WarmCell(ForkedCell, MonitoredRun):
     def _take(self, ends: CellPipes, stack: ExitStack) -> None:
         self._words: list[str] = []
         self._is_ended = False
+        self._stopped_at: float | None = None
         self.is_group_clean = False
         """The run has ended, and no counter is left that the next run would inherit."""
         self._ends, self._stack = ends, stack
@@ -227,14 +234,42 @@ class WarmCell(ForkedCell, MonitoredRun):
 
     def kill(self, limit: LimitName | None = None) -> None:  # noqa: ARG002  # every limit ends the whole cell
         self.init.send("stop")
+        now = time.monotonic()
+        if self._stopped_at is None:
+            self._stopped_at = now
+        elif now - self._stopped_at > _INIT_ENDS_WITHIN_S:
+            self._kill_outside()
+
+    def _kill_outside(self) -> None:
+        """Init as well, which the kernel follows with its whole PID namespace."""
+        for pid in self.pids():
+            if pid > 1:  # 0 stands for a process outside our PID namespace
+                # Listed a moment ago, in a group of this cell alone: the pid is not reused yet.
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
 
     async def wait_gone(self) -> None:
-        """Init has reaped every process before its last message, and is exiting."""
+        """Init has reaped every process before its last message, and is exiting. When init itself
+        was killed, its socket is closed before the kernel ends the others (ISO-8)."""
+        if self._words:
+            return
+        patience = EndingPatience(time.monotonic())
+        while pids := self.pids():
+            signs = None
+            if patience.wants_signs:
+                signs = life_signs(pids, self.counters().cpu_s)
+            if patience.is_over(time.monotonic(), signs):
+                raise unkillable_process()
+            self._kill_outside()
+            await anyio.sleep(_POLL_EVERY_S)
 
     async def abandon(self) -> None:
         self.init.shutdown_write()
-        while self.handle_message():
-            await anyio.wait_readable(self.init)
+        with anyio.move_on_after(_INIT_ENDS_WITHIN_S):
+            while self.handle_message():
+                await anyio.wait_readable(self.init)
+        with suppress(SandboxFailed):
+            await self.wait_gone()
 
     def exit_words(self) -> list[str]:
         return self._words

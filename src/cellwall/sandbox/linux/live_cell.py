@@ -191,17 +191,20 @@ class LiveCell:
                     hint="Use fewer contexts of JavaScript and TypeScript, or another sandbox.",
                     code="CW-TOO-MANY-CONTEXTS",
                 )
-            interpreter = self._interpreters[key] = self._start_interpreter(env, program)
+            interpreter = self._start_interpreter(key, env, program)
+            self._interpreters[key] = interpreter
         return interpreter
 
-    def _start_interpreter(self, env: Mapping[str, str], program: Program) -> LiveInterpreter:
+    def _start_interpreter(
+        self, key: str, env: Mapping[str, str], program: Program
+    ) -> LiveInterpreter:
         if program.is_forked and not self.parts.interpreter:
             task = self._start_task("fork", [], wants_stdin=False, is_interpreter=True)
         else:
             argv = self.parts.interpreter if program.is_forked else program.argv
             task = self.start(argv, env, cwd="/workspace", wants_stdin=False, is_interpreter=True)
         reader = FrameReader(max_frame_bytes=self._max_result_bytes, has_blobs=False)
-        return LiveInterpreter(task, reader, stops_when_interrupted=program.is_forked)
+        return LiveInterpreter(key, task, reader, stops_when_interrupted=program.is_forked)
 
     def open_root(self, path: str) -> int:
         """A descriptor of a memory directory of the cell; the caller closes it. May block."""
@@ -281,8 +284,10 @@ class LiveInterpreter:
     """An interpreter that keeps its variables between runs."""
 
     def __init__(
-        self, task: CellTask, reader: FrameReader, *, stops_when_interrupted: bool
+        self, key: str, task: CellTask, reader: FrameReader, *, stops_when_interrupted: bool
     ) -> None:
+        self.key = key
+        """Equal for an interpreter and the one that replaces it."""
         self.task = task
         self.reader = reader
         self.stops_when_interrupted = stops_when_interrupted

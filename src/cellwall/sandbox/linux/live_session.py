@@ -31,6 +31,8 @@ class LiveSession:
     cell: LiveCell | None = None
     processes: dict[int, BackgroundProcess] = field(default_factory=dict)
     running: CodeRun | None = None
+    told_kept: set[str] = field(default_factory=set)
+    """The interpreters whose variables are there, as far as callers were told."""
     workspace: WorkspaceLease | None = None
     next_disk_check: float = 0.0
     uncharged: UnchargedMemory | None = None

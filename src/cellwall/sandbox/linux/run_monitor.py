@@ -26,6 +26,7 @@ from cellwall.sandbox.linux.disk_room import has_room
 from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.run_cgroup import Counters
+from cellwall.sandbox.linux.run_ending import EndingPatience, life_signs
 from cellwall.sandbox.linux.run_io import RunIO
 from cellwall.sandbox.linux.run_serving import serve_for, wait_readable_for
 
@@ -173,7 +174,7 @@ class RunMonitor:
         """Serve, and check regularly the usage that the kernel counts but does not limit itself."""
         limits = self._limits
         deadline = self._started + limits.wall_s
-        is_ending = False
+        patience: EndingPatience | None = None
         # Most runs end within milliseconds, and are not watched. Each wake-up before the end would
         # take processor time from the run, so without a sink its output waits in the pipes.
         short_s = min(_SHORT_RUN_S, limits.wall_s)
@@ -190,7 +191,9 @@ class RunMonitor:
             self._uncharged = UnchargedMemory(self._run.pids, limits)
         next_look = 0.0
         while not self._run.is_ended(run_io):
-            pause_s = min(_WATCH_EVERY_S, deadline - time.monotonic())
+            pause_s = _WATCH_EVERY_S
+            if patience is None:
+                pause_s = min(pause_s, deadline - time.monotonic())
             await serve_for(run_io, max(0.0, pause_s), until=lambda: self._run.is_ended(run_io))
             while (
                 calls is not None
@@ -201,9 +204,10 @@ class RunMonitor:
                 self._answering += 1
                 calls.start_soon(self._answer, run_io, run_io.calls.pop(0))
             now = time.monotonic()
-            if is_ending:
-                if now >= deadline:
-                    raise unkillable_process()
+            if patience is not None:
+                # Its last message may have come while this process did not run.
+                if not self._run.is_ended(run_io) and self._is_stuck(patience, now):
+                    raise unkillable_process(self._limit)
                 self._run.kill(self._limit)
                 continue
             limit = self._output_limit if run_io.is_over_limit else None
@@ -216,9 +220,15 @@ class RunMonitor:
             if limit is None:
                 limit = await self._uncounted_limit(now)
             if limit is not None or run_io.sink_error is not None:
-                self._limit, is_ending = limit, True
+                self._limit = limit
                 self._run.kill(limit)
-                deadline = now + TEARDOWN_S
+                patience = EndingPatience(time.monotonic())
+
+    def _is_stuck(self, patience: EndingPatience, now: float) -> bool:
+        if not patience.wants_signs:
+            return patience.is_over(now)
+        signs = life_signs(self._run.pids(), self._run.counters().cpu_s)
+        return patience.is_over(now, signs)
 
     async def _answer(self, run_io: RunIO, call: Mapping[str, Json]) -> None:
         assert self._tools is not None  # noqa: S101  # the only caller has checked it
@@ -250,10 +260,11 @@ class RunMonitor:
         return None if is_within else LimitName.DISK
 
 
-def unkillable_process() -> SandboxFailed:
-    """A process in uninterruptible sleep."""
+def unkillable_process(limit: LimitName | None = None) -> SandboxFailed:
+    """A process in uninterruptible sleep. `limit`: because of which the run was to end."""
+    after = "" if limit is None else f" after the run had reached its limit ({limit.value})"
     return SandboxFailed(
-        "a process of the run could not be ended",
+        f"a process of the run could not be ended{after}",
         hint="It hangs inside the kernel; look at the host's storage.",
         code="CW-LEFTOVER",
     )

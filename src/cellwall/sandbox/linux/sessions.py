@@ -190,7 +190,14 @@ class LiveSessions:
                         frame=(message, stdin + operation.code),
                         reader=interpreter.reader,
                     )
-            return replace(result, path=cell.parts.path, state=run.state)
+            # Ended between two calls, by a limit that its threads exceeded, or with its whole cell.
+            was_lost = is_first and interpreter.key in session.told_kept
+            if run.state == "kept":
+                session.told_kept.add(interpreter.key)
+            else:
+                session.told_kept.discard(interpreter.key)
+            state = "lost" if was_lost else run.state
+            return replace(result, path=cell.parts.path, state=state)
         finally:
             session.running = None
             cell.turn.release()

@@ -110,6 +110,8 @@
       return found;
     };
     passkey.addEventListener("click", async () => {
+      passkey.disabled = true; // the browser asks once at a time
+      say(""); // what was said of an earlier attempt is not true of this one
       try {
         const begun = await post("/v1/auth/passkeys/challenge", {});
         const options = PublicKeyCredential.parseRequestOptionsFromJSON(begun.options);
@@ -117,6 +119,7 @@
         await post("/v1/auth/passkeys/token", { id: begun.id, credential: credential.toJSON(), cookie: true });
         location.href = passkey.dataset.next;
       } catch (error) { say(`The passkey was not accepted: ${error.message}`); }
+      finally { passkey.disabled = false; }
     });
   }
 })();
