@@ -3,11 +3,12 @@
 # ruff: noqa: RUF001  # words of other languages are what is looked for
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+
+from cellwall.parsing.derived_cache import load_shipped_toml
 
 _MIN_CUE_CHARACTERS = 6
 _STRONG_WORDS = frozenset({"override", "quiet"})
@@ -54,7 +55,7 @@ class Lexicon:
 def lexicon() -> Lexicon:
     """The shipped lexicon."""
     file = resources.files("cellwall.guard.detect.passages") / "lexicon.toml"
-    told = tomllib.loads(file.read_text("utf-8"))
+    told = load_shipped_toml(file.read_text("utf-8"))
     classes: dict[str, list[str]] = {}
     for name, words in told["words"].items():
         for word in dict.fromkeys(words.split()):
