@@ -16,7 +16,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,8 @@ MIN_SECONDS = 5.0
 _EXECUTIONS = re.compile(r"stat::number_of_executed_units: (\d+)")
 _PROGRESS = re.compile(r"^#(\d+)\s.*cov: (\d+)")
 _SHOW_EVERY_S = 30.0
+_LOOK_EVERY_S = 0.5
+"""The kernel may give Ctrl-C to another thread, which does not end the wait of the main one."""
 
 
 class SearchEnded(Exception):
@@ -83,10 +85,14 @@ def fuzz(
     with ThreadPoolExecutor(jobs) as pool:
         running = {pool.submit(_search, name, options, processes): name for name in names}
         try:
-            for number, each in enumerate(as_completed(running), 1):
-                print(f"[{number}/{len(names)}] {_collect(each, done)}", flush=True)
-                if path:
-                    done.write(Path(path))
+            waiting, count = set(running), 0
+            while waiting:
+                ended, waiting = wait(waiting, _LOOK_EVERY_S, FIRST_COMPLETED)
+                for each in ended:
+                    count += 1
+                    print(f"[{count}/{len(names)}] {_collect(each, done)}", flush=True)
+                    if path:
+                        done.write(Path(path))
         except KeyboardInterrupt:
             is_stopped = True
         finally:

@@ -10,10 +10,11 @@ attacks: a whole text that asks is a prompt, one line that asks among data is no
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import accumulate, combinations
 
 from cellwall.guard.detect.passages.forms import ends_colon, forms_of, is_code
 from cellwall.guard.detect.passages.lexicon import lexicon
@@ -172,12 +173,18 @@ def split_passages(text: str) -> Iterator[tuple[int, int]]:
             at = stop
 
 
-def present_phrases(text: str) -> tuple[tuple[str, str], ...]:
-    """The phrases of the lexicon that stand anywhere in a text, so that each passage is searched
-    for few."""
+def phrase_classes(lows: Sequence[str]) -> list[set[str]]:
+    """Of each passage, in lower case, the classes of the phrases that stand in it. All are searched
+    at once: a text can have a thousand phrases in a thousand passages."""
     phrases = lexicon().phrases
-    found = _phrase_index().present(text.lower().encode("utf-8", "surrogatepass"))
-    return tuple(phrases[number] for number in sorted(found))
+    data = [low.encode("utf-8", "surrogatepass") for low in lows]
+    ends = list(accumulate(len(each) + 1 for each in data))
+    found: list[set[str]] = [set() for _ in lows]
+    # No phrase has a zero byte, so none reaches from one passage to the next.
+    whole = b"\0".join(data)
+    for number, end in _phrase_index().places(whole, len(whole) * 64):
+        found[bisect_left(ends, end)].add(phrases[number][1])
+    return found
 
 
 @cache
@@ -185,12 +192,10 @@ def _phrase_index() -> WordIndex:
     return WordIndex([phrase.encode() for phrase, _ in lexicon().phrases])
 
 
-def read_passage(
-    text: str, start: int, end: int, phrases: Sequence[tuple[str, str]]
-) -> TextPassage:
-    """The words, targets and form of one passage."""
+def read_passage(text: str, start: int, end: int, low: str, named: Iterable[str]) -> TextPassage:
+    """The words, targets and form of one passage; `low` is it in lower case, `named` the classes of
+    its phrases."""
     plain = text[start:end]
-    low = plain.lower()
     classes = lexicon().classes
     words = _WORD.findall(low)
     traits: set[str] = set()
@@ -199,7 +204,7 @@ def read_passage(
     # Also where it is misspelt.
     if "nstruct" in low and any("nstruct" in word and len(word) > 8 for word in words):
         traits.add("instr")
-    traits.update(name for phrase, name in phrases if phrase in low)
+    traits.update(named)
     opening = next((word for word in words if word not in _SKIPPED), "")
     opens = [name for name in classes.get(opening, ()) if name in _VERBS]
     if opens:
@@ -375,8 +380,12 @@ def describe(placed: PassageTraits, text: Surroundings) -> Iterator[str]:
 def read(text: str, shape: frozenset[str] | None = None) -> tuple[list[TextPassage], Surroundings]:
     """The passages of a text, and what the text adds to each. A part of a text has the shape of the
     whole."""
-    phrases = present_phrases(text)
-    passages = [read_passage(text, start, end, phrases) for start, end in split_passages(text)]
+    spans = list(split_passages(text))
+    lows = [text[start:end].lower() for start, end in spans]
+    passages = [
+        read_passage(text, start, end, low, named)
+        for (start, end), low, named in zip(spans, lows, phrase_classes(lows), strict=True)
+    ]
     return passages, read_surroundings(passages, shape_of(text) if shape is None else shape)
 
 
