@@ -200,7 +200,7 @@ def test_sessions_that_start_again_count_against_their_owner_and_start_once(tmp_
             "CW-BUSY",
             "CW-TOO-MANY-SESSIONS",
             "CW-NO-SUCH-FILE",
-        }
+        }, [each.text for each in answers]
         assert len(sandboxes.all()) == 1
 
 

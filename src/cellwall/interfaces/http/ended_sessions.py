@@ -27,6 +27,7 @@ class EndedSessions:
     def __init__(self, store: SessionStore) -> None:
         self._store = store
         self._unsaved: dict[str, _UnsavedEnd] = {}
+        self._saving = anyio.Lock()
 
     def add(
         self,
@@ -40,18 +41,24 @@ class EndedSessions:
         self._unsaved[session_id] = _UnsavedEnd(is_lost, afterwards)
 
     async def save(self) -> None:
-        """Store all ends that are not stored yet; a failure is left to the next call."""
-        try:
-            for name, end in list(self._unsaved.items()):
-                if end.is_lost:
-                    is_ours = await self._store.lose_session(name, now_s=time.time())
-                else:
-                    is_ours = await self._store.end_session(name, now_s=time.time())
-                self._unsaved.pop(name, None)
-                if is_ours and end.afterwards is not None:
-                    await end.afterwards()
-        except StorageError as error:
-            _log.warning("the end of a session was not stored: %s", error.code)
+        """Store all ends that are not stored yet; a failure is left to the next call.
+
+        One call at a time: the second of two that store the same end could come after the session
+        was started again here, and would end it.
+        """
+        async with self._saving:
+            try:
+                for name, end in list(self._unsaved.items()):
+                    if end.is_lost:
+                        is_ours = await self._store.lose_session(name, now_s=time.time())
+                    else:
+                        is_ours = await self._store.end_session(name, now_s=time.time())
+                    if self._unsaved.get(name) is end:
+                        del self._unsaved[name]
+                    if is_ours and end.afterwards is not None:
+                        await end.afterwards()
+            except StorageError as error:
+                _log.warning("the end of a session was not stored: %s", error.code)
 
     async def save_beside(self, end: Callable[[], Awaitable[None]]) -> None:
         """`save` while `end` ends the sandbox: both wait for the disk, in threads."""
