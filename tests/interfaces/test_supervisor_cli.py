@@ -11,8 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from cellwall.interfaces.cli.commands import cli
 from cellwall.interfaces.cli.plain_run import WORKSPACE, command_of
 from cellwall.interfaces.cli.run import run
 from cellwall.interfaces.sandbox_options import SandboxOptions
@@ -99,7 +101,9 @@ def test_a_run_without_options_imports_no_parser_of_options(supervisor):
 def test_a_run_without_options_is_the_run_that_click_reads(words, command):
     assert command_of(words) == command
     if command is not None:
-        ctx = run.make_context("run", words[1:])
+        # click keeps the help option of a command's first context, which has `-h` from its parent.
+        parent = click.Context(cli, **cli.context_settings)
+        ctx = run.make_context("run", words[1:], parent=parent)
         read, cwd = ctx.params.pop("command"), ctx.params.pop("cwd")
         assert (list(read), cwd) == (command, WORKSPACE)
         assert SandboxOptions(**ctx.params) == SandboxOptions()
