@@ -176,13 +176,20 @@ def render(point: OperatingPoint) -> str:
     lines = [f"{head}, worst {point.worst:.1%}, unseen kinds {point.unseen_false_alarms:.2%}"]
     for title, shares in (("family", point.families), ("kind", point.kinds)):
         lines.append(f"{title:36} {'flagged':>9} {'rate':>7}  95 % interval")
-        for name, share in shares.items():
-            low, high = share.interval
-            lines.append(
-                f"{name:36} {share.flagged:4}/{share.total:<4} {share.rate:7.1%}  "
-                f"{low:.1%} to {high:.1%}"
-            )
+        lines += share_rows(shares)
     return "\n".join(lines)
+
+
+def share_rows(shares: Mapping[str, Share]) -> list[str]:
+    """A line for each share, with its interval."""
+    rows = []
+    for name, share in shares.items():
+        low, high = share.interval
+        rows.append(
+            f"{name:36} {share.flagged:4}/{share.total:<4} {share.rate:7.1%}  "
+            f"{low:.1%} to {high:.1%}"
+        )
+    return rows
 
 
 def draw(texts: Sequence[Text], scores: Sequence[float], path: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from unittest import mock
 
-from guard_families import Share, Text
+from guard_families import Share, Text, share_rows
 
 from cellwall.guard.detect.passages import finder
 from cellwall.guard.detect.passages.scores import PassageModel, parse_parts
@@ -57,10 +57,5 @@ def render(texts: Sequence[Text], shares: dict[str, Share]) -> str:
         own = {name: share for name, share in shares.items() if is_attack[name] is kind}
         mean = sum(share.rate for share in own.values()) / max(1, len(own))
         lines.append(f"mean over {len(own)} of each {title}: {mean:.2%}")
-        for name, share in own.items():
-            low, high = share.interval
-            lines.append(
-                f"{name:36} {share.flagged:4}/{share.total:<4} {share.rate:7.1%}  "
-                f"{low:.1%} to {high:.1%}"
-            )
+        lines += share_rows(own)
     return "\n".join(lines)

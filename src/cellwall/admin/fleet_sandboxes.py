@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from cellwall.admin.cluster_api import open_cluster_api
 from cellwall.admin.fleet import RequestBodies, open_hosts
 from cellwall.admin.fleet_hosts import FleetAdmin, HostState
 from cellwall.config.load import load_settings
@@ -18,7 +19,7 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import BadInput, CellwallError, ConfigError
 from cellwall.fleet.claims import host_id_of
 from cellwall.fleet.kubernetes import KubernetesFleet, SandboxSettings
-from cellwall.fleet.kubernetes_api import ClusterSettings, Conflict, KubernetesApi, Missing
+from cellwall.fleet.kubernetes_api import Conflict, Missing
 from cellwall.storage.service_id import name_service
 
 __all__ = [
@@ -52,37 +53,26 @@ async def open_sandbox_fleet(
 ) -> AsyncIterator[KubernetesFleet]:
     """The sandboxes of the cluster as they are now; raises with a hint where it does not answer."""
     section = settings.kubernetes
-    api = KubernetesApi(
-        ClusterSettings(
-            url=section.url,
-            namespace=section.namespace,
-            token_file=section.token_file,
-            ca_file=section.ca_file,
+    async with open_cluster_api(settings) as api, open_hosts(home, settings) as hosts:
+        fleet = KubernetesFleet(
+            api,
+            hosts,
+            SandboxSettings(
+                fleet=section.fleet,
+                pools=section.pools,
+                default_pool=section.pool,
+                ready_s=section.ready_s,
+                port=section.service_port,
+                service_ca_file=section.service_ca_file,
+                service_name=section.service_name,
+            ),
+            bodies=bodies,
         )
-    )
-    try:
-        async with open_hosts(home, settings) as hosts:
-            fleet = KubernetesFleet(
-                api,
-                hosts,
-                SandboxSettings(
-                    fleet=section.fleet,
-                    pools=section.pools,
-                    default_pool=section.pool,
-                    ready_s=section.ready_s,
-                    port=section.service_port,
-                    service_ca_file=section.service_ca_file,
-                    service_name=section.service_name,
-                ),
-                bodies=bodies,
-            )
-            try:
-                await _look(fleet)
-                yield fleet
-            finally:
-                await fleet.close()
-    finally:
-        await api.close()
+        try:
+            await _look(fleet)
+            yield fleet
+        finally:
+            await fleet.close()
 
 
 async def _look(fleet: KubernetesFleet) -> None:

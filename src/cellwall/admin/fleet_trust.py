@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 import anyio
 
+from cellwall.admin.cluster_api import open_cluster_api
 from cellwall.admin.configured_fleet import ConfiguredFleet
 from cellwall.admin.fleet import fleet_token, open_trust, token_path
 from cellwall.config.models import Settings
@@ -39,7 +40,6 @@ from cellwall.fleet.identity import (
     open_host_keys,
     replace_private_file,
 )
-from cellwall.fleet.kubernetes_api import ClusterSettings, KubernetesApi
 from cellwall.fleet.pod_tokens import PodReviewer
 from cellwall.fleet.ray_node import RayTrust
 from cellwall.runtime.agent_processes import refuse_agents
@@ -218,18 +218,8 @@ async def _pod_reviewer(settings: Settings) -> AsyncIterator[PodReviewer | None]
     if section.host_account is None:
         yield None
         return
-    api = KubernetesApi(
-        ClusterSettings(
-            url=section.url,
-            namespace=section.namespace,
-            token_file=section.token_file,
-            ca_file=section.ca_file,
-        )
-    )
-    try:
+    async with open_cluster_api(settings) as api:
         yield PodReviewer(api, namespace=section.namespace, account=section.host_account)
-    finally:
-        await api.close()
 
 
 def _read_token(path: str) -> str:
