@@ -83,9 +83,10 @@ def fuzz(
     processes = FuzzerProcesses()
     is_stopped = False
     with ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(_search, name, options, processes): name for name in names}
+        # From here on an interrupt must stop the processes: the end of the pool waits for its threads.
         try:
-            waiting, count = set(running), 0
+            waiting = {pool.submit(_search, name, options, processes) for name in names}
+            count = 0
             while waiting:
                 ended, waiting = wait(waiting, _LOOK_EVERY_S, FIRST_COMPLETED)
                 for each in ended:

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +125,25 @@ def test_an_interrupt_leaves_no_process_and_no_file(tmp_path: Path) -> None:
         "socks.log",
         "url.log",
     }
+
+
+@pytest.mark.requirement("RED-2")
+def test_an_interrupt_between_two_starts_ends_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class InterruptedPool(ThreadPoolExecutor):
+        def submit(self, *arguments: Any, **named: Any) -> Any:
+            if self._threads:  # the first search has begun, as a slow main thread sees it
+                (tmp_path / "pipe").read_bytes()
+                raise KeyboardInterrupt
+            return super().submit(*arguments, **named)
+
+    os.mkfifo(tmp_path / "pipe")
+    _replace_fuzzer(monkeypatch, tmp_path, f"echo begun > {tmp_path}/pipe; exec sleep 600")
+    monkeypatch.setattr(engine, "ThreadPoolExecutor", InterruptedPool)
+    found = engine.fuzz(["socks", "url"], seconds=1200.0, seed="1", keeps=False, path=None, jobs=2)
+    assert found == engine.INTERRUPTED
+    assert "interrupted: 2 of 2 targets not run" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
