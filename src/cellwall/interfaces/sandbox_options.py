@@ -226,25 +226,6 @@ def listed_words(words: Sequence[str], what: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-USER_INSIDE = "sandbox"
-
-
-def check_user(user: str | None) -> None:
-    """Refuse any user of a program but the one that there is.
-
-    A second one would weaken the walls: one uid of the host is mapped into a sandbox, so that all
-    users inside would be the same to the kernel; and init, which starts programs, would have to
-    keep the capability to change its uid. A uid 0 inside would own the files of the root.
-    """
-    if user not in {None, "", USER_INSIDE, "1000"}:
-        raise BadInput(
-            f"there is no user {user!r:.60} inside: programs run as {USER_INSIDE}, without root",
-            hint="Leave the user out. What needs root, such as system packages, belongs into a "
-            "template or on the host.",
-            code="CW-NO-USER",
-        )
-
-
 def named_policy(path: str | None) -> tuple[str, ...]:
     """A policy file that a person names for an action."""
     return () if path is None else (os.path.abspath(path),)

@@ -97,7 +97,10 @@ class LocalHost:
             template=spec.template,
             policy=named_policy(spec.policy),
             skills=skill_names(spec.skills),
+            second_user=spec.second_user,
         )
+        if spec.second_user:
+            app.check_second_user()
         stack = ExitStack()
         session = app.session(
             parse_workspace(spec.workspace),

@@ -70,6 +70,7 @@ class CreateOptions(SandboxChoices, total=False):
     language: str
     keep_alive: float | None
     from_snapshot: str | None
+    second_user: bool
 
 
 class OneShot(SandboxChoices, total=False):

@@ -102,6 +102,8 @@ class Job:
     cwd: str = "/workspace"
     skills: Sequence[Skill] = ()
     egress: EgressPlan | None = None
+    as_second: bool = False
+    """The program runs as the second user."""
 
 
 def _has_layers_inside(walls: Walls, job: Job) -> bool:
@@ -119,9 +121,19 @@ def init_plan(walls: Walls, job: Job) -> bytes:
     plan.add(network_steps())
     plan_egress(plan, job.egress, homes=homes(job.mount))
     plan.add(_cover_steps())
+    if walls.outer.second is not None:
+        _plan_second_user(plan)
     plan_life(plan, job)
     plan_inner_walls(plan, walls, job.limits)
     return plan.encode()
+
+
+def _plan_second_user(plan: Plan) -> None:
+    """The last steps that need a capability. The files of init in /proc, which no process may read
+    or trace, belong to uid 0 of the cell: they become read-only (beside Landlock)."""
+    plan.step("cover", "ro", "/proc/1")
+    plan.step("handed", outer_wall.USERNS_FD)
+    plan.step("both", outer_wall.SECOND_UID_INSIDE, outer_wall.SECOND_UID_INSIDE)
 
 
 def template_plan(walls: Walls, job: Job, *, zygote_filter: bytes) -> bytes:
@@ -241,6 +253,8 @@ def plan_life(plan: Plan, job: Job) -> None:
     for name, value in job.env.items():
         plan.step("env", f"{name}={value}")
     plan.step("cwd", job.cwd)
+    if job.as_second:
+        plan.step("as-second")
     if job.is_once:
         plan.step("once")
     for inside, descriptor in job.descriptors.items():
@@ -254,16 +268,24 @@ def plan_inner_walls(plan: Plan, walls: Walls, limits: Limits) -> None:
     _plan_rlimits(plan, walls, limits)
     plan.step("drop")
     if walls.landlock_abi:
-        plan.add(_landlock_steps(walls.landlock_abi))
+        homes = () if walls.outer.second is None else (outer_wall.SECOND_HOME,)
+        plan.add(_landlock_steps(walls.landlock_abi, homes))
     plan.step("seccomp", int(not walls.is_gvisor), len(walls.seccomp_filter))
     plan.blob(walls.seccomp_filter)
 
 
 def task_plan(
-    argv: Sequence[str], env: Mapping[str, str], *, cwd: str, terminal: tuple[int, int] | None
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    cwd: str,
+    terminal: tuple[int, int] | None,
+    as_second: bool = False,
 ) -> bytes:
     """A program to start in a live cell."""
     plan = Plan()
+    if as_second:
+        plan.step("as-second")
     for name, value in env.items():
         plan.step("env", f"{name}={value}")
     plan.step("cwd", cwd)
@@ -298,8 +320,12 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
     in_memory = mount.own_path is not None and mount.own_path.startswith("/tmp/")
     if mount.own_path is not None and not in_memory:
         plan.step("path", mount.own_path)
+    if walls.outer.second is not None:
+        plan.step("dir", outer_wall.SECOND_HOME)
     plan.step("seal", "/")
     _plan_memory(plan, walls, job.limits)
+    if walls.outer.second is not None:
+        _plan_second_home(plan, walls, job.limits)
     if mount.own_path is not None and in_memory:
         plan.step("path", mount.own_path)
     if mount.dir_fd is None:
@@ -322,6 +348,14 @@ def _plan_memory(plan: Plan, walls: Walls, limits: Limits) -> None:
     shm_bytes = min(walls.shm_bytes, limits.memory_bytes)
     plan.step("tmpfs", "/dev/shm", f"size={shm_bytes},nr_inodes={_SHM_INODES},mode=1777")
     plan.step("devpts", "/dev/pts", _DEVPTS_OPTIONS)
+
+
+def _plan_second_home(plan: Plan, walls: Walls, limits: Limits) -> None:
+    owner = outer_wall.SECOND_UID_INSIDE
+    size = min(walls.tmp_bytes, limits.disk_bytes)
+    options = f"size={size},nr_inodes={_TMP_INODES},mode=0700,uid={owner},gid={owner}"
+    plan.step("tmpfs", outer_wall.SECOND_HOME, options)
+    plan.step("watch", outer_wall.SECOND_HOME)
 
 
 def _workspace_options(limits: Limits) -> str:
@@ -363,9 +397,9 @@ def _cover_steps() -> bytes:
 
 
 @functools.cache
-def _landlock_steps(abi: int) -> bytes:
+def _landlock_steps(abi: int, homes: tuple[str, ...]) -> bytes:
     plan = Plan()
-    rules = landlock_ruleset(abi, writable=_WRITABLE, devices=_DEVICES)
+    rules = landlock_ruleset(abi, writable=(*_WRITABLE, *homes), devices=_DEVICES)
     plan.step("landlock", rules.handled, rules.scoped)
     for path, access in rules.rules:
         plan.step("allow", path, access)
@@ -390,7 +424,8 @@ def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
         plan.step("tasks", limits.processes + 1)
         rlimits[resource.RLIMIT_NPROC] = limits.processes + 1 + _TASK_ROOM
     else:
-        rlimits[resource.RLIMIT_SIGPENDING] = _PENDING_SIGNALS
+        users = 1 if walls.outer.second is None else 2  # the kernel counts them per uid
+        rlimits[resource.RLIMIT_SIGPENDING] = _PENDING_SIGNALS // users
         rlimits[resource.RLIMIT_RTPRIO] = rlimits[resource.RLIMIT_NICE] = 0
     if not walls.cgroup:
         # Samples come too late for fast allocations, see proc_usage.py. Not RLIMIT_AS: V8, Go

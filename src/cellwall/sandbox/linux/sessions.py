@@ -115,7 +115,13 @@ class LiveSessions:
                 argv, script = jobs.live_command(argv)
                 given = script + (action.stdin or b"") if script else action.stdin
                 env = _environment(request)
-                task = cell.start(argv, env, cwd=operation.cwd, wants_stdin=given is not None)
+                task = cell.start(
+                    argv,
+                    env,
+                    cwd=operation.cwd,
+                    wants_stdin=given is not None,
+                    as_second=jobs.is_second(action),
+                )
                 return await self._run_task(session, cell, task, request, given)
             case RunCode() as operation:
                 return await self._run_code(session, cell, request, operation)
@@ -216,6 +222,7 @@ class LiveSessions:
             cwd=operation.cwd,
             wants_stdin=True,
             terminal=operation.terminal,
+            as_second=jobs.is_second(request.action),
         )
         keep_bytes = request.action.limits.output_bytes
         process = BackgroundProcess(cell, task, operation.argv, keep_bytes=keep_bytes)
