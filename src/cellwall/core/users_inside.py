@@ -23,9 +23,11 @@ _NAMES: dict[str, UserInside] = {
 }
 
 
-def parse_user(name: str | None) -> UserInside:
+def parse_user(name: object) -> UserInside:
     """The user of this name or uid; raises for one that no sandbox has."""
-    user = _NAMES.get("" if name is None else name) if isinstance(name, str | None) else None
+    if name is None:
+        return SANDBOX_USER
+    user = _NAMES.get(name) if isinstance(name, str) else None
     if user is None:
         raise BadInput(
             f"there is no user {name!r:.60} inside: there are sandbox, and root where the sandbox "

@@ -122,7 +122,8 @@ class SandboxOptions:
         self, app: App, operation: RunCommand | RunCode, *, stdin: bytes | None = None
     ) -> Action:
         """The action that the runtime carries out; raises `BadInput` for a wrong option."""
-        from cellwall.core.types import Action
+        from cellwall.core.types import Action, RunCommand
+        from cellwall.core.users_inside import SECOND_USER
         from cellwall.runtime.home import local_principal
 
         assert not self.package  # noqa: S101  # see `with_template`
@@ -140,6 +141,7 @@ class SandboxOptions:
             template=self.template,
             policy=named_policy(self.policy),
             skills=self.skill,
+            second_user=isinstance(operation, RunCommand) and operation.user == SECOND_USER,
         )
 
     def _limits(self) -> dict[str, float | None]:

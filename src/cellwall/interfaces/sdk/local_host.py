@@ -157,7 +157,9 @@ class LocalHost:
         if isinstance(operation, SetDomains):
             pattern = replace(pattern, allow_domains=operation.domains)
         # Such files may be the first use of the cell, which must get what any run needs.
-        is_file = isinstance(operation, FileOperation) and memory_root(operation.path) is not None
+        is_file = isinstance(operation, FileOperation) and bool(
+            memory_root(operation.path, second_user=pattern.second_user)
+        )
         runs = is_file or isinstance(operation, RunCommand | RunCode)
         self.has_run_code |= isinstance(operation, RunCode)
         action = replace(

@@ -7,6 +7,7 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cellwall.core.files import SECOND_HOME
 from cellwall.core.limits import Limits
 from cellwall.core.network import NETWORK_INSIDE
 from cellwall.core.skills import SKILLS_INSIDE, Skill
@@ -268,7 +269,7 @@ def plan_inner_walls(plan: Plan, walls: Walls, limits: Limits) -> None:
     _plan_rlimits(plan, walls, limits)
     plan.step("drop")
     if walls.landlock_abi:
-        homes = () if walls.outer.second is None else (outer_wall.SECOND_HOME,)
+        homes = () if walls.outer.second is None else (SECOND_HOME,)
         plan.add(_landlock_steps(walls.landlock_abi, homes))
     plan.step("seccomp", int(not walls.is_gvisor), len(walls.seccomp_filter))
     plan.blob(walls.seccomp_filter)
@@ -321,7 +322,7 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
     if mount.own_path is not None and not in_memory:
         plan.step("path", mount.own_path)
     if walls.outer.second is not None:
-        plan.step("dir", outer_wall.SECOND_HOME)
+        plan.step("dir", SECOND_HOME)
     plan.step("seal", "/")
     _plan_memory(plan, walls, job.limits)
     if walls.outer.second is not None:
@@ -354,8 +355,8 @@ def _plan_second_home(plan: Plan, walls: Walls, limits: Limits) -> None:
     owner = outer_wall.SECOND_UID_INSIDE
     size = min(walls.tmp_bytes, limits.disk_bytes)
     options = f"size={size},nr_inodes={_TMP_INODES},mode=0700,uid={owner},gid={owner}"
-    plan.step("tmpfs", outer_wall.SECOND_HOME, options)
-    plan.step("watch", outer_wall.SECOND_HOME)
+    plan.step("tmpfs", SECOND_HOME, options)
+    plan.step("watch", SECOND_HOME)
 
 
 def _workspace_options(limits: Limits) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from cellwall.core.command_scripts import long_script, run_from_file
 from cellwall.core.errors import BadInput
+from cellwall.core.files import SECOND_HOME
 from cellwall.core.ids import new_id
 from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
@@ -124,7 +125,7 @@ def environment(
 ) -> Mapping[str, str]:
     """Starts empty (ISO-3): variables programs cannot do without, then those the caller named."""
     as_second = is_second(action)
-    home = outer_wall.SECOND_HOME if as_second else home_of(mount)
+    home = SECOND_HOME if as_second else home_of(mount)
     user = SECOND_USER if as_second else SANDBOX_USER
     installed = _installed_packages(mount)
     base = installed.get("PYTHONUSERBASE", f"{home}/.local")

@@ -6,7 +6,6 @@ Also the contents of each template, which decide what its cells see beyond /usr.
 from __future__ import annotations
 
 import fcntl
-import functools
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -183,9 +182,7 @@ def walls_for(
         )
     second = None
     if has_second_user:
-        second_user.check_allowed(
-            is_allowed=settings.allows_second_user, backend=settings.backend
-        )
+        second_user.check_allowed(is_allowed=settings.allows_second_user, backend=settings.backend)
         assert drop_to is not None  # noqa: S101  # checked above: started as root
         second = second_user.second_user_of(
             drop_to, uid_base=settings.uid_base, has_cgroup=way != "none"

@@ -17,7 +17,7 @@ from typing import Literal
 import anyio
 
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
-from cellwall.core.files import MEMORY_ROOTS, Watching
+from cellwall.core.files import CELL_ROOTS, SECOND_HOME, Watching
 from cellwall.core.forks import call_in_child
 from cellwall.core.frames import FrameReader
 from cellwall.core.limits import Limits
@@ -61,6 +61,10 @@ class LiveCellParts:
     second: SecondUser | None = None
     view: int | None = None
     """A mount of its copy-on-write layers for the file API; the caller of the factory closes it."""
+
+    def owner_of(self, root: str) -> int | None:
+        """The host uid as which the file API acts in a memory directory."""
+        return self.second.uid if root == SECOND_HOME and self.second is not None else self.owner
 
 
 class CellTask:
@@ -230,7 +234,7 @@ class LiveCell:
 
     def open_root(self, path: str) -> int:
         """A descriptor of a memory directory of the cell; the caller closes it. May block."""
-        return self._take_descriptor("root", MEMORY_ROOTS.index(path))
+        return self._take_descriptor("root", CELL_ROOTS.index(path))
 
     def dial(self, port: int, *, family: Literal[4, 6]) -> int:
         """A connection to a port of the cell's loopback that is made or under way. May block."""

@@ -161,9 +161,7 @@ class LiveCellFactory:
                 spec = python_template_spec(action.template, self._settings.environment_of)
                 tools = tools_for(until_sent, self._settings, walls.outer.root, None, spec)
                 cell.start_bubblewrap(mount, tools, egress, lives_on=True)
-            files = jobs.base_files(
-                home=jobs.home_of(mount), has_second_user=action.second_user
-            )
+            files = jobs.base_files(home=jobs.home_of(mount), has_second_user=action.second_user)
             files |= languages.inside_files()
             job = cell_plan.Job(
                 limits=action.limits,

@@ -128,18 +128,14 @@ GROUP = "root:x:0:\nsandbox:x:1000:\n"
 HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
 NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nnetworks: files\nservices: files\n"
 
-PASSWD_OF_TWO = (  # also a file's text
-    "root:x:0:0:root:/root:/bin/sh\nsandbox:x:1000:1000::{home}:/bin/sh\n"
-)
-
+PASSWD_OF_TWO = "root:x:0:0:root:/root:/bin/sh\nsandbox:x:1000:1000::{home}:/bin/sh\n"  # noqa: S105  # likewise
 UID_INSIDE = 1000
 GID_INSIDE = 1000
 SECOND_UID_INSIDE = 0
 """The gid has the same number."""
-SECOND_HOME = "/root"
 USERNS_FD = 200
-"""In the shim and in bubblewrap: the user namespace of a cell with two users. Above every descriptor
-that is sent with a plan."""
+"""In the shim and in bubblewrap: the user namespace of a cell with two users. Above every
+descriptor that is sent with a plan."""
 HOSTNAME = "cellwall"
 PROGRAMS_INSIDE = "/.cellwall/bin"
 """Command names that a host may lack: Debian has no `python`, which most people and agents type."""
@@ -360,9 +356,7 @@ def shim_plan(
         plan.step("user", outer.drop_to, outer.drop_to)
     second = outer.second
     if second is not None:
-        plan.step(
-            "second", second.uid, second.stored_uid, UID_INSIDE, SECOND_UID_INSIDE, USERNS_FD
-        )
+        plan.step("second", second.uid, second.stored_uid, UID_INSIDE, SECOND_UID_INSIDE, USERNS_FD)
         plan.step("pass", USERNS_FD)
     cell, init_plan, status = map(number_of, (cell_fd, plan_fd, status_fd))
     if hands_view and not layers_inside:

@@ -9,8 +9,9 @@ import functools
 import os
 
 from cellwall.core.errors import BadInput, LayerMissing
+from cellwall.core.files import SECOND_HOME
 from cellwall.core.types import Action, WorkspaceMode, WorkspaceMount
-from cellwall.sandbox.linux.outer_wall import SECOND_HOME, SecondUser
+from cellwall.sandbox.linux.outer_wall import SecondUser
 
 _OFFSET = 20_000
 """Above every first uid: slots and leases end below `uid_base` + 15,000, see layers.py."""
