@@ -57,6 +57,7 @@ _ROOT_DIRS = (
 )
 
 PASSWD_WITHOUT_HOME = "/.cellwall/passwd"  # noqa: S105  # a file's name
+_HIDDEN_OF_INIT = ("fd", "fdinfo", "map_files", "task")
 _CODE_ROOM = 64 * 1024
 _INOTIFY_INSTANCES = 16
 # No core is that short, so none is written. Not 0: the kernel would still start the host's core
@@ -130,9 +131,12 @@ def init_plan(walls: Walls, job: Job) -> bytes:
 
 
 def _plan_second_user(plan: Plan) -> None:
-    """The last steps that need a capability. The files of init in /proc, which no process may read
-    or trace, belong to uid 0 of the cell: they become read-only (beside Landlock)."""
+    """The last steps that need a capability. /proc gives the files of init, which no process may
+    trace, to uid 0 of the cell: they become read-only (beside Landlock), and those go of which the
+    kernel shows the owner something without asking whether it may trace."""
     plan.step("cover", "ro", "/proc/1")
+    for name in _HIDDEN_OF_INIT:
+        plan.step("cover", "hide", f"/proc/1/{name}")
     plan.step("handed", outer_wall.USERNS_FD)
     plan.step("both", outer_wall.SECOND_UID_INSIDE, outer_wall.SECOND_UID_INSIDE)
 
