@@ -26,7 +26,7 @@ from adversarial.conftest import (
 Remember = Callable[[object, Callable[[], Verdicts]], Verdicts]
 
 # An overlay above the whole root: the control may write everywhere and changes nothing.
-_COPY_OF_THE_HOST = """
+COPY_OF_THE_HOST = """
 set -e
 cd /tmp
 mkdir upper work root
@@ -106,7 +106,7 @@ def test_file_of_the_host_is_out_of_reach(
 def test_nothing_outside_the_workspace_can_be_written(
     name: str, who: str, path: str, remember: Remember
 ) -> None:
-    prefix = (*throwaway(), "sh", "-c", _COPY_OF_THE_HOST, "sh")
+    prefix = (*throwaway(), "sh", "-c", COPY_OF_THE_HOST, "sh")
     control = remember("writes", lambda: outside("writes", prefix=prefix, disposable=True))
     verdicts = remember(("writes", who, path), lambda: inside("writes", who=who, options={}))
     judge(name, control, verdicts)

@@ -144,6 +144,14 @@ def _executes(settings: Settings, policy: Policy, host: HostRoot) -> Iterator[Ab
         off="denied",
     )
     yield impossible("execute.root", "as root, or with a capability of the kernel")
+    allows = settings.sandbox.second_user == "allow" and settings.sandbox.backend == "native"
+    yield Ability(
+        id="execute.second-user",
+        what="as a second unprivileged user of the sandbox, named root",
+        bound="only in a sandbox that asks for it; no capability, the same walls",
+        setting="sandbox.second_user",
+        is_possible=allows,
+    )
     yield impossible(
         "execute.kernel",
         "mounts, namespaces, programs in the kernel",

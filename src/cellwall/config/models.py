@@ -68,6 +68,7 @@ _Extension = Annotated[
     ),
 ]
 _JAVASCRIPT = ("any", "deno")
+_SECOND_USER = ("refuse", "allow")
 _BACKENDS = ("native", "container", "gvisor", "kvm")
 _MAX_NAME_BYTES = 255  # the kernel's own limit for one name
 
@@ -187,6 +188,11 @@ class SandboxSection(Section):
         "languages in which code may be run. A command may start any interpreter that the sandbox "
         "sees: the rules of the policy decide about commands",
         most=len(NAMES),
+    )
+    second_user: Annotated[str, one_of(*_SECOND_USER)] = word(
+        "whether a sandbox that asks for it gets a second unprivileged user, `root`, beside "
+        "`sandbox`: no capability and the same walls, but one more uid of the host for each",
+        *_SECOND_USER,
     )
     engine_socket: Annotated[str, absolute_path("/run/docker.sock")] | None = Field(
         default=None,

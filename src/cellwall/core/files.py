@@ -13,9 +13,12 @@ FILE_READS = frozenset({"read", "list", "stat", "exists", "download", "watch", "
 MEMORY_ROOTS = ("/tmp", "/dev/shm")  # paths inside the sandbox
 """Writable directories of a live sandbox beside /workspace. They lie in the memory of its cell and
 end with the cell; the file API starts the cell if there is none."""
+SECOND_HOME = "/root"
+"""One more, of the second user alone, in a sandbox that has one."""
+CELL_ROOTS = (*MEMORY_ROOTS, SECOND_HOME)
 
 
-def memory_root(path: str) -> str | None:
+def memory_root(path: str, *, second_user: bool = False) -> str | None:
     """The memory directory that a path of the file API begins with; None: the workspace.
 
     Decided by the first names alone. `..` and links are left to the kernel, which resolves them
@@ -24,7 +27,7 @@ def memory_root(path: str) -> str | None:
     if not path.startswith("/"):
         return None
     names = [name for name in path.split("/") if name not in {"", "."}]
-    for root in MEMORY_ROOTS:
+    for root in CELL_ROOTS if second_user else MEMORY_ROOTS:
         first = root.split("/")[1:]
         if names[: len(first)] == first:
             return root

@@ -15,6 +15,7 @@ from cellwall.core.packages import InstallPackages
 from cellwall.core.port_connections import ConnectPort
 from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
 from cellwall.core.tool_servers import CallServerTool, RunServer
+from cellwall.core.users_inside import SANDBOX_USER, UserInside
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 Audience: TypeAlias = Literal["program", "model"]
@@ -116,6 +117,8 @@ class RunCommand:
     """In a live sandbox: do not wait for the program's end."""
     terminal: tuple[int, int] | None = None
     """Rows and columns of a new terminal; background programs only."""
+    user: UserInside = SANDBOX_USER
+    """The user inside that the program runs as."""
 
 
 TERMINAL_SHELL = ("/bin/sh", "-i")
@@ -391,6 +394,8 @@ class Action:
     """Policy files that a person has named; never chosen by an agent."""
     skills: tuple[str, ...] = ()
     """Names of approved skills, mounted below /skills (SKL-1)."""
+    second_user: bool = False
+    """The sandbox has a second unprivileged user, `root`, beside `sandbox`."""
     spills_output: bool = False
     """The caller's sink gets all output, as much as a file may hold; the result has both ends."""
     audience: Audience = "program"

@@ -122,7 +122,8 @@ class SandboxOptions:
         self, app: App, operation: RunCommand | RunCode, *, stdin: bytes | None = None
     ) -> Action:
         """The action that the runtime carries out; raises `BadInput` for a wrong option."""
-        from cellwall.core.types import Action
+        from cellwall.core.types import Action, RunCommand
+        from cellwall.core.users_inside import SECOND_USER
         from cellwall.runtime.home import local_principal
 
         assert not self.package  # noqa: S101  # see `with_template`
@@ -140,6 +141,7 @@ class SandboxOptions:
             template=self.template,
             policy=named_policy(self.policy),
             skills=self.skill,
+            second_user=isinstance(operation, RunCommand) and operation.user == SECOND_USER,
         )
 
     def _limits(self) -> dict[str, float | None]:
@@ -224,25 +226,6 @@ def listed_words(words: Sequence[str], what: str) -> tuple[str, ...]:
     if isinstance(words, str) or not all(isinstance(word, str) for word in words):
         raise BadInput(f"{what} is given as a list of texts", hint=f'Write {what}=["…"].')
     return tuple(words)
-
-
-USER_INSIDE = "sandbox"
-
-
-def check_user(user: str | None) -> None:
-    """Refuse any user of a program but the one that there is.
-
-    A second one would weaken the walls: one uid of the host is mapped into a sandbox, so that all
-    users inside would be the same to the kernel; and init, which starts programs, would have to
-    keep the capability to change its uid. A uid 0 inside would own the files of the root.
-    """
-    if user not in {None, "", USER_INSIDE, "1000"}:
-        raise BadInput(
-            f"there is no user {user!r:.60} inside: programs run as {USER_INSIDE}, without root",
-            hint="Leave the user out. What needs root, such as system packages, belongs into a "
-            "template or on the host.",
-            code="CW-NO-USER",
-        )
 
 
 def named_policy(path: str | None) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.governor import Governor, HostMemory
 from cellwall.sandbox.linux.layers import PYTHON, SHELL, NativeSettings, python_template_spec
 from cellwall.sandbox.linux.pool import Pool
+from cellwall.sandbox.linux.second_user import check_allowed
 from cellwall.sandbox.protection.host_directory import open_host_directory
 from cellwall.sandbox.run_ledger import RunLedger
 from cellwall.sandbox.workspace.store import StoredWorkspace, WorkspaceStore
@@ -84,6 +85,10 @@ class App:
     def check_template(self, name: str) -> None:
         """Raise for a template that is unknown or not built."""
         python_template_spec(name, self.native.environment_of)
+
+    def check_second_user(self) -> None:
+        """Raise where no sandbox can have a second user."""
+        check_allowed(is_allowed=self.native.allows_second_user, backend=self.native.backend)
 
     def check_room(self, session_id: str, limits: Limits) -> None:
         """Raise if a private workspace has more files than these limits allow."""

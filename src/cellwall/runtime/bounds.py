@@ -47,6 +47,7 @@ from cellwall.core.types import (
     UseAccount,
     UseTool,
 )
+from cellwall.core.users_inside import SANDBOX_USER, no_second_user, parse_user
 from cellwall.runtime.egress import check_domain
 from cellwall.skills.manifest import check_name
 
@@ -87,6 +88,7 @@ class ActionBounds:
                 hint="Give the data as a file in the workspace.",
                 code="CW-STDIN-TOO-LARGE",
             )
+        _check_user(action)
         _check_env(action)
         _check_egress(action)
         _check_skills(action.skills)
@@ -294,6 +296,14 @@ def check_skill_size(skills: Sequence[Skill], limits: Limits) -> None:
             hint="Raise the memory limit, or name fewer skills.",
             code="CW-SKILL-TOO-LARGE",
         )
+
+
+def _check_user(action: Action) -> None:
+    operation = action.operation
+    if isinstance(operation, RunCommand):
+        user = parse_user(operation.user)
+        if user != SANDBOX_USER and not action.second_user:
+            raise no_second_user()
 
 
 def _check_skills(names: tuple[str, ...]) -> None:

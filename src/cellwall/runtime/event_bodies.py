@@ -125,6 +125,7 @@ def _operation_body(action: Action) -> dict[str, Json]:  # noqa: C901, PLR0912  
             words = "\0".join(argv).encode("utf-8", "surrogateescape")
             body = {"command_sha256": hashlib.sha256(words).hexdigest(), "command": list(argv)}
             body |= {"cwd": command.cwd, "background": command.background}
+            body |= {"user": command.user} if action.second_user else {}
         case CallTool() | CallServerTool() as call:
             body = _call_body(call)
         case InstallPackages(ecosystem, requirements, only_build):

@@ -47,7 +47,9 @@ class HostOperations:
     ) -> RunResult | None:
         """The result, which is untrusted; None for an operation that runs in a cell."""
         match action.operation:
-            case FileOperation(path=path) if not (action.session_id and memory_root(path)):
+            case FileOperation(path=path) if not (
+                action.session_id and memory_root(path, second_user=action.second_user)
+            ):
                 # Opens descriptors beneath the root of the workspace. Other files lie in the
                 # memory of the cell, which is started if there is none.
                 watch.step(Step.RUN)

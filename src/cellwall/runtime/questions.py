@@ -253,6 +253,8 @@ def circumstances(action: Action) -> tuple[str, ...]:
     operation, workspace = action.operation, action.workspace
     if isinstance(operation, RunCommand | UseTool):
         found.append(f"in {operation.cwd}")
+    if isinstance(operation, RunCommand) and action.second_user:
+        found.append(f"as {operation.user} of the sandbox, without any right of the host's root")
     if workspace.mode is not WorkspaceMode.PRIVATE:
         found.append(f"with {workspace.directory} ({workspace.mode.value})")
     if names := sorted({*action.env, *action.brief}):

@@ -43,6 +43,12 @@ _TOOLS = click.Option(
     "tools of their own.  [default: all]",
 )
 _NOT_OURS = frozenset({"stdin", "as_json", "policy"})
+_SECOND_USER = click.Option(
+    ["--second-user"],
+    is_flag=True,
+    help="Give each sandbox a second unprivileged user, root, for the argument user of "
+    "run_command; the configuration must allow it.",
+)
 _POLICY = click.Option(
     ["--policy"],
     metavar="FILE",
@@ -64,6 +70,7 @@ def _server_params() -> list[click.Parameter]:
         _POLICY,
         _GATEWAY,
         _TOOLS,
+        _SECOND_USER,
         *(each for each in shared.params if each.name not in _NOT_OURS),
     ]
 
@@ -89,7 +96,15 @@ Exit codes:
 """,
 )
 @click.pass_context
-def mcp(ctx: click.Context, /, *, gateway: bool, tools: tuple[str, ...], **typed: Any) -> int:  # noqa: ANN401  # the shared options
+def mcp(
+    ctx: click.Context,
+    /,
+    *,
+    gateway: bool,
+    tools: tuple[str, ...],
+    second_user: bool,
+    **typed: Any,  # noqa: ANN401  # the shared options
+) -> int:
     """Serve the Model Context Protocol on standard input and output.
 
     An agent's client starts the server and gets the tools run_code, run_command, read_file,
@@ -104,7 +119,8 @@ def mcp(ctx: click.Context, /, *, gateway: bool, tools: tuple[str, ...], **typed
     options = build_packages(options, "mcp")
     app = app_for(options)
     try:
-        return _serve(app, _action_template(options, app), with_gateway=gateway, tools=tools)
+        pattern = _action_template(options, app, second_user=second_user)
+        return _serve(app, pattern, with_gateway=gateway, tools=tools)
     finally:
         app.close()
 
@@ -112,7 +128,7 @@ def mcp(ctx: click.Context, /, *, gateway: bool, tools: tuple[str, ...], **typed
 mcp.add_command(gateway_commands)
 
 
-def _action_template(options: SandboxOptions, app: App) -> Action:
+def _action_template(options: SandboxOptions, app: App, *, second_user: bool) -> Action:
     """The upper bound of every call."""
     from dataclasses import replace
 
@@ -124,7 +140,13 @@ def _action_template(options: SandboxOptions, app: App) -> Action:
     policy = action.policy or default_policy(
         app, os.environ, cwd=os.getcwd(), has_domains=has_domains
     )
-    return replace(action, principal=local_principal("mcp"), audience="model", policy=policy)
+    return replace(
+        action,
+        principal=local_principal("mcp"),
+        audience="model",
+        policy=policy,
+        second_user=second_user,
+    )
 
 
 def _check_tools(names: tuple[str, ...], *, with_gateway: bool) -> None:
@@ -145,6 +167,8 @@ def _serve(app: App, pattern: Action, *, with_gateway: bool, tools: tuple[str, .
     # Checked at the start, not at the agent's first call.
     check_walls(app)
     app.check_template(pattern.template)
+    if pattern.second_user:
+        app.check_second_user()
     anyio.run(app.runtime.check, pattern)
     app.warm_up()  # in parallel with the import of the SDK
     from cellwall.interfaces.mcp.server import serve

@@ -42,7 +42,7 @@ def run_plain(command: list[str]) -> int | None:
     return run_in_supervisor(connection, {}, command_message(command, WORKSPACE), b"")
 
 
-def command_message(command: Sequence[str], cwd: str) -> dict[str, Any]:
+def command_message(command: Sequence[str], cwd: str, user: str = "sandbox") -> dict[str, Any]:
     """The operation in the supervisor's request."""
     return {
         "kind": "command",
@@ -50,6 +50,7 @@ def command_message(command: Sequence[str], cwd: str) -> dict[str, Any]:
         "cwd": cwd,
         "background": False,
         "terminal": None,
+        "user": user,
     }
 
 

@@ -14,6 +14,7 @@ import click
 
 from cellwall.core.errors import BadInput
 from cellwall.core.languages import ALIASES, BY_EXTENSION, NAMES, canonical
+from cellwall.core.users_inside import SANDBOX_USER, parse_user
 from cellwall.interfaces import REFUSED
 from cellwall.interfaces.cli.options import (
     EXIT_CODES,
@@ -60,9 +61,23 @@ Examples:
     default=WORKSPACE,
     help="Working directory inside the sandbox.  [default: /workspace]",
 )
+@click.option(
+    "--user",
+    metavar="NAME",
+    default="sandbox",
+    help="The user inside: sandbox, or root, a second unprivileged user where the configuration "
+    "allows one.  [default: sandbox]",
+)
 @click.argument("command", metavar="-- CMD [ARG]...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any) -> int:  # noqa: ANN401  # the shared options
+def run(
+    ctx: click.Context,
+    /,
+    command: tuple[str, ...],
+    cwd: str,
+    user: str,
+    **typed: Any,  # noqa: ANN401  # the shared options
+) -> int:
     """Run a command in a new sandbox.
 
     The command has no network, none of your files and none of your variables, except what options
@@ -77,15 +92,17 @@ def run(ctx: click.Context, /, command: tuple[str, ...], cwd: str, **typed: Any)
     if not command:
         raise BadInput("no command was given", hint="Write it after `--`.", code="CW-USAGE")
     # Options that only a single run supports: the command gets no terminal.
-    needs_run = options.as_json or options.stdin or options.own_path or options.secret
+    named = parse_user(user)
+    is_second = named != SANDBOX_USER
+    needs_run = options.as_json or options.stdin or options.own_path or options.secret or is_second
     if is_interactive(command) and not needs_run:
         return _open_shell(options, command, cwd)
-    message = command_message(command, cwd)
+    message = command_message(command, cwd, named)
 
     def operation(_app: App) -> RunCommand:
         from cellwall.core.types import RunCommand
 
-        return RunCommand(command, cwd)
+        return RunCommand(command, cwd, user=named)
 
     return _run(build_packages(options), operation, message)
 

@@ -7,6 +7,7 @@ on the token of a sandbox has not given away its account.
 
 from __future__ import annotations
 
+import base64
 import time
 from dataclasses import dataclass
 from typing import Unpack
@@ -15,9 +16,10 @@ from starlette.datastructures import State
 from starlette.requests import Request
 
 from cellwall.admin.accounts import Identity
-from cellwall.core.errors import NotFound, SignInRefused
+from cellwall.core.errors import BadInput, NotFound, SignInRefused
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Principal
+from cellwall.core.users_inside import SANDBOX_USER, UserInside, parse_user
 from cellwall.interfaces.e2b.problems import sandbox_gone
 from cellwall.interfaces.e2b.state import E2bState, SandboxFacts, state_of
 from cellwall.interfaces.e2b.tokens import SandboxGrant
@@ -27,6 +29,8 @@ from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.service import Service, service_of
 from cellwall.interfaces.sdk.hosts import CallOptions
 from cellwall.interfaces.supervisor.codec import Operation
+
+_DEFAULT_USER = "user"
 
 
 async def caller_by_key(request: Request) -> Caller:
@@ -53,6 +57,15 @@ class SandboxAccess:
     grant: SandboxGrant
     sandbox: OwnedSandbox
     facts: SandboxFacts
+    named_user: str = ""
+    """As the client names it; for a sandbox of one user it has no effect."""
+
+    @property
+    def user(self) -> UserInside:
+        """The user of a program. E2B's own is `user`."""
+        if not self.sandbox.spec.second_user or self.named_user == _DEFAULT_USER:
+            return SANDBOX_USER
+        return parse_user(self.named_user)
 
     @property
     def state(self) -> E2bState:
@@ -97,7 +110,19 @@ async def open_sandbox(request: Request, *, by_traffic_token: bool = False) -> S
         sandbox = await service.sandboxes.find(grant.identity, state.session_id(wanted))
     except NotFound:
         raise sandbox_gone() from None
-    return SandboxAccess(service, grant, sandbox, state.facts_of(sandbox))
+    named_user = _user_of(request.headers.get("authorization", ""))
+    return SandboxAccess(service, grant, sandbox, state.facts_of(sandbox), named_user)
+
+
+def _user_of(header: str) -> str:
+    """Basic authentication with a name alone, by which E2B's SDKs say who runs a program."""
+    kind, _, encoded = header.partition(" ")
+    if kind.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(encoded, validate=True).decode().partition(":")[0]
+    except ValueError:
+        raise BadInput("the header Authorization names no user") from None
 
 
 async def identity_of_traffic(state: State, token: str, sandbox_id: str) -> tuple[Identity, str]:

@@ -44,6 +44,9 @@ _REGISTRIES = {
 """Hosts that a sandbox reaches through the judging proxy for packages, not directly (PKG-1)."""
 _ANY = frozenset({"0.0.0.0/0", "::/0", "*"})
 SNAPSHOT_PREFIX = "snp_"
+SECOND_USER_KEY = "cellwall.second_user"
+"""Of the metadata, which alone a client of E2B can choose freely: "true" gives the sandbox a user
+`root`, whom `user="root"` then names."""
 """Of the ids of snapshots, which `create` takes in the place of a template."""
 _MIB = 1024 * 1024
 _MAX_PAGE = 100
@@ -86,6 +89,7 @@ async def _create(request: Request, caller: Caller, body: NewSandbox) -> Sandbox
         registries=registries,
         envs=body.envs,
         from_snapshot=body.template if is_snapshot else None,
+        second_user=body.metadata.get(SECOND_USER_KEY) == "true",
     )
     made = await service.sandboxes.create(caller.identity, spec, keep_alive_s=body.timeout)
     extend_lifetime(made, body.timeout)

@@ -32,7 +32,7 @@ def below_workspace(path: str) -> str:
 def absolute(path: str) -> str:
     """As code in the sandbox names the path; a relative one is below /workspace."""
     parts = [part for part in path.split("/") if part not in {"", "."}]
-    if memory_root(path) is not None:
+    if memory_root(path, second_user=True) is not None:
         return "/".join(("", *parts))
     if path.startswith("/"):
         del parts[:1]

@@ -53,6 +53,7 @@ async def _start(access: SandboxAccess, body: StartRequest) -> StreamedProcess:
         cwd=cwd if cwd.startswith("/") else absolute(cwd),
         background=True,
         terminal=None if body.pty is None else (body.pty.size.rows, body.pty.size.cols),
+        user=access.user,
     )
     outcome = await access.perform(
         operation,

@@ -81,6 +81,7 @@ class SessionRestarts:
             "envs": dict(spec.envs),
             "limits": dict(spec.limits),
             "template": spec.template,
+            "second_user": spec.second_user,
             "keep_alive_s": keep_alive_s,
         }
         if self._shared is not None:
@@ -181,5 +182,6 @@ def _spec(options: Mapping[str, Any], snapshot_id: str) -> SandboxSpec:
         limits=options["limits"],
         template=options["template"],
         from_snapshot=snapshot_id,
+        second_user=options.get("second_user", False),  # a copy of an earlier version has none
         **listed,
     )

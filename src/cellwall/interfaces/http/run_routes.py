@@ -21,6 +21,7 @@ from cellwall.core.languages import canonical
 from cellwall.core.outcomes import Outcome
 from cellwall.core.text import to_bytes
 from cellwall.core.types import OutputSink, Permission, RunCode, RunCommand
+from cellwall.core.users_inside import parse_user
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.sessions import CodeRequest, CommandRequest, OutcomeBody
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, require
@@ -30,7 +31,6 @@ from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.service import CurrentService, Service, service_of
 from cellwall.interfaces.http.waiting import CountedStream
 from cellwall.interfaces.output_files import run_into_file
-from cellwall.interfaces.sandbox_options import check_user
 from cellwall.interfaces.sdk.commands import argv_of
 
 EVENTS = "text/event-stream"
@@ -90,8 +90,7 @@ async def run_command(
 ) -> Response:
     """Run a program. A refusal is an outcome with the status `denied`."""
     sandbox = await service_of(request).sandboxes.find(caller.identity, session_id)
-    check_user(body.user)
-    operation = RunCommand(argv_of(body.command), cwd=body.cwd)
+    operation = RunCommand(argv_of(body.command), cwd=body.cwd, user=parse_user(body.user))
     return await _run(request, caller, sandbox, operation, body, accept=accept, key=key)
 
 

@@ -59,6 +59,7 @@ async def create_session(
         template=body.template,
         skills=body.skills,
         from_snapshot=body.from_snapshot,
+        second_user=body.second_user,
     )
     if body.resume and body.from_snapshot:
         raise BadInput("a sandbox has the files of a session or of a snapshot, not of both")

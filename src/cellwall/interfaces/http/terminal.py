@@ -27,6 +27,7 @@ from cellwall.admin.accounts import Identity
 from cellwall.core.errors import BadInput, CellwallError, SignInRefused
 from cellwall.core.outcomes import ErrorInfo, Outcome
 from cellwall.core.types import TERMINAL_SHELL, ProcessInfo, ProcessOperation, RunCommand
+from cellwall.core.users_inside import parse_user
 from cellwall.interfaces.cli.interactive import ScreenFilter
 from cellwall.interfaces.http.callers import (
     INTERFACE,
@@ -105,7 +106,8 @@ class _Terminal:
         if not all(isinstance(word, str) for word in command):
             raise BadInput("a command is a text or a list of texts")
         size = _size(start) or (ROWS, COLUMNS)
-        operation = RunCommand(command, background=True, terminal=size)
+        user = start.get("user")
+        operation = RunCommand(command, background=True, terminal=size, user=parse_user(user))
         outcome = await self._perform(operation, envs={"TERM": "xterm-256color"})
         assert isinstance(outcome.payload, ProcessInfo)  # noqa: S101  # of a background program
         self._process = outcome.payload.id

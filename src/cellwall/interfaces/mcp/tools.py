@@ -20,6 +20,7 @@ from cellwall.core.packages import REGISTRIES, InstallPackages, parse_install
 from cellwall.core.showing import one_line
 from cellwall.core.text import to_bytes
 from cellwall.core.types import CalendarEvent, FetchUrl, Json, RunCode, RunCommand, UseAccount
+from cellwall.core.users_inside import parse_user
 
 Operation: TypeAlias = (
     RunCode | RunCommand | FileOperation | FetchUrl | InstallPackages | UseAccount
@@ -109,6 +110,10 @@ TOOLS: Mapping[str, ToolSpec] = {
         text="Run a shell command in the sandbox, in /workspace. " + _DATA,
         parameters={
             "command": Parameter(text="As you would type it in sh.", is_needed=True),
+            "user": Parameter(
+                text="Default: sandbox. root is as unprivileged; only some servers have it.",
+                choices=("sandbox", "root"),
+            ),
             "timeout": _TIMEOUT,
             "session": _SESSION,
         },
@@ -292,7 +297,8 @@ def operation_of(tool: str, arguments: Arguments) -> Operation | None:  # noqa: 
             language = canonical(texts.get("language", "python"))
             return RunCode(language, to_bytes(texts["code"], what="the code"))
         case "run_command":
-            return RunCommand(("/bin/sh", "-c", texts["command"]))
+            user = parse_user(texts.get("user"))
+            return RunCommand(("/bin/sh", "-c", texts["command"]), user=user)
         case "read_file":
             return FileOperation("read", _path(texts["path"]))
         case "write_file":

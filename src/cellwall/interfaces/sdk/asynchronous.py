@@ -80,6 +80,7 @@ class AsyncSandbox:
         on_question: AnswerQuestion | None = None,
         keep_alive: float | None = None,
         from_snapshot: str | None = None,
+        second_user: bool = False,
     ) -> _Creation:
         """Create a sandbox; await it or enter it: `async with AsyncSandbox.create() as sbx`.
 
@@ -92,6 +93,8 @@ class AsyncSandbox:
         With `keep_alive` the sandbox lives in the user's supervisor, not in this process: any
         process of the user can `connect(id)`, until it is idle for that many seconds.
         `from_snapshot`: the id of a snapshot, whose files and plain variables the sandbox has.
+        `second_user`: beside `sandbox` there is a user `root`, for `commands.run(…, user="root")`.
+        Both are unprivileged, without any capability; file modes keep them apart.
         """
         spec = SandboxSpec(
             workspace=workspace,
@@ -106,6 +109,7 @@ class AsyncSandbox:
             skills=skill_names(skills),
             policy=_absolute(policy),
             from_snapshot=from_snapshot,
+            second_user=second_user,
         )
 
         async def make(snapshot: str | None) -> AsyncSandbox:

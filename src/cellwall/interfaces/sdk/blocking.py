@@ -132,11 +132,14 @@ class Commands(_Facade[AsyncCommands]):
         columns: int = COLUMNS,
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
+        user: str | None = None,
     ) -> Process:
         """Start a program in the background on a terminal of its own: a shell, an editor."""
         return Process(
             thread_loop.call(
-                lambda: self._core.terminal(command, rows=rows, columns=columns, envs=envs, cwd=cwd)
+                lambda: self._core.terminal(
+                    command, rows=rows, columns=columns, envs=envs, cwd=cwd, user=user
+                )
             )
         )
 

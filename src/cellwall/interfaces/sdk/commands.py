@@ -14,9 +14,9 @@ from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.outcomes import Outcome, PackageUse, Status
 from cellwall.core.text import to_bytes
 from cellwall.core.types import OutputSink, ProcessInfo, ProcessOperation, RunCommand
+from cellwall.core.users_inside import parse_user
 from cellwall.interfaces import REFUSED
 from cellwall.interfaces.output_files import OutputSpool, run_into_file
-from cellwall.interfaces.sandbox_options import check_user
 
 if TYPE_CHECKING:
     from cellwall.interfaces.sdk.hosts import Host
@@ -91,11 +91,12 @@ class AsyncCommands:
         With `background` the result is a process that runs until it ends, is killed, or the sandbox
         ends. With `output_file`, a path in the sandbox or a binary file of the caller, that file
         gets all output, redacted, up to the limit of a file's size; the result has the beginning
-        and the end, `output_bytes` in all. There is one `user`, `sandbox`; any other is refused
-        (`CW-NO-USER`).
+        and the end, `output_bytes` in all. The `user` is `sandbox`, or `root` in a sandbox with a
+        second user; any other is refused (`CW-NO-USER`).
         """
-        check_user(user)
-        operation = RunCommand(argv_of(command), cwd=cwd, background=background)
+        operation = RunCommand(
+            argv_of(command), cwd=cwd, background=background, user=parse_user(user)
+        )
         if background:
             return await self._start(operation, envs, stdin)
         data = None if stdin is None else to_bytes(stdin, what="standard input")
@@ -122,9 +123,16 @@ class AsyncCommands:
         columns: int = COLUMNS,
         envs: Mapping[str, str] | None = None,
         cwd: str = "/workspace",
+        user: str | None = None,
     ) -> AsyncProcess:
         """Start a program in the background on a terminal of its own: a shell, an editor."""
-        operation = RunCommand(argv_of(command), cwd=cwd, background=True, terminal=(rows, columns))
+        operation = RunCommand(
+            argv_of(command),
+            cwd=cwd,
+            background=True,
+            terminal=(rows, columns),
+            user=parse_user(user),
+        )
         return await self._start(operation, {"TERM": "xterm-256color", **(envs or {})}, None)
 
     async def _start(

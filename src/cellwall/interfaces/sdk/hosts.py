@@ -32,6 +32,7 @@ class SandboxSpec:
     policy: str | None
     from_snapshot: str | None = None
     """The id of a snapshot whose files the sandbox has at its beginning."""
+    second_user: bool = False
 
 
 class CallOptions(TypedDict, total=False):

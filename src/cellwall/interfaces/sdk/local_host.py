@@ -97,7 +97,10 @@ class LocalHost:
             template=spec.template,
             policy=named_policy(spec.policy),
             skills=skill_names(spec.skills),
+            second_user=spec.second_user,
         )
+        if spec.second_user:
+            app.check_second_user()
         stack = ExitStack()
         session = app.session(
             parse_workspace(spec.workspace),
@@ -154,7 +157,9 @@ class LocalHost:
         if isinstance(operation, SetDomains):
             pattern = replace(pattern, allow_domains=operation.domains)
         # Such files may be the first use of the cell, which must get what any run needs.
-        is_file = isinstance(operation, FileOperation) and memory_root(operation.path) is not None
+        is_file = isinstance(operation, FileOperation) and bool(
+            memory_root(operation.path, second_user=pattern.second_user)
+        )
         runs = is_file or isinstance(operation, RunCommand | RunCode)
         self.has_run_code |= isinstance(operation, RunCode)
         action = replace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypedDict, Unpack
 
 import anyio
@@ -15,6 +16,7 @@ from cellwall.core.languages import canonical
 from cellwall.core.packages import parse_request
 from cellwall.core.text import to_bytes
 from cellwall.core.types import Action, RunCode, RunCommand
+from cellwall.core.users_inside import SANDBOX_USER, no_second_user, parse_user
 from cellwall.interfaces.sandbox_options import (
     listed_words,
     named_policy,
@@ -70,6 +72,7 @@ class CreateOptions(SandboxChoices, total=False):
     language: str
     keep_alive: float | None
     from_snapshot: str | None
+    second_user: bool
 
 
 class OneShot(SandboxChoices, total=False):
@@ -78,9 +81,16 @@ class OneShot(SandboxChoices, total=False):
     stdin: bytes | str | None
     on_stdout: TextSink | None
     on_stderr: TextSink | None
+    user: str | None
+    """Of `run_command`: `sandbox`, or `root`, a second unprivileged user."""
 
 
 async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
+    named = parse_user(options.get("user"))
+    if isinstance(operation, RunCommand):
+        operation = replace(operation, user=named)
+    elif named != SANDBOX_USER:
+        raise no_second_user()  # code always runs as the first
     unknown = options.keys() - OneShot.__annotations__.keys()
     if unknown:
         # A misspelt limit must not be dropped silently.
@@ -116,6 +126,7 @@ async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot])
         template=template,
         skills=skill_names(options.get("skills", ())),
         policy=named_policy(options.get("policy")),
+        second_user=named != SANDBOX_USER,
     )
     sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
     answer = options.get("on_question")

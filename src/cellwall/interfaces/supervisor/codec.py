@@ -15,6 +15,7 @@ from cellwall.core.packages import InstallPackages, parse_install
 from cellwall.core.port_connections import ConnectPort
 from cellwall.core.snapshots import TakeSnapshot, WorkspaceSnapshot
 from cellwall.core.types import Json, ProcessInfo, ProcessOperation, RunCode, RunCommand, SetDomains
+from cellwall.core.users_inside import parse_user
 from cellwall.core.verdict import Decision, Verdict
 
 UNKNOWN_REQUEST = "unknown request to the supervisor"
@@ -44,7 +45,7 @@ class DownloadBuffer(io.BytesIO):
 def encode_operation(operation: Operation) -> tuple[dict[str, Json], bytes]:
     """A request for the supervisor; code and file content travel as raw bytes."""
     match operation:
-        case RunCommand(argv, cwd, background, terminal):
+        case RunCommand(argv, cwd, background, terminal, user):
             size = None if terminal is None else list(terminal)
             message: dict[str, Json] = {
                 "kind": "command",
@@ -52,6 +53,7 @@ def encode_operation(operation: Operation) -> tuple[dict[str, Json], bytes]:
                 "cwd": cwd,
                 "background": background,
                 "terminal": size,
+                "user": user,
             }
             return message, b""
         case RunCode(language, code, context):
@@ -96,9 +98,10 @@ def decode_operation(message: Mapping[str, Any], blob: bytes) -> Operation:
             "cwd": str(cwd),
             "background": bool(background),
             "terminal": terminal,
+            "user": str(user),
         } if all(isinstance(word, str) for word in argv):
             size = None if terminal is None else _pair(terminal)
-            return RunCommand(tuple(argv), cwd, background, size)
+            return RunCommand(tuple(argv), cwd, background, size, parse_user(user))
         case {"kind": "code", "language": str(language), **rest}:
             return RunCode(language, blob, str(rest.get("context", "")))
         case {"kind": "domains", "domains": [*words]} if all(isinstance(w, str) for w in words):

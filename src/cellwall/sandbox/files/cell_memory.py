@@ -38,17 +38,16 @@ def operate_on_memory(
     fd: int,
     operation: FileOperation,
     *,
+    inside: str,
     owner: int | None,
     limits: Limits,
     rules: FileRules,
 ) -> object:
-    """Carry out one operation beneath `fd`, which is owned from now on."""
-    inside = memory_root(operation.path)
-    assert inside is not None  # noqa: S101  # the caller has opened that directory
+    """Carry out one operation beneath `fd`, the directory `inside`, which is owned from now on."""
     if operation.name == "watch":
         return _watch(fd, operation, inside)
     with FileTree(fd, inside=inside) as tree, _acting_as(owner):
-        if operation.target and memory_root(operation.target) != inside:
+        if operation.target and memory_root(operation.target, second_user=True) != inside:
             raise BadInput(
                 f"a file cannot be moved out of {inside} by a rename",
                 hint="Read the file and write it to the new path.",

@@ -7,6 +7,7 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cellwall.core.files import SECOND_HOME
 from cellwall.core.limits import Limits
 from cellwall.core.network import NETWORK_INSIDE
 from cellwall.core.skills import SKILLS_INSIDE, Skill
@@ -56,6 +57,7 @@ _ROOT_DIRS = (
 )
 
 PASSWD_WITHOUT_HOME = "/.cellwall/passwd"  # noqa: S105  # a file's name
+_HIDDEN_OF_INIT = ("fd", "fdinfo", "map_files", "task")
 _CODE_ROOM = 64 * 1024
 _INOTIFY_INSTANCES = 16
 # No core is that short, so none is written. Not 0: the kernel would still start the host's core
@@ -102,6 +104,8 @@ class Job:
     cwd: str = "/workspace"
     skills: Sequence[Skill] = ()
     egress: EgressPlan | None = None
+    as_second: bool = False
+    """The program runs as the second user."""
 
 
 def _has_layers_inside(walls: Walls, job: Job) -> bool:
@@ -119,9 +123,22 @@ def init_plan(walls: Walls, job: Job) -> bytes:
     plan.add(network_steps())
     plan_egress(plan, job.egress, homes=homes(job.mount))
     plan.add(_cover_steps())
+    if walls.outer.second is not None:
+        _plan_second_user(plan)
     plan_life(plan, job)
     plan_inner_walls(plan, walls, job.limits)
     return plan.encode()
+
+
+def _plan_second_user(plan: Plan) -> None:
+    """The last steps that need a capability. /proc gives the files of init, which no process may
+    trace, to uid 0 of the cell: they become read-only (beside Landlock), and those go of which the
+    kernel shows the owner something without asking whether it may trace."""
+    plan.step("cover", "ro", "/proc/1")
+    for name in _HIDDEN_OF_INIT:
+        plan.step("cover", "hide", f"/proc/1/{name}")
+    plan.step("handed", outer_wall.USERNS_FD)
+    plan.step("both", outer_wall.SECOND_UID_INSIDE, outer_wall.SECOND_UID_INSIDE)
 
 
 def template_plan(walls: Walls, job: Job, *, zygote_filter: bytes) -> bytes:
@@ -241,6 +258,8 @@ def plan_life(plan: Plan, job: Job) -> None:
     for name, value in job.env.items():
         plan.step("env", f"{name}={value}")
     plan.step("cwd", job.cwd)
+    if job.as_second:
+        plan.step("as-second")
     if job.is_once:
         plan.step("once")
     for inside, descriptor in job.descriptors.items():
@@ -254,16 +273,24 @@ def plan_inner_walls(plan: Plan, walls: Walls, limits: Limits) -> None:
     _plan_rlimits(plan, walls, limits)
     plan.step("drop")
     if walls.landlock_abi:
-        plan.add(_landlock_steps(walls.landlock_abi))
+        homes = () if walls.outer.second is None else (SECOND_HOME,)
+        plan.add(_landlock_steps(walls.landlock_abi, homes))
     plan.step("seccomp", int(not walls.is_gvisor), len(walls.seccomp_filter))
     plan.blob(walls.seccomp_filter)
 
 
 def task_plan(
-    argv: Sequence[str], env: Mapping[str, str], *, cwd: str, terminal: tuple[int, int] | None
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    cwd: str,
+    terminal: tuple[int, int] | None,
+    as_second: bool = False,
 ) -> bytes:
     """A program to start in a live cell."""
     plan = Plan()
+    if as_second:
+        plan.step("as-second")
     for name, value in env.items():
         plan.step("env", f"{name}={value}")
     plan.step("cwd", cwd)
@@ -298,8 +325,12 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
     in_memory = mount.own_path is not None and mount.own_path.startswith("/tmp/")
     if mount.own_path is not None and not in_memory:
         plan.step("path", mount.own_path)
+    if walls.outer.second is not None:
+        plan.step("dir", SECOND_HOME)
     plan.step("seal", "/")
     _plan_memory(plan, walls, job.limits)
+    if walls.outer.second is not None:
+        _plan_second_home(plan, walls, job.limits)
     if mount.own_path is not None and in_memory:
         plan.step("path", mount.own_path)
     if mount.dir_fd is None:
@@ -322,6 +353,14 @@ def _plan_memory(plan: Plan, walls: Walls, limits: Limits) -> None:
     shm_bytes = min(walls.shm_bytes, limits.memory_bytes)
     plan.step("tmpfs", "/dev/shm", f"size={shm_bytes},nr_inodes={_SHM_INODES},mode=1777")
     plan.step("devpts", "/dev/pts", _DEVPTS_OPTIONS)
+
+
+def _plan_second_home(plan: Plan, walls: Walls, limits: Limits) -> None:
+    owner = outer_wall.SECOND_UID_INSIDE
+    size = min(walls.tmp_bytes, limits.disk_bytes)
+    options = f"size={size},nr_inodes={_TMP_INODES},mode=0700,uid={owner},gid={owner}"
+    plan.step("tmpfs", SECOND_HOME, options)
+    plan.step("watch", SECOND_HOME)
 
 
 def _workspace_options(limits: Limits) -> str:
@@ -363,9 +402,9 @@ def _cover_steps() -> bytes:
 
 
 @functools.cache
-def _landlock_steps(abi: int) -> bytes:
+def _landlock_steps(abi: int, homes: tuple[str, ...]) -> bytes:
     plan = Plan()
-    rules = landlock_ruleset(abi, writable=_WRITABLE, devices=_DEVICES)
+    rules = landlock_ruleset(abi, writable=(*_WRITABLE, *homes), devices=_DEVICES)
     plan.step("landlock", rules.handled, rules.scoped)
     for path, access in rules.rules:
         plan.step("allow", path, access)
@@ -390,7 +429,8 @@ def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
         plan.step("tasks", limits.processes + 1)
         rlimits[resource.RLIMIT_NPROC] = limits.processes + 1 + _TASK_ROOM
     else:
-        rlimits[resource.RLIMIT_SIGPENDING] = _PENDING_SIGNALS
+        users = 1 if walls.outer.second is None else 2  # the kernel counts them per uid
+        rlimits[resource.RLIMIT_SIGPENDING] = _PENDING_SIGNALS // users
         rlimits[resource.RLIMIT_RTPRIO] = rlimits[resource.RLIMIT_NICE] = 0
     if not walls.cgroup:
         # Samples come too late for fast allocations, see proc_usage.py. Not RLIMIT_AS: V8, Go

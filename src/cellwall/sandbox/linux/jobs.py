@@ -10,13 +10,22 @@ from dataclasses import dataclass, field
 
 from cellwall.core.command_scripts import long_script, run_from_file
 from cellwall.core.errors import BadInput
+from cellwall.core.files import SECOND_HOME
 from cellwall.core.ids import new_id
 from cellwall.core.languages import canonical
 from cellwall.core.network import CellNetwork
 from cellwall.core.packages import PACKAGES_IN_WORKSPACE
 from cellwall.core.sandbox_ports import Slot, ToolCaller, WorkspaceLease
 from cellwall.core.skills import Skill
-from cellwall.core.types import Action, Json, OutputSink, RunCode, RunCommand, WorkspaceMount
+from cellwall.core.types import (
+    Action,
+    Json,
+    OutputSink,
+    RunCode,
+    RunCommand,
+    WorkspaceMount,
+)
+from cellwall.core.users_inside import SANDBOX_USER, SECOND_USER
 from cellwall.sandbox import languages
 from cellwall.sandbox.linux import cgroups, outer_wall
 from cellwall.sandbox.linux.channels import CHANNEL_FDS_INSIDE
@@ -106,19 +115,26 @@ def working_directory(action: Action) -> str:
     return action.operation.cwd if isinstance(action.operation, RunCommand) else "/workspace"
 
 
+def is_second(action: Action) -> bool:
+    """Whether the program runs as the second user; code always runs as the first."""
+    return isinstance(action.operation, RunCommand) and action.operation.user == SECOND_USER
+
+
 def environment(
     action: Action, program: languages.Program | None, mount: WorkspaceMount
 ) -> Mapping[str, str]:
     """Starts empty (ISO-3): variables programs cannot do without, then those the caller named."""
-    home = home_of(mount)
+    as_second = is_second(action)
+    home = SECOND_HOME if as_second else home_of(mount)
+    user = SECOND_USER if as_second else SANDBOX_USER
     installed = _installed_packages(mount)
     base = installed.get("PYTHONUSERBASE", f"{home}/.local")
     return {
         # Last: programs that code installs add commands and shadow none that a policy rule names.
         "PATH": f"{outer_wall.SEARCH_PATH}:{base}/bin",
         "HOME": home,
-        "USER": "sandbox",
-        "LOGNAME": "sandbox",
+        "USER": user,
+        "LOGNAME": user,
         "LANG": "C.UTF-8",
         "TMPDIR": "/tmp",
         "SHELL": "/bin/sh",
@@ -156,10 +172,11 @@ def _packages(action: Action, base: str) -> dict[str, str]:
     return {"PYTHONPATH": f"{installed}:{PACKAGES_INSIDE}"}
 
 
-def base_files(*, home: str) -> dict[str, bytes]:
+def base_files(*, home: str, has_second_user: bool = False) -> dict[str, bytes]:
     """Files of every root file system, of a cold cell or of a template."""
+    users = outer_wall.PASSWD_OF_TWO if has_second_user else outer_wall.PASSWD
     return {
-        "/etc/passwd": outer_wall.PASSWD.format(home=home).encode(),
+        "/etc/passwd": users.format(home=home).encode(),
         "/etc/group": outer_wall.GROUP.encode(),
         "/etc/hosts": outer_wall.HOSTS.encode(),
         "/etc/nsswitch.conf": outer_wall.NSSWITCH.encode(),
@@ -169,9 +186,11 @@ def base_files(*, home: str) -> dict[str, bytes]:
     }
 
 
-def cold_files(program: languages.Program, code: bytes, *, home: str) -> dict[str, bytes]:
+def cold_files(
+    program: languages.Program, code: bytes, *, home: str, has_second_user: bool = False
+) -> dict[str, bytes]:
     """The files of a cold cell."""
-    files = base_files(home=home)
+    files = base_files(home=home, has_second_user=has_second_user)
     if program.code_path:
         files[program.code_path] = code
     return files | languages.inside_files() if program.is_interpreter else files

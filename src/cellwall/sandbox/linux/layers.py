@@ -6,7 +6,6 @@ Also the contents of each template, which decide what its cells see beyond /usr.
 from __future__ import annotations
 
 import fcntl
-import functools
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -18,8 +17,9 @@ from cellwall.core.host_programs import ProgramRefused, host_program
 from cellwall.core.limits import Limits
 from cellwall.sandbox import languages
 from cellwall.sandbox.files.operations import FileRules
-from cellwall.sandbox.linux import cell_plan, cgroups, outer_wall, seccomp
+from cellwall.sandbox.linux import cell_plan, cgroups, outer_wall, seccomp, second_user
 from cellwall.sandbox.linux._syscalls import landlock_abi
+from cellwall.sandbox.linux.second_user import is_mapped
 
 PACKAGES_INSIDE = "/opt/packages"
 
@@ -112,6 +112,7 @@ class NativeSettings:
     backend: Backend = "native"
     engine_socket: str | None = None
     """Of a container engine; None: the first that is found."""
+    allows_second_user: bool = False
     dangerously_without_cgroup: bool = False
     dangerously_without_landlock: bool = False
     dangerously_without_user_namespace: bool = False
@@ -145,7 +146,12 @@ class HostLayers:
 
 
 def walls_for(
-    settings: NativeSettings, layers: HostLayers, *, uid_offset: int, open_files: int
+    settings: NativeSettings,
+    layers: HostLayers,
+    *,
+    uid_offset: int,
+    open_files: int,
+    has_second_user: bool = False,
 ) -> cell_plan.Walls:
     """The walls of a cell; a required layer that is missing is a refusal (ISO-4).
 
@@ -174,8 +180,15 @@ def walls_for(
             "and belong to no user (see /proc/self/uid_map).",
             code="CW-LAYER-UID",
         )
+    second = None
+    if has_second_user:
+        second_user.check_allowed(is_allowed=settings.allows_second_user, backend=settings.backend)
+        assert drop_to is not None  # noqa: S101  # checked above: started as root
+        second = second_user.second_user_of(
+            drop_to, uid_base=settings.uid_base, has_cgroup=way != "none"
+        )
     return cell_plan.Walls(
-        outer=outer_wall.OuterWall(layers.bubblewrap, outer_wall.survey(), drop_to),
+        outer=outer_wall.OuterWall(layers.bubblewrap, outer_wall.survey(), drop_to, second),
         landlock_abi=abi,
         seccomp_filter=seccomp.build(
             seccomp.host_arch(), open_files=open_files, has_cgroup=way != "none"
@@ -222,14 +235,6 @@ def tools_for(
         stack.callback(os.close, descriptor)
         shown.append(outer_wall.HostDirectory(descriptor, outside, inside, True, mapped=False))
     return shown
-
-
-@functools.cache
-def is_mapped(uid: int) -> bool:
-    """Whether a uid exists in this user namespace: in a container root may be the only one."""
-    with open("/proc/self/uid_map", encoding="ascii") as file:
-        ranges = [tuple(map(int, line.split())) for line in file]
-    return any(first <= uid < first + count for first, _outside, count in ranges)
 
 
 FIRST_LEASED_UID = 10_000

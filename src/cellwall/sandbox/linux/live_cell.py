@@ -17,16 +17,18 @@ from typing import Literal
 import anyio
 
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
-from cellwall.core.files import MEMORY_ROOTS, Watching
+from cellwall.core.files import CELL_ROOTS, SECOND_HOME, Watching
 from cellwall.core.forks import call_in_child
 from cellwall.core.frames import FrameReader
 from cellwall.core.limits import Limits
 from cellwall.core.types import RunCode
+from cellwall.core.users_inside import no_second_user
 from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.languages import Program
 from cellwall.sandbox.linux import cell_plan, run_cgroup
 from cellwall.sandbox.linux.channels import CellPipes, InitSocket, SupervisorEnds, ready_to_read
 from cellwall.sandbox.linux.counter_files import RecentGroups
+from cellwall.sandbox.linux.outer_wall import SecondUser
 from cellwall.sandbox.linux.outside_processes import memory_file
 from cellwall.sandbox.linux.proc_usage import UsageSampler
 
@@ -56,8 +58,13 @@ class LiveCellParts:
     close: Callable[[], None]
     skills: tuple[str, ...] = ()
     """Digests of the skills in the cell; a live cell cannot be given others."""
+    second: SecondUser | None = None
     view: int | None = None
     """A mount of its copy-on-write layers for the file API; the caller of the factory closes it."""
+
+    def owner_of(self, root: str) -> int | None:
+        """The host uid as which the file API acts in a memory directory."""
+        return self.second.uid if root == SECOND_HOME and self.second is not None else self.owner
 
 
 class CellTask:
@@ -131,23 +138,40 @@ class LiveCell:
         wants_stdin: bool,
         terminal: tuple[int, int] | None = None,
         is_interpreter: bool = False,
+        as_second: bool = False,
     ) -> CellTask:
         """Ask init to start a program."""
-        plan = cell_plan.task_plan(argv, env, cwd=cwd, terminal=terminal)
+        owner = self.parts.owner
+        if as_second:
+            # The session was made without a second user: never the first one in its place.
+            if self.parts.second is None:
+                raise no_second_user()
+            owner = self.parts.second.uid
+        plan = cell_plan.task_plan(argv, env, cwd=cwd, terminal=terminal, as_second=as_second)
         with closing_fd(memory_file("cellwall-task", plan)) as plan_fd:
             return self._start_task(
-                "run", [plan_fd], wants_stdin=wants_stdin, is_interpreter=is_interpreter
+                "run",
+                [plan_fd],
+                wants_stdin=wants_stdin,
+                is_interpreter=is_interpreter,
+                owner=owner,
             )
 
     def _start_task(
-        self, verb: str, first: Sequence[int], *, wants_stdin: bool, is_interpreter: bool
+        self,
+        verb: str,
+        first: Sequence[int],
+        *,
+        wants_stdin: bool,
+        is_interpreter: bool,
+        owner: int | None,
     ) -> CellTask:
         tag = next(self._tags)
         with ExitStack() as stack:
             ends = CellPipes(
                 stack,
                 wants_stdin=wants_stdin,
-                owner=self.parts.owner,
+                owner=owner,
                 has_channel=is_interpreter,
             )
             inside = [ends.inside[number] for number in sorted(ends.inside)]
@@ -199,7 +223,9 @@ class LiveCell:
         self, key: str, env: Mapping[str, str], program: Program
     ) -> LiveInterpreter:
         if program.is_forked and not self.parts.interpreter:
-            task = self._start_task("fork", [], wants_stdin=False, is_interpreter=True)
+            task = self._start_task(
+                "fork", [], wants_stdin=False, is_interpreter=True, owner=self.parts.owner
+            )
         else:
             argv = self.parts.interpreter if program.is_forked else program.argv
             task = self.start(argv, env, cwd="/workspace", wants_stdin=False, is_interpreter=True)
@@ -208,7 +234,7 @@ class LiveCell:
 
     def open_root(self, path: str) -> int:
         """A descriptor of a memory directory of the cell; the caller closes it. May block."""
-        return self._take_descriptor("root", MEMORY_ROOTS.index(path))
+        return self._take_descriptor("root", CELL_ROOTS.index(path))
 
     def dial(self, port: int, *, family: Literal[4, 6]) -> int:
         """A connection to a port of the cell's loopback that is made or under way. May block."""

@@ -27,6 +27,7 @@ from cellwall.sandbox.linux.layers import (
 from cellwall.sandbox.linux.live_cell import LiveCellParts
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.prepared_cell import CellShape, PreparedCell
+from cellwall.sandbox.linux.second_user import check_mount
 from cellwall.sandbox.linux.template import CellContents, CellRecipe, Template
 from cellwall.sandbox.run_ledger import RunLedger
 
@@ -61,6 +62,7 @@ class LiveCellFactory:
         network: CellNetwork | None,
     ) -> LiveCellParts:
         """The cell for a session's first action, or for the first after its cell has ended."""
+        check_mount(action, mount)
         template = self._template(action, mount)
         with ExitStack() as stack:
             egress = EgressSockets.open(network, stack)
@@ -95,8 +97,8 @@ class LiveCellFactory:
 
     def _template(self, action: Action, mount: WorkspaceMount) -> Template | None:
         spec = python_template_spec(action.template, self._settings.environment_of)
-        if self._settings.path == "cold":
-            return None
+        if self._settings.path == "cold" or action.second_user:
+            return None  # one uid is mapped into a template
         if mount.dir_fd is not None and os.geteuid() != 0:
             return None  # an ordinary user cannot pass a mount into another namespace
         return self._pool.template(spec, wait=self._settings.path == "warm")
@@ -149,6 +151,7 @@ class LiveCellFactory:
                 self._layers,
                 uid_offset=uid.number,
                 open_files=action.limits.open_files,
+                has_second_user=action.second_user,
             )
             cell = PreparedCell(CellShape.of(walls, self._layers, self._ledger), new_id("cell"))
             stack.callback(cell.close)
@@ -158,7 +161,8 @@ class LiveCellFactory:
                 spec = python_template_spec(action.template, self._settings.environment_of)
                 tools = tools_for(until_sent, self._settings, walls.outer.root, None, spec)
                 cell.start_bubblewrap(mount, tools, egress, lives_on=True)
-            files = jobs.base_files(home=jobs.home_of(mount)) | languages.inside_files()
+            files = jobs.base_files(home=jobs.home_of(mount), has_second_user=action.second_user)
+            files |= languages.inside_files()
             job = cell_plan.Job(
                 limits=action.limits,
                 mount=mount,
@@ -178,6 +182,7 @@ class LiveCellFactory:
             init=cell.pipes.status,
             meter=cell.meter,
             owner=walls.outer.drop_to,
+            second=walls.outer.second,
             interpreter=languages.interpreter(),
             limits=action.limits,
             failure=cell.failure,

@@ -42,6 +42,7 @@ from cellwall.sandbox.linux.layers import (
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.prepared_cell import CellShape, PreparedCell, spare_cells
 from cellwall.sandbox.linux.run_monitor import RunMonitor
+from cellwall.sandbox.linux.second_user import check_mount
 from cellwall.sandbox.linux.sessions import LiveSessions
 from cellwall.sandbox.linux.template import CellContents, CellRecipe, Template
 from cellwall.sandbox.run_ledger import RunLedger
@@ -80,7 +81,9 @@ class ColdPath:
             self._layers,
             uid_offset=request.slot.number,
             open_files=action.limits.open_files,
+            has_second_user=action.second_user,
         )
+        check_mount(action, mount)
         with ExitStack() as stack:
             spec = python_template_spec(action.template, self._settings.environment_of)
             tools = tools_for(stack, self._settings, walls.outer.root, program, spec)
@@ -108,10 +111,13 @@ class ColdPath:
                     limits=action.limits,
                     mount=mount,
                     descriptors=jobs.program_descriptors(program, numbers),
-                    files=jobs.cold_files(program, code, home=home),
+                    files=jobs.cold_files(
+                        program, code, home=home, has_second_user=action.second_user
+                    ),
                     cwd=jobs.working_directory(action),
                     skills=request.skills,
                     egress=egress.plan(cell.egress_number) if egress else None,
+                    as_second=jobs.is_second(action),
                 )
                 cell.start_init(cell_plan.init_plan(walls, job))
                 if egress is not None:
@@ -176,6 +182,8 @@ class WarmPath:
             return None  # an ordinary user cannot pass a mount into another namespace
         if request.mount.own_path is not None:
             return None  # the root that a template's cells share is sealed: no new mount point
+        if request.action.second_user:
+            return None  # one uid is mapped into a template
         spec = python_template_spec(request.action.template, self._settings.environment_of)
         if not program.is_forked:
             if spec.site_packages is not None:

@@ -128,8 +128,14 @@ GROUP = "root:x:0:\nsandbox:x:1000:\n"
 HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
 NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nnetworks: files\nservices: files\n"
 
+PASSWD_OF_TWO = "root:x:0:0:root:/root:/bin/sh\nsandbox:x:1000:1000::{home}:/bin/sh\n"  # noqa: S105  # likewise
 UID_INSIDE = 1000
 GID_INSIDE = 1000
+SECOND_UID_INSIDE = 0
+"""The gid has the same number."""
+USERNS_FD = 200
+"""In the shim and in bubblewrap: the user namespace of a cell with two users. Above every
+descriptor that is sent with a plan."""
 HOSTNAME = "cellwall"
 PROGRAMS_INSIDE = "/.cellwall/bin"
 """Command names that a host may lack: Debian has no `python`, which most people and agents type."""
@@ -199,7 +205,6 @@ class Bind:
 
 
 _NAMESPACES = (
-    "--unshare-user",
     "--unshare-ipc",
     "--unshare-pid",
     "--unshare-net",
@@ -218,10 +223,13 @@ def arguments(
     binds: Sequence[Bind],
     layers: bool,
     egress: bool,
+    second_user: bool = False,
     command: Sequence[str],
 ) -> list[str]:
-    """The command line. `layers`: init will mount an overlay; `egress`: init will make sockets."""
+    """The command line. `layers`: init will mount an overlay; `egress`: init will make sockets;
+    `second_user`: the shim has made a user namespace with two users."""
     words = [bubblewrap, *_NAMESPACES]
+    words += ["--userns", str(USERNS_FD)] if second_user else ["--unshare-user"]
     words += ["--uid", str(UID_INSIDE), "--gid", str(GID_INSIDE)]
     words += ["--hostname", HOSTNAME, "--as-pid-1", "--die-with-parent", "--new-session"]
     # For init alone, over its own namespaces: mounts (SYS_ADMIN), settings and addresses of the
@@ -235,6 +243,9 @@ def arguments(
         # of mode 0 and writes in it, and copies owners and modes. All within the one mapped uid.
         for name in ("CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER"):
             words += ["--cap-add", name]
+    if second_user:
+        # To hold both identities, once, before all capabilities are dropped (cell/users.c).
+        words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     if egress:
         # Ports below 1024 on the loopback device of its own namespace.
         words += ["--cap-add", "CAP_NET_BIND_SERVICE"]
@@ -258,6 +269,17 @@ def lower_inside(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class SecondUser:
+    """The second user of a cell, as the host knows it. Each gid has the number of the uid."""
+
+    uid: int
+    """Of its processes: unprivileged, and of this cell alone."""
+    stored_uid: int
+    """The owner, on the disk, of its files in a workspace; the uid of no process. One number for
+    all cells, since a session may get another cell."""
+
+
+@dataclass(frozen=True, slots=True)
 class OuterWall:
     """The parameters of bubblewrap that do not depend on a run."""
 
@@ -265,6 +287,7 @@ class OuterWall:
     root: HostRoot
     drop_to: int | None
     """The uid and gid to become, if started as root."""
+    second: SecondUser | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +354,10 @@ def shim_plan(
     if outer.drop_to is not None:
         binds = _stage(plan, shown, number_of)
         plan.step("user", outer.drop_to, outer.drop_to)
+    second = outer.second
+    if second is not None:
+        plan.step("second", second.uid, second.stored_uid, UID_INSIDE, SECOND_UID_INSIDE, USERNS_FD)
+        plan.step("pass", USERNS_FD)
     cell, init_plan, status = map(number_of, (cell_fd, plan_fd, status_fd))
     if hands_view and not layers_inside:
         plan.step("view", status)
@@ -343,6 +370,7 @@ def shim_plan(
         binds=binds,
         layers=layers_inside,
         egress=egress_fd is not None,
+        second_user=second is not None,
         command=(f"/proc/self/fd/{cell}", "init", str(init_plan), str(status)),
     )
     plan.step("exec", *command)

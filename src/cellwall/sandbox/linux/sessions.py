@@ -14,7 +14,6 @@ import anyio
 from cellwall.core.errors import BadInput, SkillRefused
 from cellwall.core.files import FileOperation, Watching, memory_root
 from cellwall.core.languages import canonical
-from cellwall.core.limits import Limits
 from cellwall.core.outcomes import RunResult
 from cellwall.core.port_connections import ConnectPort
 from cellwall.core.sandbox_ports import LiveUsage
@@ -94,7 +93,7 @@ class LiveSessions:
                 )
                 return await CarriedProcess(cell, task).serve(operation.hold)
             case FileOperation() as operation:
-                work = partial(self._operate, cell, operation, action.limits)
+                work = partial(self._operate, cell, operation, action)
                 payload = await anyio.to_thread.run_sync(work)
                 return RunResult(exit_code=None, path=cell.parts.path, payload=payload)
             case RunCode() as operation if not _keeps_state(action, operation):
@@ -115,25 +114,32 @@ class LiveSessions:
                 argv, script = jobs.live_command(argv)
                 given = script + (action.stdin or b"") if script else action.stdin
                 env = _environment(request)
-                task = cell.start(argv, env, cwd=operation.cwd, wants_stdin=given is not None)
+                task = cell.start(
+                    argv,
+                    env,
+                    cwd=operation.cwd,
+                    wants_stdin=given is not None,
+                    as_second=jobs.is_second(action),
+                )
                 return await self._run_task(session, cell, task, request, given)
             case RunCode() as operation:
                 return await self._run_code(session, cell, request, operation)
             case _:
                 raise BadInput("only commands and code run in a sandbox")
 
-    def _operate(self, cell: LiveCell, operation: FileOperation, limits: Limits) -> object:
+    def _operate(self, cell: LiveCell, operation: FileOperation, action: Action) -> object:
         """The file API on a directory in the memory of the cell."""
         from cellwall.sandbox.files.cell_memory import operate_on_memory  # noqa: PLC0415  # few use it
 
-        root = memory_root(operation.path)
+        root = memory_root(operation.path, second_user=action.second_user)
         if root is None:
             raise BadInput("the files of a workspace are reached without its cell")
         result = operate_on_memory(
             cell.open_root(root),
             operation,
-            owner=cell.parts.owner,
-            limits=limits,
+            inside=root,
+            owner=cell.parts.owner_of(root),
+            limits=action.limits,
             rules=self._settings.file_rules,
         )
         if operation.name == "watch":
@@ -216,6 +222,7 @@ class LiveSessions:
             cwd=operation.cwd,
             wants_stdin=True,
             terminal=operation.terminal,
+            as_second=jobs.is_second(request.action),
         )
         keep_bytes = request.action.limits.output_bytes
         process = BackgroundProcess(cell, task, operation.argv, keep_bytes=keep_bytes)

@@ -230,6 +230,7 @@ class _TreeWriter:
         ):
             if not self._clone(data, file):
                 _copy_ranges(data, file, status.st_size)
+            _set_owner(proc_path(file), status)
             os.fchmod(file, stat.S_IMODE(status.st_mode) & 0o777)
             os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
@@ -279,6 +280,7 @@ def _put(out: _TreeWriter, step: WalkStep, *, is_upper: bool = False, link: bool
             out.link(first, parent, name)
         elif kind == stat.S_IFLNK:
             os.symlink(os.readlink(step.name, dir_fd=step.dir_fd), name, dir_fd=parent)
+            _set_owner(name, status, dir_fd=parent)
         else:
             with closing_fd(os.open(step.name, OPEN_NODE, dir_fd=step.dir_fd)) as node:
                 out.copy_file(node, status, parent, name)
@@ -312,7 +314,15 @@ def _copy_marks(source: int, target: int) -> None:
             os.setxattr(proc_path(target), name, os.getxattr(proc_path(source), name)[:16])
 
 
+def _set_owner(path: str, status: os.stat_result, dir_fd: int | None = None) -> None:
+    """A sandbox may have two users, whom file modes keep apart. Without root there is one."""
+    if os.geteuid() == 0 and (status.st_uid, status.st_gid) != (0, 0):
+        follows = dir_fd is None  # a descriptor's name in /proc
+        os.chown(path, status.st_uid, status.st_gid, dir_fd=dir_fd, follow_symlinks=follows)
+
+
 def _set_times(node: int, status: os.stat_result) -> None:
+    _set_owner(proc_path(node), status)
     os.chmod(proc_path(node), stat.S_IMODE(status.st_mode) & 0o777)
     os.utime(proc_path(node), ns=(status.st_atime_ns, status.st_mtime_ns))
 

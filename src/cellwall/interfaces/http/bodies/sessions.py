@@ -53,6 +53,10 @@ class NewSession(RequestBody):
         description="start again from its last snapshot when its host is lost, with the next "
         "request; for fleets whose hosts share a folder",
     )
+    second_user: bool = Field(
+        False,
+        description="beside `sandbox` there is a second unprivileged user, `root`, for commands",
+    )
     model_config = examples({"timeout": 30, "memory": "512m"}, {})
 
 
@@ -109,7 +113,11 @@ class CommandRequest(RunRequest):
 
     command: str | list[str]
     cwd: str = Field("/workspace", max_length=4096)
-    user: str | None = Field(None, max_length=64, description="only `sandbox`, the user inside")
+    user: str | None = Field(
+        None,
+        max_length=64,
+        description="`sandbox`, or `root` in a session with a second user",
+    )
     output_file: str | None = Field(
         None,
         max_length=4096,

@@ -25,7 +25,7 @@ static _Noreturn void unknown_verb(void) {
 void clear_program(struct program *program) {
   program->environment_count = program->argument_count = 0;
   program->directory = "/";
-  program->wants_terminal = 0;
+  program->wants_terminal = program->is_second = 0;
   for (int i = 0; i < MAX_GIVEN; i++) program->given[i] = -1;
 }
 
@@ -37,6 +37,8 @@ static int program_step(const char *verb, struct plan *plan, struct program *pro
     *next_slot(program->arguments, &program->argument_count) = (char *)plan_need(plan);
   } else if (strcmp(verb, "cwd") == 0) {
     program->directory = plan_need(plan);
+  } else if (strcmp(verb, "as-second") == 0) {
+    program->is_second = 1;
   } else if (strcmp(verb, "terminal") == 0) {
     program->wants_terminal = 1;
     program->rows = (unsigned short)plan_number(plan);
@@ -212,6 +214,9 @@ static int wall_step(const char *verb, struct plan *plan, struct cell *cell) {
   if (strcmp(verb, "become") == 0) {
     uint64_t uid = plan_number(plan);
     become(uid, plan_number(plan));
+  } else if (strcmp(verb, "both") == 0) {
+    uint64_t uid = plan_number(plan);
+    hold_both(uid, plan_number(plan));
   } else if (strcmp(verb, "drop") == 0) {
     drop_capabilities();
   } else if (strcmp(verb, "landlock") == 0) {

@@ -58,6 +58,7 @@ struct program {
   const char *directory;
   int given[MAX_GIVEN]; /* indexed by the number inside; -1: none */
   int wants_terminal;
+  int is_second; /* runs as the second user */
   unsigned short rows, columns;
 };
 struct cell {
@@ -105,6 +106,12 @@ void empty_group(const char *group);
 
 /* pids.c */
 void kill_listed(const char *path);
+
+/* users.c: the second user of a cell, where its plan names one. */
+void hold_both(uint64_t uid, uint64_t gid);
+int become_one(int is_second);
+int act_as_second(void);
+void act_as_first(void);
 
 /* packets.c */
 #define MAX_SENT 32

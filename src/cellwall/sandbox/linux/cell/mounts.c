@@ -270,7 +270,7 @@ void hand_view(int line_fd, const char *path) {
 /* A memory directory of the cell, for the supervisor's file API. Each is a mount point of the sealed root,
  * so no code can have put another directory in its place. */
 void hand_root(int line_fd, unsigned long number) {
-  static const char *const roots[] = {"/tmp", "/dev/shm"}; /* MEMORY_ROOTS in core/files.py */
+  static const char *const roots[] = {"/tmp", "/dev/shm", "/root"}; /* CELL_ROOTS in core/files.py */
   if (number >= sizeof roots / sizeof *roots) return;
   int place = open(roots[number], O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (place < 0) return; /* closing the socket tells the supervisor */

@@ -42,6 +42,10 @@ struct job {
   uid_t uid;
   gid_t gid;
   int drop;                        /* started as root: become uid/gid */
+  uid_t second;                    /* a second user of the cell, or 0; its gid has the same number */
+  uint64_t stored;                 /* the owner of its files on the disk */
+  unsigned inside[2];              /* the uids of both users in the cell */
+  int userns_fd;                   /* the number under which bubblewrap gets their user namespace */
   struct plan stages;              /* where the stage steps begin */
   int stage_count;
   const char *overlay;             /* where staged `lower`s and `cow` are merged, or NULL */
@@ -90,6 +94,12 @@ static void read_job(struct plan plan, struct job *job) {
       job->uid = (uid_t)plan_number(&plan);
       job->gid = (gid_t)plan_number(&plan);
       job->drop = 1;
+    } else if (strcmp(verb, "second") == 0) {
+      job->second = (uid_t)plan_number(&plan);
+      job->stored = plan_number(&plan);
+      job->inside[0] = (unsigned)plan_number(&plan);
+      job->inside[1] = (unsigned)plan_number(&plan);
+      job->userns_fd = (int)plan_number(&plan);
     } else if (strcmp(verb, "pass") == 0 && job->passed_count < MAX_GROUPS) {
       job->passed[job->passed_count++] = (int)plan_number(&plan);
     } else if (strcmp(verb, "stage") == 0 && job->stage_count < MAX_GROUPS) {
@@ -123,14 +133,18 @@ static void put_text(const char *path, const char *text) {
   close(fd);
 }
 
-static void put_map(pid_t child, const char *kind, uint64_t owner, unsigned id, int with_root) {
-  char path[64], text[128];
+static void put_map(pid_t child, const char *kind, uint64_t owner, unsigned id, const struct job *job,
+                    int with_root) {
+  char path[64], text[192];
   snprintf(path, sizeof path, "/proc/%d/%s_map", child, kind);
   int length = snprintf(text, sizeof text, "%llu %u 1\n", (unsigned long long)owner, id);
   /* overlayfs makes its own files in the upper layer as root, which must be mapped there. */
   if (with_root)
-    snprintf(text + length, sizeof text - (size_t)length, "%llu 0 1\n",
-             (unsigned long long)owner + 1);
+    length += snprintf(text + length, sizeof text - (size_t)length, "%llu 0 1\n",
+                       (unsigned long long)owner + 1);
+  if (job->second != 0)
+    snprintf(text + length, sizeof text - (size_t)length, "%llu %u 1\n",
+             (unsigned long long)job->stored, (unsigned)job->second);
   put_text(path, text);
 }
 
@@ -147,8 +161,8 @@ static int mapping_userns(uint64_t owner_uid, uint64_t owner_gid, const struct j
     (void)!read(gate[0], &byte, 1);
     _exit(0);
   }
-  put_map(child, "uid", owner_uid, job->uid, with_root);
-  put_map(child, "gid", owner_gid, job->gid, with_root);
+  put_map(child, "uid", owner_uid, job->uid, job, with_root);
+  put_map(child, "gid", owner_gid, job->gid, job, with_root);
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/ns/user", child);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -197,9 +211,48 @@ static void stage_all(const struct job *job) {
   }
 }
 
+/* For a cell with two users: bubblewrap maps one uid, and an unprivileged process cannot map two. The
+ * namespace belongs to the uid that will run bubblewrap, which therefore may join it, and to no other. */
+static void make_userns(const struct job *job) {
+  int made[2], gate[2];
+  char byte = 0, path[64], text[64];
+  if (pipe2(made, O_CLOEXEC) != 0 || pipe2(gate, O_CLOEXEC) != 0) die("second-pipe");
+  pid_t child = fork();
+  if (child < 0) die("second-fork");
+  if (child == 0) {
+    close(made[0]);
+    close(gate[1]);
+    if (setgroups(0, NULL) != 0 || setresgid(job->gid, job->gid, job->gid) != 0 ||
+        setresuid(job->uid, job->uid, job->uid) != 0 || unshare(CLONE_NEWUSER) != 0)
+      die("second-unshare");
+    (void)!write(made[1], &byte, 1);
+    (void)!read(gate[0], &byte, 1);
+    _exit(0);
+  }
+  close(made[1]);
+  close(gate[0]);
+  if (read(made[0], &byte, 1) != 1) _exit(125); /* the child has reported why */
+  snprintf(path, sizeof path, "/proc/%d/setgroups", child);
+  put_text(path, "deny");
+  snprintf(text, sizeof text, "%u %u 1\n%u %u 1\n", job->inside[0], (unsigned)job->uid, job->inside[1],
+           (unsigned)job->second);
+  snprintf(path, sizeof path, "/proc/%d/uid_map", child);
+  put_text(path, text);
+  snprintf(path, sizeof path, "/proc/%d/gid_map", child);
+  put_text(path, text);
+  snprintf(path, sizeof path, "/proc/%d/ns/user", child);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || dup3(fd, job->userns_fd, O_CLOEXEC) < 0) die("second-open");
+  close(fd);
+  close(made[0]);
+  close(gate[1]);
+  waitpid(child, NULL, 0);
+}
+
 static _Noreturn void become_bubblewrap(const struct job *job, pid_t shim) {
   for (int i = 0; i < job->task_count; i++) put_text(job->tasks[i], "0");
   if (job->stage_count > 0) stage_all(job);
+  if (job->second != 0) make_userns(job);
   if (job->drop) {
     if (setgroups(0, NULL) != 0) die("drop-groups");
     if (setresgid(job->gid, job->gid, job->gid) != 0) die("drop-gid");

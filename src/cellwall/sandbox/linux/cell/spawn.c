@@ -64,6 +64,8 @@ static int enter(struct program *program, int terminal, int kept_fd) {
   sigprocmask(SIG_SETMASK, &none, NULL);
   /* A new session has no controlling terminal: TIOCSTI cannot inject input (ISO-6). */
   if (setsid() < 0) return errno;
+  int error = become_one(program->is_second);
+  if (error != 0) return error;
   if (chdir(program->directory) != 0) return NO_DIRECTORY + errno;
   if (terminal >= 0 && ioctl(terminal, TIOCSCTTY, 0) != 0) return errno;
   unsigned first_closed = 3;
@@ -83,8 +85,7 @@ static int enter(struct program *program, int terminal, int kept_fd) {
   return syscall(SYS_close_range, kept_fd + 1, LAST_FD, 0) != 0 ? errno : 0;
 }
 
-/* A pseudo-terminal of the cell's own devpts; the master goes to the supervisor. */
-static int open_terminal(const struct program *program, int *master) {
+static int open_pair(const struct program *program, int *master) {
   *master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (*master < 0) return -1;
   *master = move_down(*master, FIRST_PARKED_FD); /* not one of the program's numbers */
@@ -94,6 +95,17 @@ static int open_terminal(const struct program *program, int *master) {
   ioctl(*master, TIOCSWINSZ, &size);
   int slave = ioctl(*master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
   return slave < 0 ? -1 : move_down(slave, FIRST_PARKED_FD);
+}
+
+/* A pseudo-terminal of the cell's own devpts; the master goes to the supervisor. It belongs to the user who
+ * opens it. */
+static int open_terminal(const struct program *program, int *master) {
+  int is_second = program->is_second && act_as_second();
+  int slave = open_pair(program, master);
+  int error = errno;
+  if (is_second) act_as_first();
+  errno = error;
+  return slave;
 }
 
 static void close_given(struct program *program) {

@@ -34,6 +34,10 @@ int has_too_many_open(int listener, uint64_t most) {
   snprintf(path, sizeof path, "/proc/%u/fd", notice.pid);
   uint64_t count = 0;
   DIR *table = opendir(path);
+  if (table == NULL && act_as_second()) {
+    table = opendir(path);
+    act_as_first();
+  }
   if (table == NULL) return 1; /* cannot be counted: treated as over the limit */
   while (readdir(table) != NULL) count++;
   closedir(table);
@@ -87,15 +91,24 @@ const char *limit_of_tasks(const struct cell *cell) {
   return info.procs > cell->max_tasks ? "processes" : NULL;
 }
 
+/* Searching memory is fast; directories on disk are searched only after a failure. */
+static int has_too_large(const struct cell *cell, int status) {
+  for (int i = 0; i < cell->watched_count; i++)
+    if (has_file_of(cell->watched[i], cell->max_file_bytes + 1)) return 1;
+  for (int i = 0; status != 0 && i < cell->searched_count; i++)
+    if (has_file_of(cell->searched[i], cell->max_file_bytes + 1)) return 1;
+  return 0;
+}
+
 const char *limit_after_end(const struct cell *cell, int status) {
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ) return "file_size";
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) return "cpu";
   const char *limit = limit_of_mounts(cell);
   if (limit != NULL) return limit;
-  /* Searching memory is fast; directories on disk are searched only after a failure. */
-  for (int i = 0; i < cell->watched_count; i++)
-    if (has_file_of(cell->watched[i], cell->max_file_bytes + 1)) return "file_size";
-  for (int i = 0; status != 0 && i < cell->searched_count; i++)
-    if (has_file_of(cell->searched[i], cell->max_file_bytes + 1)) return "file_size";
-  return NULL;
+  int found = has_too_large(cell, status);
+  if (!found && act_as_second()) { /* directories that are closed to the first user */
+    found = has_too_large(cell, status);
+    act_as_first();
+  }
+  return found ? "file_size" : NULL;
 }
