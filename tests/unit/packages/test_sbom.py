@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 
+import jsonschema_rs
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from jsonschema.validators import Draft7Validator
 
 from cellwall.packages.locks.model import Lock, LockedFile, LockedPackage
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.sbom import InstallCause, render_lock_sbom
-
-pytestmark = pytest.mark.slow  # the import of the validator takes two seconds
 
 A = ("sha256", "a" * 64)
 
@@ -19,13 +21,20 @@ def package(name, version="1.0", *dependencies, ref=None, kind=Ecosystem.NPM, **
     return LockedPackage(ref or f"{name}@{version}", kind, name, version, dependencies=dependencies, **more)  # fmt: skip
 
 
+# Of what the schema says of texts, jsonschema checks the formats only with packages that take two
+# seconds to import: jsonschema-rs knows these formats as well.
+for name in ("date-time", "idn-email", "iri-reference"):
+    is_of_format = jsonschema_rs.validator_for({"format": name}, validate_formats=True).is_valid
+    Draft7Validator.FORMAT_CHECKER.checks(name)(is_of_format)
+
+
+def problem_of(document: str):
+    return JsonStrictValidator(SchemaVersion.V1_6).validate_str(document)
+
+
 def rendered(*packages, has_graph=True, **more):
     data = render_lock_sbom(Lock("test", packages, has_graph), subject="app", **more)
-    # The validator builds many parsers when it is imported; only the worker that runs this file pays.
-    from cyclonedx.schema import SchemaVersion  # noqa: PLC0415
-    from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415
-
-    problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(data.decode())
+    problem = problem_of(data.decode())
     assert problem is None, problem
     return json.loads(data)
 
@@ -111,3 +120,12 @@ def test_an_address_that_the_schema_does_not_take_is_left_out(url):
     (component,) = rendered(package("zebra", files=(LockedFile("x.tgz", url, (A,)),)))["components"]
     assert "externalReferences" not in component
     assert component["hashes"] == [{"alg": "SHA-256", "content": "a" * 64}]
+
+
+def test_the_formats_of_the_schema_are_checked():
+    """The control: a document with an address that is none is invalid."""
+    file = LockedFile("x.tgz", "https://example.com/x.tgz", (A,))
+    document = rendered(package("zebra", files=(file,)))
+    (reference,) = document["components"][0]["externalReferences"]
+    reference["url"] = "https://example.com/a b"
+    assert "iri-reference" in str(problem_of(json.dumps(document)))
