@@ -95,6 +95,9 @@ class NodeOptions:
     log_file: str
     object_store_bytes: int = 128 * 1024 * 1024
     """RequestBodies above 100 KB cross by it."""
+    preloads: str = ""
+    """A module that the host needs. The process that becomes the host starts with the node, and
+    imports it meanwhile."""
 
 
 def ray_environment(trust: RayTrust) -> dict[str, str]:
@@ -145,6 +148,7 @@ class RayNode:
                     **self._environ,
                     **ray_environment(self._options.trust),
                     **self._store(),
+                    "RAY_preload_python_modules": self._options.preloads,
                     "RAY_OVERRIDE_NODE_ID_FOR_TESTING": self._node_id,
                 },
                 stdin=subprocess.DEVNULL,

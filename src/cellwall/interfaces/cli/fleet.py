@@ -185,7 +185,6 @@ def _run_process(
     from cellwall.admin.fleet_sandboxes import is_of_sandboxes
     from cellwall.config.load import load_settings
     from cellwall.interfaces.http.fleet_process import FleetOptions, FleetProcess
-    from cellwall.interfaces.http.sandbox_front import SandboxFrontProcess
     from cellwall.runtime.observing import log_to_stderr
 
     log_to_stderr(os.environ, config=configured["config"], profile=configured["profile"])
@@ -222,6 +221,8 @@ def _run_process(
         file=configured["config"], profile=configured["profile"], environ=os.environ
     )
     if is_of_sandboxes(settings):
+        from cellwall.interfaces.http.sandbox_front import SandboxFrontProcess
+
         return SandboxFrontProcess(options, settings, tell).run()
     return FleetProcess(options, tell).run()
 

@@ -51,7 +51,12 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import Denied
 from cellwall.core.home import shaping
 from cellwall.core.ids import new_id
-from cellwall.interfaces.http.front_serving import request_bodies, serve_front, signalled
+from cellwall.interfaces.http.front_serving import (
+    load_front,
+    request_bodies,
+    serve_front,
+    signalled,
+)
 from cellwall.interfaces.http.listening import Listening, Started, open_listening
 from cellwall.interfaces.standalone_proxy import first_error
 from cellwall.runtime.home import local_principal, state_home
@@ -129,13 +134,14 @@ class FleetProcess:
     async def _serve(self, listening: Listening | None) -> int:
         fleet_section = self._settings.fleet
         trust = await self._trust()  # (4)
-        engine = ray_engine(trust.ray)
         own = f"{fleet_section.node_address}:{fleet_section.port}"
         address = self._options.address or own
         host_id = service_id_of(self._home)
         async with AsyncExitStack() as stack:
+            node = None
             if not self._options.is_ray_running:
-                await stack.enter_async_context(self._node(address, host_id, trust.ray))  # (5)
+                node = await stack.enter_async_context(self._node(address, host_id, trust.ray))
+            engine = await self._load(trust.ray, node)  # (5)
             connect = anyio.to_thread.run_sync(
                 lambda: engine.connect(address, node_ip=fleet_section.node_address)
             )
@@ -185,8 +191,19 @@ class FleetProcess:
             return await trust_of_first(self._home, self._settings, given)
         return await trust_of_joining(self._home, self._settings, options.join_token, given)
 
+    async def _load(self, trust: RayTrust, node: RayNode | None) -> ModuleType:
+        """The driver of Ray. What takes seconds of imports is loaded while the node starts."""
+        async with anyio.create_task_group() as tasks:
+            if node is not None:
+                tasks.start_soon(anyio.to_thread.run_sync, node.wait_until_up)
+            engine = await anyio.to_thread.run_sync(ray_engine, trust)
+            if self._options.has_front:
+                await anyio.to_thread.run_sync(load_front)
+        return engine
+
     @asynccontextmanager
-    async def _node(self, address: str, host_id: str, trust: RayTrust) -> AsyncIterator[None]:
+    async def _node(self, address: str, host_id: str, trust: RayTrust) -> AsyncIterator[RayNode]:
+        """A node that starts; `_load` waits for it."""
         node = RayNode(
             NodeOptions(
                 address=address,
@@ -195,13 +212,13 @@ class FleetProcess:
                 host_id=host_id,
                 trust=trust,
                 log_file=os.path.join(self._home, "fleet-node.log"),
+                preloads=OPENING.partition(":")[0] if self._options.has_host else "",
             ),
             os.environ,
         )
         node.start()
         try:
-            await anyio.to_thread.run_sync(node.wait_until_up)
-            yield
+            yield node
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(node.stop)

@@ -1,5 +1,7 @@
 """A front that listens: the HTTP server over the port of a fleet, until a signal."""
 
+# ruff: noqa: PLC0415  # late imports: a machine that only joins has no HTTP server
+
 from __future__ import annotations
 
 import signal
@@ -9,8 +11,6 @@ import anyio
 
 from cellwall.admin.fleet import FleetPort, RequestBodies
 from cellwall.config.models import Settings
-from cellwall.interfaces.http.fleet_front import FleetFront
-from cellwall.interfaces.http.http_server import HttpServer
 from cellwall.interfaces.http.listening import Listening, Started
 
 _BODIES_BYTES = 512 * 1024 * 1024
@@ -23,6 +23,12 @@ def request_bodies(settings: Settings) -> RequestBodies:
     return RequestBodies(max_bytes=most, max_total_bytes=max(_BODIES_BYTES, 4 * most))
 
 
+def load_front() -> None:
+    """Import what `serve_front` needs: a second of work that can be done beside other work."""
+    import cellwall.interfaces.http.fleet_front
+    import cellwall.interfaces.http.http_server  # noqa: F401
+
+
 async def serve_front(
     fleet: FleetPort,
     bodies: RequestBodies,
@@ -33,6 +39,9 @@ async def serve_front(
     on_ready: Callable[[Started], None],
 ) -> None:
     """Serve until SIGTERM or SIGINT; requests under way have `drain_s`."""
+    from cellwall.interfaces.http.fleet_front import FleetFront
+    from cellwall.interfaces.http.http_server import HttpServer
+
     server = HttpServer(settings.server, FleetFront(fleet, bodies), listening, lambda: False)
 
     async def announce() -> None:
