@@ -78,6 +78,17 @@ class Machine:
             case other:
                 raise Unusable(f"no virtual machine is described for {other}")
 
+    def has_virtualization(self) -> bool:
+        """Whether /dev/kvm runs this machine's kernel.
+
+        On x86_64 a host may have the device while its processor shows neither VT-x nor AMD-V: such a
+        hypervisor runs only guests that were made for it.
+        """
+        if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+            return False
+        flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        return flags is None or not {"vmx", "svm"}.isdisjoint(flags[1].split())
+
 
 @dataclass(frozen=True, slots=True)
 class Image:
