@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -24,6 +24,14 @@ _KEPT = (
 _MAX_WAITING = 64
 """Messages of an answer that the front has not taken yet; then the application waits. Also frames
 of a WebSocket that the application has not taken yet; then the front reads no more of them."""
+_SILENT_S = 30.0
+"""Then the front gets a part without messages, and asks again: a host learns by this that a front
+is there, also while the application waits."""
+_ASKED_WITHIN_S = 600.0
+"""A front asks for the next part once its client has taken the one before."""
+
+_ENDING: set[asyncio.Future[None]] = set()
+"""Applications that have answered and still clean up: asyncio itself keeps no task alive."""
 
 
 def plain_scope(scope: Scope) -> Plain:
@@ -48,11 +56,17 @@ def asgi_scope(scope: Plain) -> Scope:
 class HostExchange:
     """One request at the host, until the application has answered it."""
 
-    def __init__(self, application: Application, scope: Plain, body: bytes) -> None:
-        self._application, self._scope = application, asgi_scope(scope)
+    def __init__(
+        self, application: Application, scope: Plain, body: bytes, on_end: Callable[[], None]
+    ) -> None:
+        """`on_end` is called when nobody asks for another part."""
+        self._application, self._scope, self._on_end = application, asgi_scope(scope), on_end
         self._incoming: asyncio.Queue[Message] = asyncio.Queue()
         self._room = asyncio.Semaphore(_MAX_WAITING)
         self._outgoing: asyncio.Queue[Message | None] = asyncio.Queue(_MAX_WAITING)
+        self._task: asyncio.Future[None] | None = None
+        self._overdue: asyncio.TimerHandle | None = None
+        self._given = 0
         if scope["type"] == "http":
             request = {"type": "http.request", "body": body, "more_body": False}
             self._incoming.put_nowait(request)
@@ -70,25 +84,45 @@ class HostExchange:
             self._room.release()
         return message
 
-    async def answer(self) -> AsyncGenerator[Plain, None]:
-        """The messages of the answer: `{"messages": […], "is_last": …}`, all that are ready at a
-        time; none where the application failed. It is cancelled when they are not taken."""
-        task = asyncio.ensure_future(self._run())
-        is_last = False
-        try:
-            while not is_last:
-                ready = [await self._outgoing.get()]
-                while not self._outgoing.empty():
-                    ready.append(self._outgoing.get_nowait())
-                is_last = ready[-1] is None
-                yield {
-                    "messages": [dict(each) for each in ready if each is not None],
-                    "is_last": is_last,
-                }
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+    async def next_part(self, number: int) -> Plain:
+        """The next messages of the answer: `{"messages": […], "is_last": …}`, all that are ready at
+        a time; none where the application failed or has nothing to say for a while. Parts are
+        counted from 0: one that was asked for twice would be missing in the answer."""
+        if number != self._given:
+            raise RuntimeError("a part of an answer was asked for twice")
+        self._given += 1
+        if self._overdue is not None:
+            self._overdue.cancel()
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+        ready = await self._take()
+        if is_last := bool(ready) and _is_end(ready[-1]):
+            _ENDING.add(self._task)
+            self._task.add_done_callback(_ENDING.discard)
+            self._on_end()
+        else:
+            loop = asyncio.get_running_loop()
+            self._overdue = loop.call_later(_ASKED_WITHIN_S, self._abandon)
+        return {
+            "messages": [dict(each) for each in ready if each is not None],
+            "is_last": is_last,
+        }
+
+    async def _take(self) -> list[Message | None]:
+        ready: list[Message | None] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SILENT_S):
+                ready.append(await self._outgoing.get())
+        while not self._outgoing.empty():
+            ready.append(self._outgoing.get_nowait())
+        return ready
+
+    def _abandon(self) -> None:
+        """The front has ended, or its client takes nothing."""
+        _log.warning("an answer was abandoned: its front has ended, or its client takes nothing")
+        if self._task is not None:
+            self._task.cancel()
+        self._on_end()
 
     async def _run(self) -> None:
         try:
@@ -96,3 +130,10 @@ class HostExchange:
         except Exception as error:  # noqa: BLE001  # an answer without a beginning tells the front
             _log.error("the application failed on a request: %s", type(error).__name__)
         await self._outgoing.put(None)  # not behind a cancellation: it would not be taken
+
+
+def _is_end(message: Message | None) -> bool:
+    """What the application does behind the last message is not waited for."""
+    return message is None or (
+        message["type"] == "http.response.body" and not message.get("more_body", False)
+    )

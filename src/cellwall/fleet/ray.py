@@ -7,6 +7,7 @@ lost. So several fronts work side by side, and one that starts again has lost no
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import Counter, OrderedDict, deque
@@ -210,14 +211,11 @@ class RayFleet:
             relay: asyncio.Task[None] | None = None
             try:
                 async with self._calls.breakable(host_id):
-                    answer = actor.answer.options(num_returns="streaming").remote(
-                        call_id, plain_scope(scope), body
-                    )
+                    answer = actor.answer.remote(call_id, plain_scope(scope), body)
                     relay = asyncio.ensure_future(_relay(actor, call_id, scope, receive))
-                    async for part in _parts(answer):
-                        for message in part["messages"]:
-                            has_begun = True
-                            await send(message)
+                    async for message in _messages(actor, call_id, answer):
+                        has_begun = True
+                        await send(message)
             except (RayActorError, HostGone):
                 _log.warning("host %s was lost during a call", host_id)
                 if has_begun:
@@ -325,13 +323,19 @@ async def stop_host(actor: Any) -> None:  # noqa: ANN401  # Ray's handle has no 
             ray.kill(actor)
 
 
-async def _parts(answer: Any) -> AsyncIterator[Plain]:  # noqa: ANN401  # Ray's generator has no type
-    """Until the last: Ray's own end of the stream would cost another round."""
-    async for reference in answer:
-        part = await reference
-        yield part
+async def _messages(
+    actor: Any,  # noqa: ANN401  # Ray's handle has no type
+    call_id: str,
+    answer: Any,  # noqa: ANN401  # Ray's reference has no type
+) -> AsyncIterator[Plain]:
+    """Of one answer. The next part is asked for when the client has taken the one before."""
+    for number in itertools.count(1):
+        part = await answer
+        for message in part["messages"]:
+            yield message
         if part["is_last"]:
             return
+        answer = actor.more.remote(call_id, number)
 
 
 async def _relay(actor: Any, call_id: str, scope: Scope, receive: Receive) -> None:  # noqa: ANN401

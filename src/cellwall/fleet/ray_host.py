@@ -11,7 +11,8 @@ import importlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from cellwall.core.errors import CellwallError
@@ -96,26 +97,25 @@ class RayHost:
         """What another host asks this one."""
         return await self._in_service(self._opened().hear(question))
 
-    async def answer(self, call_id: str, scope: Plain, body: bytes) -> AsyncIterator[Plain]:
-        """The messages of one answer, several at a time where they are ready. A call that comes
-        twice is refused: whatever carries it, a request is executed once."""
+    async def answer(self, call_id: str, scope: Plain, body: bytes) -> Plain:
+        """The first messages of an answer, which are all of most answers; `more` has the others. A
+        call that comes twice is refused: whatever carries it, a request is executed once."""
         if call_id in self._seen:
             raise RuntimeError("a call came twice")
         self._seen[call_id] = None
         if len(self._seen) > _MAX_SEEN:
             self._seen.popitem(last=False)
-        exchange = HostExchange(self._opened().application, scope, body)
-        self._exchanges[call_id] = exchange
-        parts = exchange.answer()
-        try:
-            is_last = False
-            while not is_last:
-                part = await self._in_service(_next(parts))
-                is_last = part["is_last"]
-                yield part
-        finally:
-            del self._exchanges[call_id]
-            await self._in_service(parts.aclose())
+        application, forget = self._opened().application, partial(self._forget, call_id)
+        self._exchanges[call_id] = HostExchange(application, scope, body, forget)
+        return await self.more(call_id, 0)
+
+    async def more(self, call_id: str, number: int) -> Plain:
+        """The next messages of an answer. Not a stream of Ray: that costs twice the time and
+        processor of a call, and keeps in the front what its client has not taken."""
+        return await self._in_service(self._exchanges[call_id].next_part(number))
+
+    def _forget(self, call_id: str) -> None:
+        self._exchanges.pop(call_id, None)
 
     async def feed(self, call_id: str, message: Plain) -> None:
         """A later message of the client: a frame of a WebSocket, or the end of the connection."""
@@ -134,7 +134,3 @@ class RayHost:
         if self._host is None:
             raise RuntimeError("the host has not started")
         return self._host
-
-
-async def _next(parts: AsyncIterator[Plain]) -> Plain:
-    return await anext(parts)

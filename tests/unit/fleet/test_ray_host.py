@@ -14,12 +14,9 @@ SCOPE = {"type": "http", "path": "/", "headers": []}
 
 
 async def ask(host: RayHost, call: str) -> bytes:
-    parts = [part async for part in host.answer(call, SCOPE, b"")]
-    return (
-        parts[-1]["messages"][-1]["body"]
-        if parts[-1]["messages"]
-        else parts[-2]["messages"][-1]["body"]
-    )
+    part = await host.answer(call, SCOPE, b"")
+    assert part["is_last"]
+    return bytes(part["messages"][-1]["body"])
 
 
 def test_a_call_that_comes_twice_is_executed_once():
@@ -30,6 +27,7 @@ def test_a_call_that_comes_twice_is_executed_once():
         with pytest.raises(RuntimeError, match="twice"):
             await ask(host, "call_1")
         assert await ask(host, "call_3") == b"3"
+        assert host._exchanges == {}
         await host.stop()
 
     asyncio.run(go())
