@@ -121,6 +121,14 @@ class Machine:
                     found.append(pid)
         return found
 
+    def pid_of(self, program: str) -> int:
+        """The process of one of Ray's programs."""
+        for pid in self.pids():
+            with suppress(OSError):
+                if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == program:
+                    return pid
+        raise AssertionError(f"{self.name} runs no {program}")
+
     def signal(self, number: int) -> None:
         """To all processes of this machine, as a machine that fails as a whole."""
         for pid in self.pids():

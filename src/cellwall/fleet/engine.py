@@ -147,6 +147,15 @@ def host_lost(*, was_sent: bool = False) -> HostLost:
     )
 
 
+def call_failed() -> Busy:
+    """The engine has failed, and the host is there."""
+    return Busy(
+        "the host of this request could not be asked, or its answer was lost",
+        hint="The request may have been executed: look for it in the record, and send it again.",
+        code="CW-HOST-UNREACHABLE",
+    )
+
+
 def no_host(reason: str) -> Busy:
     """For a new session that fits nowhere."""
     return Busy(

@@ -31,6 +31,7 @@ from cellwall.fleet.engine import (
     Scope,
     Send,
     Wish,
+    call_failed,
     host_lost,
 )
 from cellwall.fleet.exchanges import Plain, plain_scope
@@ -221,6 +222,11 @@ class RayFleet:
                 if has_begun:
                     raise AnswerBroken from None
                 raise host_lost(was_sent=True) from None
+            except RayError as error:  # without its text, which may be of the request
+                _log.error("a call of Ray failed: %s", type(error).__name__)
+                if has_begun:
+                    raise AnswerBroken from None
+                raise call_failed() from None
             finally:
                 if relay is not None:
                     relay.cancel()
@@ -309,6 +315,18 @@ async def wait_for_host(actor: Any) -> None:  # noqa: ANN401  # Ray's handle has
     """Returns when a host has ended, by itself or with its process."""
     with suppress(RayActorError):
         await actor.closed.remote()
+
+
+async def wait_for_node() -> None:
+    """Returns when the node of Ray on this machine has ended: its end closes the connection. Ray
+    itself tells nothing to a program without an actor there."""
+    path = ray._private.worker.global_worker.node.raylet_socket_name  # noqa: SLF001  # not public
+    reader, writer = await asyncio.open_unix_connection(path)
+    try:
+        with suppress(ConnectionError):
+            await reader.read(1)
+    finally:
+        writer.close()
 
 
 async def stop_host(actor: Any) -> None:  # noqa: ANN401  # Ray's handle has no type

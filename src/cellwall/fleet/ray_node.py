@@ -47,6 +47,14 @@ _NOTICED_BY_RAY = {
     # Hosts outlive the first node for so long, and find it again when it is back.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
 }
+_MAX_INLINE_BYTES = 128 * 1024 * 1024
+_WITHIN_CALLS = {
+    # What a call carries goes from process to process by TLS. Ray's object store would keep it in
+    # memory that all processes of a machine can map, and on the disk where it is full: a body may
+    # be a secret that is stored. Only larger files, where `max_file_bytes` admits them, go there.
+    "RAY_max_direct_call_object_size": str(_MAX_INLINE_BYTES),
+    "RAY_task_rpc_inlined_bytes_limit": str(_MAX_INLINE_BYTES),
+}
 _QUIET = {
     # A call of Ray by a process that is not connected, such as one that ends, would start a
     # cluster of its own, without token and TLS.
@@ -94,7 +102,7 @@ class NodeOptions:
     trust: RayTrust
     log_file: str
     object_store_bytes: int = 128 * 1024 * 1024
-    """RequestBodies above 100 KB cross by it."""
+    """Bodies beyond `_MAX_INLINE_BYTES` cross by it."""
     preloads: str = ""
     """A module that the host needs. The process that becomes the host starts with the node, and
     imports it meanwhile."""
@@ -102,7 +110,7 @@ class NodeOptions:
 
 def ray_environment(trust: RayTrust) -> dict[str, str]:
     """The variables of every process that speaks to Ray, ours included."""
-    return {**_NOTICED_BY_RAY, **_QUIET, **trust.environment()}
+    return {**_NOTICED_BY_RAY, **_WITHIN_CALLS, **_QUIET, **trust.environment()}
 
 
 class RayNode:

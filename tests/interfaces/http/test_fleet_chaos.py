@@ -23,7 +23,7 @@ import pytest
 from conftest import ORDINARY_UID, need
 from databases import PostgresServer, find_server_programs
 from fleet_history import Attempt, Fate, History, exported_events, violations
-from fleet_hosts import Machine, RunningFleet, running_fleet, until
+from fleet_hosts import DEADLINE_S, Machine, RunningFleet, running_fleet, until
 from fleet_links import BRIDGE_ADDRESS, NamespaceLinks
 from fleet_load import FleetLoad, LoadClient, ShortSessions
 
@@ -159,11 +159,21 @@ def test_no_run_is_lost_or_executed_twice_when_a_host_fails(quick_fleet, fault):
     assert told <= lost
 
 
-def test_the_first_host_is_killed_and_starts_again_without_a_lost_session(fleet):
+@pytest.mark.parametrize("fault", ["kill", "raylet", "gcs_server"])
+def test_the_first_host_fails_and_starts_again_without_a_lost_session(fleet, fault):
+    """As a whole, or one of Ray's processes: then the front takes no more requests, and ends."""
     sessions = new_sessions(fleet)
     with FleetLoad(fleet, sessions, clients=CLIENTS) as load:
         until_more_runs(load)
-        fleet.front.kill()
+        if fault == "kill":
+            fleet.front.kill()
+        else:
+            os.kill(fleet.front.pid_of(fault), signal.SIGKILL)
+            assert fleet.front.process is not None
+            assert fleet.front.process.stdout is not None
+            assert fleet.front.process.wait(DEADLINE_S) == 125
+            assert b'"CW-FLEET-NODE"' in fleet.front.process.stdout.readline()
+            fleet.front.kill()
         fleet.front.close()
         fleet.start_front()
         until_more_runs(load)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,3 +140,26 @@ def test_a_host_with_a_lease_and_a_process_is_there(monkeypatch):
         waiting.cancel()
 
     run(go)
+
+
+def test_the_end_of_the_node_is_noticed_at_once(monkeypatch, tmp_path):
+    path = str(tmp_path / "raylet")
+    worker = SimpleNamespace(node=SimpleNamespace(raylet_socket_name=path))
+    monkeypatch.setattr("ray._private.worker.global_worker", worker)
+
+    async def go() -> None:
+        lines: list[asyncio.StreamWriter] = []
+
+        async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            lines.append(writer)
+
+        server = await asyncio.start_unix_server(accept, path)
+        waiting = asyncio.ensure_future(engine.wait_for_node())
+        while not lines:
+            await asyncio.sleep(0.001)
+        assert not waiting.done()  # the control
+        lines[0].close()
+        await asyncio.wait_for(waiting, 5)
+        server.close()
+
+    asyncio.run(go())

@@ -16,7 +16,7 @@ At the first signal the host drains: no new sessions, and requests under way hav
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ from cellwall.admin.fleet_trust import (
 )
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
-from cellwall.core.errors import Denied
+from cellwall.core.errors import CellwallError, Denied
 from cellwall.core.home import shaping
 from cellwall.core.ids import new_id
 from cellwall.interfaces.http.front_serving import (
@@ -176,7 +176,7 @@ class FleetProcess:
                     self._on_ready(told)
                     await signalled()
                 else:
-                    await self._front(fleet, bodies, listening, told)  # (7)
+                    await self._front(fleet, bodies, listening, told, engine)  # (7)
                 if self._options.has_host:
                     await self._drain(fleet, host_id)
                 tasks.cancel_scope.cancel()
@@ -253,9 +253,22 @@ class FleetProcess:
         bodies: RequestBodies,
         listening: Listening,
         told: FleetStarted,
+        engine: ModuleType,
     ) -> None:
+        has_ended = False
+
         def announce(started: Started) -> None:
             self._on_ready(replace(told, front=started))
+
+        async def node_ended() -> None:
+            nonlocal has_ended
+            await engine.wait_for_node()
+            has_ended = True
+
+        async def signal_or_end() -> None:
+            async with anyio.create_task_group() as tasks:
+                for each in (signalled, node_ended):
+                    tasks.start_soon(_first, each, tasks.cancel_scope)
 
         await serve_front(
             fleet,
@@ -264,7 +277,14 @@ class FleetProcess:
             listening,
             owner_code=fleet.owner_code,
             on_ready=announce,
+            until=signal_or_end,
         )
+        if has_ended:  # new hosts would stay unknown, and large bodies would not cross
+            raise CellwallError(
+                "Ray ended on this machine, and the front with it",
+                hint="Start `cellwall fleet` again, in the same way: sessions go on.",
+                code="CW-FLEET-NODE",
+            )
 
     async def _drain(self, fleet: FleetPort, host_id: str) -> None:
         """No new sessions come; runs under way have `drain_s` to end."""
@@ -283,6 +303,11 @@ def refuse_root(*, as_root: bool) -> None:
             "with --dangerously-as-root.",
             code="CW-SERVE-ROOT",
         )
+
+
+async def _first(work: Callable[[], Awaitable[None]], others: anyio.CancelScope) -> None:
+    await work()
+    others.cancel()
 
 
 async def _end_with_host(engine: ModuleType, actor: Any) -> None:  # noqa: ANN401  # Ray's handle

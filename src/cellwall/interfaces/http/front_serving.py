@@ -1,4 +1,4 @@
-"""A front that listens: the HTTP server over the port of a fleet, until a signal."""
+"""A front that listens: the HTTP server over the port of a fleet."""
 
 # ruff: noqa: PLC0415  # late imports: a machine that only joins has no HTTP server
 
@@ -37,8 +37,9 @@ async def serve_front(
     *,
     owner_code: Callable[[], Awaitable[str]],
     on_ready: Callable[[Started], None],
+    until: Callable[[], Awaitable[None]],
 ) -> None:
-    """Serve until SIGTERM or SIGINT; requests under way have `drain_s`."""
+    """Serve until `until` returns; requests under way then have `drain_s`."""
     from cellwall.interfaces.http.fleet_front import FleetFront
     from cellwall.interfaces.http.http_server import HttpServer
 
@@ -53,13 +54,13 @@ async def serve_front(
             )
         )
 
-    async def stop_by_signal() -> None:
-        await signalled()
+    async def stop() -> None:
+        await until()
         server.should_exit = True
 
     server.on_started = announce
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(stop_by_signal)
+        tasks.start_soon(stop)
         await server.serve(sockets=list(listening.sockets))
         tasks.cancel_scope.cancel()
 

@@ -21,7 +21,7 @@ from cellwall.admin.fleet import check_fleet_settings
 from cellwall.admin.fleet_sandboxes import open_sandbox_fleet, ray_only
 from cellwall.config.models import Settings
 from cellwall.interfaces.http.fleet_process import FleetOptions, FleetStarted, refuse_root
-from cellwall.interfaces.http.front_serving import request_bodies, serve_front
+from cellwall.interfaces.http.front_serving import request_bodies, serve_front, signalled
 from cellwall.interfaces.http.listening import Listening, Started, open_listening
 from cellwall.interfaces.standalone_proxy import first_error
 from cellwall.runtime.home import local_principal, state_home
@@ -86,5 +86,6 @@ class SandboxFrontProcess:
                 listening,
                 owner_code=no_code,
                 on_ready=announce,
+                until=signalled,
             )
             tasks.cancel_scope.cancel()
