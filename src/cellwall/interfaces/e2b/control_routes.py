@@ -44,10 +44,10 @@ _REGISTRIES = {
 """Hosts that a sandbox reaches through the judging proxy for packages, not directly (PKG-1)."""
 _ANY = frozenset({"0.0.0.0/0", "::/0", "*"})
 SNAPSHOT_PREFIX = "snp_"
+"""Of the ids of snapshots, which `create` takes in the place of a template."""
 SECOND_USER_KEY = "cellwall.second_user"
 """Of the metadata, which alone a client of E2B can choose freely: "true" gives the sandbox a user
 `root`, whom `user="root"` then names."""
-"""Of the ids of snapshots, which `create` takes in the place of a template."""
 _MIB = 1024 * 1024
 _MAX_PAGE = 100
 

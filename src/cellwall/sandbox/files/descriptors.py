@@ -150,12 +150,37 @@ def replace_atomically(
         raise
 
 
-def make_one_dir(dir_fd: int, name: str, *, mode: int = 0o755) -> None:
-    """Create one directory, owned by the owner of its parent."""
-    os.mkdir(name, mode & 0o777, dir_fd=dir_fd)
+def make_one_dir(dir_fd: int, name: str, *, mode: int | None = None) -> None:
+    """Create one directory, owned by the owner of its parent. Without a mode, as root: 0755,
+    whatever the umask of the service. A second user of a sandbox is let in by modes alone."""
+    os.mkdir(name, 0o755 if mode is None else mode & 0o777, dir_fd=dir_fd)
+    _give_owner(dir_fd, name, mode=0o755 if mode is None else None)
+
+
+def make_symlink(target: str, dir_fd: int, name: str) -> None:
+    """Create a symlink, owned by the owner of its directory."""
+    os.symlink(target, name, dir_fd=dir_fd)
+    _give_owner(dir_fd, name)
+
+
+def _give_owner(dir_fd: int, name: str, mode: int | None = None) -> None:
+    """Code can rename within its directory, and put a file of another user of the sandbox in the
+    place of the new one. That file has another owner than this process."""
     owner = new_owner(dir_fd)
-    if owner is not None:
-        os.chown(name, *owner, dir_fd=dir_fd, follow_symlinks=False)
+    if owner is None:
+        return
+    with closing_fd(os.open(name, OPEN_NODE, dir_fd=dir_fd)) as node:
+        if os.fstat(node).st_uid != os.geteuid():
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+        os.chown(proc_path(node), *owner)
+        if mode is not None:
+            os.chmod(proc_path(node), mode)
+
+
+def make_open_dir(path: str) -> None:
+    """A directory that every user of a sandbox may enter, whatever the umask of the service."""
+    os.mkdir(path, 0o755)
+    os.chmod(path, 0o755)  # noqa: S103  # in a directory of this process alone
 
 
 def unlock(dir_fd: int, name: str) -> bool:

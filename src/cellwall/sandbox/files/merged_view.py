@@ -36,6 +36,7 @@ from cellwall.sandbox.files.descriptors import (
     closing_fd,
     copy_data,
     make_one_dir,
+    make_symlink,
     new_owner,
     open_regular,
     path_error,
@@ -311,10 +312,7 @@ class MergedFileTree(FileTree):
                     make_one_dir(fd, name)
                     folders.append((below, step.status))
                 elif stat.S_ISLNK(step.status.st_mode):
-                    os.symlink(os.readlink(step.name, dir_fd=step.dir_fd), name, dir_fd=fd)
-                    owner = new_owner(fd)
-                    if owner is not None:
-                        os.chown(name, *owner, dir_fd=fd, follow_symlinks=False)
+                    make_symlink(os.readlink(step.name, dir_fd=step.dir_fd), fd, name)
                 elif stat.S_ISREG(step.status.st_mode):
                     room -= self._copy_file(step, fd, name, room)
                 else:

@@ -42,7 +42,7 @@ from cellwall.sandbox.linux.layers import (
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.prepared_cell import CellShape, PreparedCell, spare_cells
 from cellwall.sandbox.linux.run_monitor import RunMonitor
-from cellwall.sandbox.linux.second_user import check_mount
+from cellwall.sandbox.linux.second_user import check_allowed, check_mount
 from cellwall.sandbox.linux.sessions import LiveSessions
 from cellwall.sandbox.linux.template import CellContents, CellRecipe, Template
 from cellwall.sandbox.run_ledger import RunLedger
@@ -270,6 +270,10 @@ class NativeSandbox:
         skills: Sequence[Skill] = (),
         network: CellNetwork | None = None,
     ) -> RunResult:
+        if action.second_user:  # here for every backend: never one user in the name of two
+            check_allowed(
+                is_allowed=self._settings.allows_second_user, backend=self._settings.backend
+            )
         request = CellRunRequest(
             action=action,
             slot=slot,

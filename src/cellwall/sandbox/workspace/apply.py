@@ -21,6 +21,7 @@ from cellwall.sandbox.files.descriptors import (
     copy_data,
     from_os_error,
     make_one_dir,
+    make_symlink,
     new_owner,
     open_regular,
     proc_path,
@@ -262,9 +263,7 @@ def _replace(parent: int, name: str, source: int, old: os.stat_result | None) ->
     owner = new_owner(parent)
     if stat.S_ISLNK(status.st_mode):
         temporary = temporary_name()
-        os.symlink(os.readlink("", dir_fd=source), temporary, dir_fd=parent)
-        if owner is not None:
-            os.chown(temporary, *owner, dir_fd=parent, follow_symlinks=False)
+        make_symlink(os.readlink("", dir_fd=source), parent, temporary)
         os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
         return
     if owner is not None and old is not None and stat.S_ISREG(old.st_mode):

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Final
 
-from cellwall.sandbox.files.descriptors import closing_fd, remove_tree
+from cellwall.sandbox.files.descriptors import closing_fd, make_open_dir, remove_tree
 from cellwall.sandbox.snapshots.layer_files import MAX_LAYER_ENTRIES, merge_layers
 from cellwall.sandbox.snapshots.store import SnapshotStore
 
@@ -26,7 +26,7 @@ _DRAFT: Final = "files.draft"
 def make_overlay_folders(folder: str) -> None:
     """The directories of an overlay in the folder of a workspace."""
     for name in ("layers", "layers/upper", "layers/work"):
-        os.mkdir(f"{folder}/{name}", 0o755)
+        make_open_dir(f"{folder}/{name}")
 
 
 def copy_layers(snapshots: SnapshotStore, layers: Collection[str], target: str) -> None:

@@ -22,7 +22,7 @@ from cellwall.core.errors import CellwallError, WorkspaceError
 from cellwall.core.ids import check_id
 from cellwall.core.ports import SessionKeysPort
 from cellwall.core.types import WorkspaceMode, WorkspaceRequest
-from cellwall.sandbox.files.descriptors import closing_fd, identity_of, remove_tree
+from cellwall.sandbox.files.descriptors import closing_fd, identity_of, make_open_dir, remove_tree
 from cellwall.sandbox.files.root import Root
 from cellwall.sandbox.protection.host_directory import open_host_directory
 from cellwall.sandbox.protection.placeholders import Placeholders
@@ -119,7 +119,7 @@ class WorkspaceStore:
             if resumed is not None:
                 self._sealing.restore(resumed.id, resumed.folder, folder)
             elif request.mode is WorkspaceMode.PRIVATE and (copies_layers or not layers):
-                os.mkdir(f"{folder}/files", 0o755)
+                make_open_dir(f"{folder}/files")
             made = StoredWorkspace(session_id, folder, request, made_ns, identity)
             if layers and copies_layers:
                 copy_layers(self.snapshots, layers, f"{folder}/files")
