@@ -6,9 +6,10 @@
 Needs NumPy alone; a processor is enough (some minutes). The sources, with licences and hashes, are
 in bench/guard_data/MANIFEST.toml. One thread adds up in one order, so the same sources give the
 same weights, byte for byte, with the same build of NumPy. Prints recall at fixed rates of false
-alarms; `--guard` runs the whole guard with each left-out classifier; `--plot` draws the curve;
-`--final` also measures the sets of the final check; `--write` trains on all sets for training and
-writes the weights with their hash.
+alarms; `--authors` also leaves out the authors of the written texts, which tells what to expect of
+an unseen source; `--guard` runs the whole guard with each left-out classifier; `--plot` draws the
+curve; `--final` also measures the sets of the final check; `--write` trains on all sets for
+training and writes the weights with their hash.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from guard_left_out import render as render_guard
 from guard_network import Network
 from guard_network import fit as fit_network
 from guard_passages import Passages, describe_all, frequent_traits, join
+from guard_sources import author, author_folds, expected
+from guard_sources import render as render_sources
 from guard_vectors import DIMS, SCALE, PieceTable, read_table
 
 from cellwall.guard.detect.passages.features import shape_of
@@ -76,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scores", metavar="FILE.json", help="where the scores are written")
     parser.add_argument("--final", action="store_true")
     parser.add_argument("--guard", action="store_true", help="also the whole guard, left out")
+    parser.add_argument("--authors", action="store_true", help="also leave out authors")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args(arguments)
     trained = corpus(options.data, options.archives)
@@ -84,6 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     told = manifest()["vectors"]
     archive = check(options.archives, told["file"], told["sha256"])
+    sets = len(measured)
+    if options.authors:
+        measured += [each for each in trained if author(each.family)]
     texts = trained if options.write else [*trained, *measured]
     described = describe_all(texts, archive)
     count = len(trained)
@@ -99,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     others = _Material(measured, join(measured, described[count:], traits), rows[count:])
     scores, jobs = [0.0] * len(measured), []
-    for fitted in _left_out(own, len(features)):
+    for fitted in _left_out(own, len(features), with_authors=options.authors):
         for number, score in fitted.scores(others):
             scores[number] = score
         if options.guard:
@@ -111,9 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.scores:
         Path(options.scores).write_text(json.dumps(scores), "utf-8")
     for rate in RATES:
-        print(render(operating_point(measured, scores, rate)), "\n")
+        point = operating_point(measured[:sets], scores[:sets], rate)
+        print(render(point), "\n")
+        if options.authors:
+            print(render_sources(expected(point, measured[sets:], scores[sets:])), "\n")
     if options.plot:
-        draw(measured, scores, options.plot)
+        draw(measured[:sets], scores[:sets], options.plot)
     return 0
 
 
@@ -136,7 +146,7 @@ class _Fitted:
     def is_unseen(self, text: Text) -> bool:
         if self.left_out:
             return text.family in self.left_out
-        return text.family not in self.trained
+        return text.family not in self.trained and not author(text.family)
 
     def scores(self, others: _Material) -> Iterator[tuple[int, float]]:
         """The numbers and scores of the texts that it saw nothing of."""
@@ -148,10 +158,15 @@ class _Fitted:
                 yield number, _strongest(own_scores, shape_of(text.text))
 
 
-def _left_out(own: _Material, features: int) -> Iterator[_Fitted]:
+def _left_out(own: _Material, features: int, *, with_authors: bool) -> Iterator[_Fitted]:
     """For each source of attacks, and for what is never trained on: models without it."""
     trained = sets_for("training")
-    for left_out in [*folds([each for each in own.texts if each.family in trained]), frozenset()]:
+    sources_left_out = [
+        *folds([each for each in own.texts if each.family in trained]),
+        *(author_folds(own.texts) if with_authors else ()),
+        frozenset[str](),
+    ]
+    for left_out in sources_left_out:
         sources = {origin(family) for family in left_out}
         kept = [n for n, each in enumerate(own.texts) if origin(each.family) not in sources]
         network = fit_network(own.texts, own.passages, kept)
