@@ -51,6 +51,7 @@ from cellwall.runtime.cell_io import (
 )
 from cellwall.runtime.cell_runs import CellRunner
 from cellwall.runtime.connections import resolve_account
+from cellwall.runtime.early_cells import open_early
 from cellwall.runtime.egress import with_configuration
 from cellwall.runtime.event_bodies import intent_body, outcome_body, tool_result_body
 from cellwall.runtime.judges import judge
@@ -110,6 +111,10 @@ class Runtime(RuntimeParts):
         self.policy.judge(action, ())  # reads the policy files
         await self._verify_skills(action)
         await self.vault.check(action)
+
+    async def open_early(self, action: Action) -> None:
+        """Open the live cell of a session before its first action, where that is allowed."""
+        await open_early(self, action)
 
     async def _receive(self, action: Action, operation: ToolResult, watch: ActionWatch) -> Outcome:
         """Steps 1, 2, 9 and 10, for a tool call that was judged before and ran on the host."""
