@@ -233,7 +233,7 @@ class OwnedSandboxes:
         if self._is_closed:
             await self.end(made)
             raise _stopping()
-        # Of a session with files of before, what was read from them is judged with its first action.
+        # Files of before bring labels, which are judged with the first action.
         if resumed_id is None and lost is None and spec.from_snapshot is None:
             self._tasks.start_soon(self._open_early, made)
         return made
