@@ -364,7 +364,11 @@ class LiveSessions:
                     put_view(parts.view)
             cell = LiveCell(parts, max_result_bytes=self._settings.max_result_bytes)
             if is_early:
-                self._start_early(cell, request)
+                try:
+                    self._start_early(cell, request)
+                except BaseException:
+                    cell.close()
+                    raise
             session.put_cell(cell, unused_until=time.monotonic() + _UNUSED_S if is_early else None)
             session.uncharged = UnchargedMemory(cell.pids, parts.limits)
             self._pool.stay_awake()
@@ -376,11 +380,7 @@ class LiveSessions:
         operation = request.action.operation
         assert isinstance(operation, RunCode)  # noqa: S101  # by the caller
         program, _ = jobs.program_of(request.action, only_deno=self._settings.only_deno)
-        try:
-            cell.interpreter(_environment(request, program), program, operation)
-        except BaseException:
-            cell.close()
-            raise
+        cell.interpreter(_environment(request, program), program, operation)
 
     def _find(self, session_id: str) -> LiveSession | None:
         with self._lock:
