@@ -35,6 +35,7 @@ from cellwall.core.types import (
     OutputSink,
     ReachHost,
     Role,
+    RunCode,
     SetDomains,
     ToolResult,
     UseTool,
@@ -59,6 +60,7 @@ from cellwall.runtime.judging import effective_role, missing_permissions, with_r
 from cellwall.runtime.outcomes import allowed_outcome, failed_outcome, host_failure, run_outcome
 from cellwall.runtime.parts import RuntimeParts
 
+_NO_CODE = RunCode("python", b"")
 _NOT_JUDGED = Decision(Verdict.DENY, reason="refused before the policy judged the action")
 
 
@@ -108,7 +110,8 @@ class Runtime(RuntimeParts):
         Nothing runs and nothing is leased; each action is still judged by itself.
         """
         self.bounds.check(action)
-        self.policy.judge(action, ())  # reads the policy files
+        # Reads the policy files. Code is judged by its language; a command would be parsed.
+        self.policy.judge(replace(action, operation=_NO_CODE), ())
         await self._verify_skills(action)
         await self.vault.check(action)
 

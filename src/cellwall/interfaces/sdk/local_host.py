@@ -147,8 +147,7 @@ class LocalHost:
         try:
             with self._live.entered():
                 operation = RunCode(DEFAULT_LANGUAGE, b"")
-                action = replace(self._pattern, id=new_id("act"), operation=operation)
-                await self._app.runtime.open_early(action)
+                await self._app.runtime.open_early(replace(self._pattern, operation=operation))
         finally:
             self._opening.set()
 
