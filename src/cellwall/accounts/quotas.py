@@ -136,7 +136,32 @@ class Quotas:
         await self._rates.count_action(account)  # (1)
         await self._settle_late()
         now_s = self._clock()
-        charges = tuple(
+        charges = await self._known_charges(action, account, now_s)
+        if charges:
+            exceeded = await self._store.reserve(charges)  # (2)
+            if exceeded is not None:
+                raise _refusal(exceeded, now_s)
+        return _Hold(self, action, charges)
+
+    async def has_room(self, action: Action) -> bool:
+        """Whether `reserve` would succeed now. Counts, reserves and notes nothing."""
+        account = action.principal.account
+        if account is None:
+            return True
+        if self._unsettled or not await self._rates.has_room(account):
+            return False
+        for charge in await self._known_charges(action, account, self._clock()):
+            meter, limit = charge.budget.meter, charge.budget.limit
+            used = await self._store.usage(meter, period_start_s=charge.period_start_s)
+            if used >= limit or used + charge.amount > limit:
+                return False
+        return True
+
+    async def _known_charges(
+        self, action: Action, account: AccountRef, now_s: float
+    ) -> tuple[Charge, ...]:
+        """What is known to be needed before the action runs."""
+        return tuple(
             Charge(
                 budget=budget,
                 amount=self._known_cost(action, budget.meter.resource),
@@ -145,11 +170,6 @@ class Quotas:
             for budget in await self.budgets_of(account)
             if self._concerns(action, budget.meter.resource)
         )
-        if charges:
-            exceeded = await self._store.reserve(charges)  # (2)
-            if exceeded is not None:
-                raise _refusal(exceeded, now_s)
-        return _Hold(self, action, charges)
 
     async def settle(
         self, action: Action, charges: Sequence[Charge], usage: Usage, *, has_run: bool

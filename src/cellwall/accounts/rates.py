@@ -132,16 +132,29 @@ class Rates:
 
     async def count_action(self, account: AccountRef) -> None:
         """Count one action; raises `LimitExceeded`."""
+        await self._count(self._actions, "actions", self._action_limits(account))
+
+    async def has_room(self, account: AccountRef) -> bool:
+        """Whether one action more would be counted now; it is not."""
+        try:
+            with anyio.fail_after(_COUNT_WITHIN_S):
+                for kind, subject, amount in self._action_limits(account):
+                    if not amount or not subject:
+                        continue
+                    item = RateLimitItemPerSecond(amount, self._settings.window_s)
+                    if not await self._actions.test(item, "actions", kind, subject):
+                        return False
+        except Exception:  # noqa: BLE001  # as in `_count`: without a count there is no room
+            return False
+        return True
+
+    def _action_limits(self, account: AccountRef) -> Sequence[tuple[str, str, int]]:
         settings = self._settings
         address = address_subject(account.address) if account.address else ""
-        await self._count(
-            self._actions,
-            "actions",
-            (
-                ("user", account.user_id, settings.user_actions),
-                ("token", account.credential, settings.token_actions),
-                ("address", address, settings.address_actions),
-            ),
+        return (
+            ("user", account.user_id, settings.user_actions),
+            ("token", account.credential, settings.token_actions),
+            ("address", address, settings.address_actions),
         )
 
     async def count_request(self, address: str) -> None:

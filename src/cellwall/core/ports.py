@@ -68,6 +68,9 @@ class QuotaPort(Protocol):
     async def reserve(self, action: Action) -> Reservation:
         """Raise `LimitExceeded` if one of them is used up."""
 
+    async def has_room(self, action: Action) -> bool:
+        """Whether `reserve` would succeed now. Counts, reserves and notes nothing."""
+
 
 class StopPort(Protocol):
     """The emergency stop of a state folder (OBS-3)."""

@@ -26,7 +26,8 @@ class Slot:
 class GovernorPort(Protocol):
     """Bounds how many sandboxes run and how much memory is promised to them (LIM-4)."""
 
-    def lease(self, *, memory_bytes: int) -> AbstractAsyncContextManager[Slot]: ...
+    def lease(self, *, memory_bytes: int, waits: bool = True) -> AbstractAsyncContextManager[Slot]:
+        """`waits`: for a free place, within the time allowed; else it must be free now."""
 
 
 @runtime_checkable
@@ -57,6 +58,10 @@ class SandboxPort(Protocol):
         skills: Sequence[Skill],
         network: CellNetwork | None,
     ) -> RunResult: ...
+
+    async def open_early(self, action: Action, *, slot: Slot, workspace: WorkspaceLease) -> None:
+        """Open the live cell of a session that has run nothing, and run nothing in it; it ends
+        when no action uses it for a while. The action has no skills and no network."""
 
     async def steer(self, action: Action) -> RunResult:
         """An operation on the processes of a live sandbox."""

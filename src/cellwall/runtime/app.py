@@ -32,6 +32,7 @@ from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.second_user import check_allowed
 from cellwall.sandbox.protection.host_directory import open_host_directory
 from cellwall.sandbox.run_ledger import RunLedger
+from cellwall.sandbox.templates import definitions
 from cellwall.sandbox.workspace.store import StoredWorkspace, WorkspaceStore
 from cellwall.secrets.session_keys import SessionKeys
 
@@ -85,6 +86,11 @@ class App:
     def check_template(self, name: str) -> None:
         """Raise for a template that is unknown or not built."""
         python_template_spec(name, self.native.environment_of)
+
+    def defines_template(self, name: str) -> bool:
+        """Whether a template has this name; the refusal of an unknown one looks for similar names,
+        which takes longer."""
+        return definitions.is_defined(self.store.home, name)
 
     def check_second_user(self) -> None:
         """Raise where no sandbox can have a second user."""

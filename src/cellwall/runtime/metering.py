@@ -40,6 +40,9 @@ class Unmetered:
     An action of an account is refused: it would be neither counted nor paid for.
     """
 
+    async def has_room(self, action: Action) -> bool:
+        return action.principal.account is None
+
     async def reserve(self, action: Action) -> Unmetered:
         if action.principal.account is not None:
             raise Denied(

@@ -35,6 +35,7 @@ from cellwall.core.types import (
     OutputSink,
     ReachHost,
     Role,
+    RunCode,
     SetDomains,
     ToolResult,
     UseTool,
@@ -51,6 +52,7 @@ from cellwall.runtime.cell_io import (
 )
 from cellwall.runtime.cell_runs import CellRunner
 from cellwall.runtime.connections import resolve_account
+from cellwall.runtime.early_cells import open_early
 from cellwall.runtime.egress import with_configuration
 from cellwall.runtime.event_bodies import intent_body, outcome_body, tool_result_body
 from cellwall.runtime.judges import judge
@@ -58,6 +60,7 @@ from cellwall.runtime.judging import effective_role, missing_permissions, with_r
 from cellwall.runtime.outcomes import allowed_outcome, failed_outcome, host_failure, run_outcome
 from cellwall.runtime.parts import RuntimeParts
 
+_NO_CODE = RunCode("python", b"")
 _NOT_JUDGED = Decision(Verdict.DENY, reason="refused before the policy judged the action")
 
 
@@ -107,9 +110,14 @@ class Runtime(RuntimeParts):
         Nothing runs and nothing is leased; each action is still judged by itself.
         """
         self.bounds.check(action)
-        self.policy.judge(action, ())  # reads the policy files
+        # Reads the policy files. Code is judged by its language; a command would be parsed.
+        self.policy.judge(replace(action, operation=_NO_CODE), ())
         await self._verify_skills(action)
         await self.vault.check(action)
+
+    async def open_early(self, action: Action) -> None:
+        """Open the live cell of a session before its first action, where that is allowed."""
+        await open_early(self, action)
 
     async def _receive(self, action: Action, operation: ToolResult, watch: ActionWatch) -> Outcome:
         """Steps 1, 2, 9 and 10, for a tool call that was judged before and ran on the host."""

@@ -138,8 +138,9 @@ class Governor:
             os.close(directory)
 
     @asynccontextmanager
-    async def lease(self, *, memory_bytes: int) -> AsyncIterator[Slot]:
-        """Hold one slot and a promise of memory; raises `Busy` after the queue timeout."""
+    async def lease(self, *, memory_bytes: int, waits: bool = True) -> AsyncIterator[Slot]:
+        """Hold one slot and a promise of memory; raises `Busy` after the queue timeout, or at once
+        for a caller that does not wait."""
         if memory_bytes < 1:
             raise BadInput("a sandbox needs a promise of at least one byte of memory")
         if memory_bytes > self._max_promised_memory_bytes:
@@ -152,7 +153,8 @@ class Governor:
         mark = object()
         self._waiting.add(mark)
         try:
-            number, descriptor = await self._wait_for_slot(memory_bytes)
+            timeout_s = self._queue_timeout_s if waits else 0.0
+            number, descriptor = await self._wait_for_slot(memory_bytes, timeout_s)
         finally:
             self._waiting.discard(mark)
         self._held.add(mark)
@@ -162,8 +164,8 @@ class Governor:
             self._held.discard(mark)
             _unlock_and_close(descriptor)
 
-    async def _wait_for_slot(self, memory_bytes: int) -> tuple[int, int]:
-        deadline_s = anyio.current_time() + self._queue_timeout_s
+    async def _wait_for_slot(self, memory_bytes: int, timeout_s: float) -> tuple[int, int]:
+        deadline_s = anyio.current_time() + timeout_s
         pause_s = _FIRST_PAUSE_S
         while True:
             slot = self._try_take(memory_bytes)

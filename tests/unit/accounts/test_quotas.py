@@ -126,6 +126,29 @@ def test_a_budget_that_is_used_up_refuses_until_its_period_ends(
     in_store(sqlite_settings, go)
 
 
+@pytest.mark.parametrize("resource", ["runs", "cpu_s", "sent_bytes", "money"])
+def test_there_is_room_until_a_budget_is_used_up_and_asking_costs_nothing(
+    sqlite_settings, resource
+):
+    async def go(store: Store) -> None:
+        found = quotas(store, user={resource: 2.0}, prices={"run_code": 1.0})
+        for _ in range(2):
+            assert await found.has_room(action())
+            assert await found.has_room(action())
+            held = await found.reserve(action())
+            held.start()
+            held.add(Usage(cpu_s=1.0, sent_bytes=1))
+            await held.settle(outcome())
+        before = await used(found)
+        assert not await found.has_room(action())
+        assert await used(found) == before == {f"user {resource}": 2.0}
+        await is_refused(found, action())
+        assert await found.has_room(action(BOB))
+        assert await found.has_room(action(operation=FileOperation("list", ".")))
+
+    in_store(sqlite_settings, go)
+
+
 def test_runs_at_once_cannot_exceed_the_budget(settings):
     async def go(store: Store) -> None:
         async with open_store(settings) as other:

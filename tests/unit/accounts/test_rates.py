@@ -61,6 +61,20 @@ def test_each_subject_has_a_rate_of_its_own(limit, other):
     anyio.run(go)
 
 
+def test_asking_for_room_counts_and_notes_nothing():
+    async def go() -> None:
+        rates = Rates(replace(NONE, user_actions=2), Clock(now_s=6000.0))
+        for _ in range(5):
+            assert await rates.has_room(ANN)
+        assert await refusals(rates, ANN, 2) == []
+        assert not await rates.has_room(ANN)
+        # The first refusal is recorded: it is not taken for a repeated one.
+        assert [error.is_repeated for error in await refusals(rates, ANN, 1)] == [False]
+        assert await rates.has_room(replace(ANN, user_id="usr_bob"))
+
+    anyio.run(go)
+
+
 def test_the_window_slides_and_the_refusal_tells_when_to_come_again():
     clock = Clock(now_s=6000.0)
 

@@ -278,6 +278,17 @@ async def test_waiting_ends_with_the_time_allowed(make):
 
 
 @pytest.mark.anyio
+@pytest.mark.requirement("LIM-4")
+async def test_who_does_not_wait_is_refused_at_once(make):
+    governor = make(max_concurrent=1, queue_timeout_s=600.0)
+    async with governor.lease(memory_bytes=1, waits=False) as slot:
+        assert slot == Slot(0, 1)
+        with anyio.fail_after(30), pytest.raises(Busy):
+            async with governor.lease(memory_bytes=1, waits=False):
+                pass
+
+
+@pytest.mark.anyio
 async def test_cancelled_waiter_and_failing_holder_leave_nothing_held(make):
     governor = make(max_concurrent=1, queue_timeout_s=60.0)
     with pytest.raises(LookupError):

@@ -118,6 +118,8 @@ def _plain_spec(template: str) -> SandboxSpec:
 def _template(service: Service, name: str) -> str:
     """A template of the service by its name; the default ones of E2B are `python`, unless the
     service has templates of these names."""
+    if name in DEFAULT_TEMPLATES and not service.app.defines_template(name):
+        return "python"
     try:
         service.app.check_template(name)
     except (BadInput, ConfigError, NotFound):

@@ -233,7 +233,17 @@ class OwnedSandboxes:
         if self._is_closed:
             await self.end(made)
             raise _stopping()
+        # Files of before bring labels, which are judged with the first action.
+        if resumed_id is None and lost is None and spec.from_snapshot is None:
+            self._tasks.start_soon(self._open_early, made)
         return made
+
+    async def _open_early(self, made: OwnedSandbox) -> None:
+        """Beside the answer: the first action finds the cell of the sandbox open."""
+        try:
+            await made.host.open_early()
+        except Exception:  # noqa: BLE001  # the other sandboxes must go on
+            _log.error("a cell was not opened early")  # a trace shows host paths
 
     def _bounded(self, spec: SandboxSpec) -> tuple[SandboxSpec, Limits]:
         """The specification with the limits of the profile at most, and the policy of the host."""

@@ -16,7 +16,12 @@ from cellwall.core.ids import new_id
 from cellwall.core.labels import LabelSet
 from cellwall.core.outcomes import ErrorInfo, Outcome, Status
 from cellwall.core.ports import ApproverPort
-from cellwall.core.snapshots import NotCarried, RestoreSnapshot, WorkspaceSnapshot
+from cellwall.core.snapshots import (
+    NotCarried,
+    RestoreSnapshot,
+    TakeSnapshot,
+    WorkspaceSnapshot,
+)
 from cellwall.core.types import Action, Principal, RunCode, RunCommand, SetDomains
 from cellwall.interfaces.interpreter_state import read_again
 from cellwall.interfaces.sandbox_options import (
@@ -33,6 +38,7 @@ from cellwall.runtime.app import App
 from cellwall.runtime.home import local_principal
 
 DEFAULT_TEMPLATE = "python"
+DEFAULT_LANGUAGE = "python"
 
 
 class LocalHost:
@@ -53,6 +59,9 @@ class LocalHost:
         self._tools = tools
         self._approver = approver
         self._live = LiveActions()
+        self._opening = anyio.Event()
+        """Set while no cell is opened early."""
+        self._opening.set()
         self.alive = True
         self.has_run_code = False
         """Whether the interpreter may have variables."""
@@ -113,9 +122,10 @@ class LocalHost:
             session_id = stack.enter_context(session)
         else:  # decrypts files of any size
             session_id = await anyio.to_thread.run_sync(stack.enter_context, session)
-        host = cls(app, replace(pattern, session_id=session_id), stack, tools, approver)
+        pattern = replace(pattern, session_id=session_id)
+        host = cls(app, pattern, stack, tools, approver)
         try:
-            await app.runtime.check(replace(pattern, session_id=session_id))
+            await app.runtime.check(pattern)
             app.check_template(spec.template)
             if resumed_id is not None or snapshot is not None:
                 await anyio.to_thread.run_sync(app.check_room, session_id, limits)
@@ -128,6 +138,18 @@ class LocalHost:
             await host.end()
             raise
         return host
+
+    async def open_early(self) -> None:
+        """Open the cell before the first action, where that is allowed. `end` waits for it."""
+        if not self.alive:
+            return
+        self._opening = anyio.Event()
+        try:
+            with self._live.entered():
+                operation = RunCode(DEFAULT_LANGUAGE, b"")
+                await self._app.runtime.open_early(replace(self._pattern, operation=operation))
+        finally:
+            self._opening.set()
 
     @property
     def labels(self) -> LabelSet:
@@ -176,6 +198,8 @@ class LocalHost:
         )
         outcomes: list[Outcome] = []
         with self._live.entered():  # left early when the sandbox is ended
+            if isinstance(operation, TakeSnapshot):  # which is refused while something runs
+                await self._opening.wait()
             outcomes.append(
                 await self._app.runtime.perform(
                     action, sink=options.get("sink"), tools=self._tools, ask=self._approver

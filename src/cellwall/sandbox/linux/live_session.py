@@ -42,6 +42,8 @@ class LiveSession:
     """Monitored runs: each checks the limits itself, and can name the one it exceeded."""
     counting: threading.Lock = field(default_factory=threading.Lock)
     is_ended: bool = False
+    unused_until: float | None = None
+    """Then a cell that was opened early is closed; None: an action has used it."""
     ended_cpu_s: float = 0.0
     """Of the cells before this one."""
     seen_cpu_s: float = 0.0
@@ -53,16 +55,32 @@ class LiveSession:
         with self.counting:
             return self._read_cpu()
 
-    def put_cell(self, cell: LiveCell) -> None:
+    def put_cell(self, cell: LiveCell, *, unused_until: float | None = None) -> None:
         with self.counting:
             self.cell, self.seen_cpu_s, self.seen_at = cell, 0.0, time.monotonic()
+            self.unused_until = unused_until
+
+    def use_cell(self) -> LiveCell | None:
+        """The cell for an action: from now on it is not closed for want of use."""
+        with self.counting:
+            self.unused_until = None
+            return self.cell
 
     def take_cell(self) -> LiveCell | None:
         """The cell, to be closed; what it has used stays counted."""
         with self.counting:
-            self.ended_cpu_s, self.seen_cpu_s = self._read_cpu(), 0.0
-            cell, self.cell = self.cell, None
-            return cell
+            return self._take_cell()
+
+    def take_unused_cell(self, *, now: float) -> LiveCell | None:
+        """The same for a cell that was opened early and that no action has used by its time."""
+        with self.counting:
+            is_due = self.unused_until is not None and now >= self.unused_until
+            return self._take_cell() if is_due else None
+
+    def _take_cell(self) -> LiveCell | None:
+        self.ended_cpu_s, self.seen_cpu_s = self._read_cpu(), 0.0
+        cell, self.cell, self.unused_until = self.cell, None, None
+        return cell
 
     def _read_cpu(self) -> float:
         if self.cell is not None and self.seen_at is not None:

@@ -299,6 +299,12 @@ class NativeSandbox:
                 return result
         return await self._cold.run(request)
 
+    async def open_early(self, action: Action, *, slot: Slot, workspace: WorkspaceLease) -> None:
+        """Not with a container engine: its cells take seconds to make, and many are never used."""
+        if self._warm is not None and self.is_live(action, workspace.mount):
+            request = CellRunRequest(action=action, slot=slot, workspace=workspace)
+            await self._sessions.open_early(request)
+
     async def steer(self, action: Action) -> RunResult:
         return await self._sessions.steer(action)
 
@@ -318,6 +324,9 @@ class NativeSandbox:
 
     def halt(self, session_id: str) -> None:
         self._sessions.halt(session_id)
+
+    def close_unused(self, session_id: str) -> None:
+        self._sessions.close_unused(session_id)
 
     def has_cell(self, session_id: str) -> bool:
         return self._sessions.cell_of(session_id) is not None

@@ -44,6 +44,8 @@ from cellwall.sandbox.run_ledger import RunLedger
 
 _MAX_ENDED_PROCESSES = 256
 _BEHIND_DEADLINE_MS = 100
+_UNUSED_S = 30.0
+"""A model takes about as long to write its first code. An unused cell holds a few MB."""
 
 
 class LiveSessions:
@@ -126,6 +128,13 @@ class LiveSessions:
                 return await self._run_code(session, cell, request, operation)
             case _:
                 raise BadInput("only commands and code run in a sandbox")
+
+    async def open_early(self, request: CellRunRequest) -> None:
+        """Open the cell of a session and start its interpreter before the first action."""
+        session = self._session(request.action)
+        session.workspace = request.workspace
+        # As in `_cell_of`: a call meanwhile waits for the lock of the session, and finds the cell.
+        await anyio.to_thread.run_sync(partial(self._open, session, request, is_early=True))
 
     def _operate(self, cell: LiveCell, operation: FileOperation, action: Action) -> object:
         """The file API on a directory in the memory of the cell."""
@@ -287,6 +296,7 @@ class LiveSessions:
         with self._lock:
             sessions = list(self._sessions.values())
         for session in sessions:
+            self._close_unused(session, now=time.monotonic())
             cell = session.cell
             if cell is None or session.monitors:
                 continue
@@ -299,13 +309,25 @@ class LiveSessions:
 
     # --- cells
 
+    @staticmethod
+    def _close_unused(session: LiveSession, *, now: float) -> None:
+        cell = session.take_unused_cell(now=now)
+        if cell is not None:
+            cell.close()
+
+    def close_unused(self, session_id: str) -> None:
+        """End a cell that was opened early, if no action has used it."""
+        session = self._find(session_id)
+        if session is not None:
+            self._close_unused(session, now=float("inf"))
+
     def _session(self, action: Action) -> LiveSession:
         assert action.session_id is not None  # noqa: S101  # only sessions have live cells
         with self._lock:
             return self._sessions.setdefault(action.session_id, LiveSession())
 
     async def _cell_of(self, session: LiveSession, request: CellRunRequest) -> LiveCell:
-        cell = session.cell
+        cell = session.use_cell()
         if cell is None or not cell.is_alive():
             # The thread is not cancelled: it completes the cell, and the next call finds it.
             cell = await anyio.to_thread.run_sync(partial(self._open, session, request))
@@ -319,12 +341,15 @@ class LiveSessions:
             )
         return cell
 
-    def _open(self, session: LiveSession, request: CellRunRequest) -> LiveCell:
+    def _open(
+        self, session: LiveSession, request: CellRunRequest, *, is_early: bool = False
+    ) -> LiveCell:
         action = request.action
         with session.lock:
-            if session.cell is not None:
-                if session.cell.is_alive():
-                    return session.cell
+            cell = session.cell if is_early else session.use_cell()
+            if cell is not None:
+                if cell.is_alive():
+                    return cell
                 dead = session.take_cell()
                 if dead is not None:
                     dead.close()
@@ -338,10 +363,24 @@ class LiveSessions:
                 if parts.view is not None:
                     put_view(parts.view)
             cell = LiveCell(parts, max_result_bytes=self._settings.max_result_bytes)
-            session.put_cell(cell)
+            if is_early:
+                try:
+                    self._start_early(cell, request)
+                except BaseException:
+                    cell.close()
+                    raise
+            session.put_cell(cell, unused_until=time.monotonic() + _UNUSED_S if is_early else None)
             session.uncharged = UnchargedMemory(cell.pids, parts.limits)
             self._pool.stay_awake()
             return cell
+
+    def _start_early(self, cell: LiveCell, request: CellRunRequest) -> None:
+        """Start the interpreter that the first code would start. Nobody else has the cell yet, so
+        `turn` need not be held."""
+        operation = request.action.operation
+        assert isinstance(operation, RunCode)  # noqa: S101  # by the caller
+        program, _ = jobs.program_of(request.action, only_deno=self._settings.only_deno)
+        cell.interpreter(_environment(request, program), program, operation)
 
     def _find(self, session_id: str) -> LiveSession | None:
         with self._lock:

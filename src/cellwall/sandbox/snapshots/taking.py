@@ -50,6 +50,9 @@ class CellControl(Protocol):
 
     def has_cell(self, session_id: str) -> bool: ...
 
+    def close_unused(self, session_id: str) -> None:
+        """End a cell that was opened early, if no action has used it."""
+
     def frozen(self, session_id: str) -> AbstractContextManager[None]: ...
 
     def close_cell(self, session_id: str) -> None: ...
@@ -146,6 +149,8 @@ class SnapshotTaker:
             )
         if take.end_processes:
             self.cells.close_cell(session_id)
+        if not own.users:  # else an action uses it
+            self.cells.close_unused(session_id)
         if not own.users and not self.cells.has_cell(session_id):
             return self._push(session, own, left_bytes), ()
         with self.cells.frozen(session_id):

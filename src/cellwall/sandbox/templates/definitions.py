@@ -63,9 +63,14 @@ def names(home: str) -> list[str]:
     return [*SHIPPED, *sorted(name for name in defined if _is_user_name(name))]
 
 
+def is_defined(home: str, name: str) -> bool:
+    """Whether there is a template of this name, built or not."""
+    return name in SHIPPED or (_is_user_name(name) and os.path.isfile(_file(home, name)))
+
+
 def check_name(home: str, name: str) -> str:
     """Refuse the name of a template that does not exist; the name becomes a path."""
-    if name in SHIPPED or (_is_user_name(name) and os.path.isfile(_file(home, name))):
+    if is_defined(home, name):
         return name
     known = [PYTHON, *names(home)]
     similar = difflib.get_close_matches(name[:80], known, n=3)
