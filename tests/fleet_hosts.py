@@ -95,6 +95,7 @@ class Machine:
         line = self.process.stdout.readline()
         assert line, (self.folder / "log").read_text()[-4000:]
         self.told = json.loads(line)
+        assert "host" in self.told, (self.told, (self.folder / "log").read_text()[-4000:])
         return self
 
     def cellwall(self, *words: str, code: int = 0) -> str:

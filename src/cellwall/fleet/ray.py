@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayError
@@ -54,6 +55,7 @@ _CALLS = 8192
 _STARTS_WITHIN_S = 180.0
 _STOPS_WITHIN_S = 60.0
 UNANSWERED = "host-lost"
+Result = TypeVar("Result")
 
 
 def connect(address: str, *, node_ip: str) -> None:
@@ -143,7 +145,7 @@ class RayFleet:
         store is one process, which can hang while it tries to reach a machine that is cut off."""
         if self._naming is not None and not self._naming.done():
             return None  # an older question; its answer would miss hosts that have joined since
-        self._naming = asyncio.ensure_future(asyncio.to_thread(_named_actors))
+        self._naming = _ask_ray(_named_actors)
         await asyncio.wait({self._naming}, timeout=_RAY_ANSWERS_WITHIN_S)
         if not self._naming.done():
             return None
@@ -243,9 +245,8 @@ class RayFleet:
         found = self._actors.get(state.incarnation)
         if found is None:
             try:
-                found = await asyncio.to_thread(
-                    ray.get_actor, actor_name(host_id, state.incarnation)
-                )
+                name = actor_name(host_id, state.incarnation)
+                found = await _ask_ray(lambda: ray.get_actor(name))
             except ValueError:
                 raise host_lost() from None
             self._actors[state.incarnation] = found
@@ -366,6 +367,33 @@ async def _relay(actor: Any, call_id: str, scope: Scope, receive: Receive) -> No
                 await actor.feed.remote(call_id, dict(message))
         if message["type"] == end:
             return
+
+
+def _ask_ray(work: Callable[[], Result]) -> asyncio.Future[Result]:
+    """Ask Ray's control store in a thread that the end of this process does not wait for: an
+    answer may take as long as hosts wait for the first host to start again."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[Result] = loop.create_future()
+
+    def tell(result: Result | None, error: Exception | None) -> None:
+        if found.done():
+            return
+        if error is None:
+            found.set_result(result)  # type: ignore[arg-type]  # without an error there is one
+        else:
+            found.set_exception(error)
+
+    def ask() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except Exception as raised:  # noqa: BLE001  # for whoever waits
+            error = raised
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=ask, name="ask-ray", daemon=True).start()
+    return found
 
 
 def _named_actors() -> frozenset[str]:
