@@ -600,8 +600,7 @@ def test_where_there_can_be_no_second_user_nothing_runs(
 ) -> None:
     assert _code(lambda: cellwall.Sandbox.create(second_user=True)) == "CW-SECOND-USER-OFF"
     with cellwall.Sandbox.create(config=config) as one_user:
-        ran = one_user.commands.run("id", user="root")
-        assert (ran.exit_code, ran.refusal and ran.refusal.code) == (None, "CW-NO-USER")
+        assert _code(lambda: one_user.commands.run("id", user="root")) == "CW-NO-USER"
     with _create(config) as sandbox:
         for name in ("nobody", "1", "root ", "Root", "0x0", "sandbox\0", "../root", "💥"):
             assert _code(lambda name=name: sandbox.commands.run("id", user=name)) == "CW-NO-USER"
