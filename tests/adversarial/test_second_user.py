@@ -459,8 +459,9 @@ def test_no_process_of_either_outlives_its_end(how: str, config: str) -> None:
             assert sandbox.commands.run("sleep 60", user="root", timeout=1).limit == "wall"
         elif how == "disk":
             assert sandbox.commands.run("cat /dev/zero > /tmp/big", user="root").limit == "disk"
-            sleeping = [s for s in _processes().values() if s["Name"] == "sleep"]
-            assert sleeping == [], "a full disk ends the processes of both"
+            deadline = time.monotonic() + 20  # the kernel takes a while on a busy host
+            while any(s["Name"] == "sleep" for s in _processes().values()):
+                assert time.monotonic() < deadline, "a full disk ends the processes of both"
         elif how == "kill":
             sandbox.kill()
     assert alive() == []
@@ -600,8 +601,7 @@ def test_where_there_can_be_no_second_user_nothing_runs(
 ) -> None:
     assert _code(lambda: cellwall.Sandbox.create(second_user=True)) == "CW-SECOND-USER-OFF"
     with cellwall.Sandbox.create(config=config) as one_user:
-        ran = one_user.commands.run("id", user="root")
-        assert (ran.exit_code, ran.refusal and ran.refusal.code) == (None, "CW-NO-USER")
+        assert _code(lambda: one_user.commands.run("id", user="root")) == "CW-NO-USER"
     with _create(config) as sandbox:
         for name in ("nobody", "1", "root ", "Root", "0x0", "sandbox\0", "../root", "💥"):
             assert _code(lambda name=name: sandbox.commands.run("id", user=name)) == "CW-NO-USER"

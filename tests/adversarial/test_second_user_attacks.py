@@ -151,7 +151,7 @@ def _steal(sandbox: cellwall.Sandbox, user: str, facts: list[str]) -> list[str]:
     return got
 
 
-@pytest.mark.requirement("ISO-1", "ISO-5", "ISO-6")
+@pytest.mark.requirement("ISO-1", "ISO-5", "ISO-6", "ISO-10")
 @pytest.mark.parametrize(("owner", "thief"), [("root", "sandbox"), ("sandbox", "root")])
 def test_a_user_gets_of_the_other_what_anybody_is_shown_and_no_more(
     owner: str, thief: str, sandbox: cellwall.Sandbox

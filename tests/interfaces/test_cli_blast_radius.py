@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import need
 from interfaces.test_cli_process import cellwall, in_process
 
 # Small, so that limits are reached at once.
@@ -72,6 +73,23 @@ def test_probes_confirm_what_is_true_both_ways(tmp_path: Path) -> None:
     assert unprobed <= MAYBE, [each for each in lines if each["id"] in unprobed - MAYBE]
     assert all(each["probe"]["found"] for each in lines)
     assert set(os.listdir(os.path.expanduser("~"))) - home == set()
+
+
+@pytest.mark.requirement("CFG-3", "ISO-10")
+def test_the_second_user_is_tried_and_its_absence_as_well(tmp_path: Path) -> None:
+    need(os.geteuid() == 0, "root: an ordinary user maps one uid")
+    found = {}
+    for word in ("refuse", "allow"):
+        text = SMALL.replace("[sandbox]", f'[sandbox]\nsecond_user = "{word}"')
+        file = config(tmp_path, text, f"{word}.toml")
+        done = cellwall("policy", "blast-radius", "--probe", "--json", "--config", file)
+        lines = {each["id"]: each for each in json.loads(done.stdout)["abilities"]}
+        line = lines["execute.second-user"]
+        found[word] = (line["is_possible"], line["probe"]["state"], line["probe"]["found"])
+    assert found == {
+        "refuse": (False, "confirmed", "a run that asked for one: CW-SECOND-USER-OFF"),
+        "allow": (True, "confirmed", "a program ran with uid 0 and no capability"),
+    }
 
 
 @pytest.mark.requirement("CFG-3")

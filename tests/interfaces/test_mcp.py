@@ -38,7 +38,7 @@ from interfaces.test_cli_process import DEADLINE_S, PROGRAM
 ROOT = Path(__file__).parents[2]
 TOOLS = {
     "run_code": {"code", "language", "timeout", "session"},
-    "run_command": {"command", "timeout", "session"},
+    "run_command": {"command", "user", "timeout", "session"},
     "read_file": {"path", "session"},
     "write_file": {"path", "content", "session"},
     "list_files": {"path", "session"},

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,10 +40,12 @@ from cellwall.core.types import (
     Permission,
     Principal,
     RunCode,
+    RunCommand,
     UseTool,
     WorkspaceMode,
     WorkspaceRequest,
 )
+from cellwall.core.users_inside import NO_SECOND_USER, SECOND_USER
 from cellwall.core.verdict import Verdict
 from cellwall.runtime.app import App
 from cellwall.sandbox.linux.layers import HostLayers
@@ -53,6 +55,7 @@ _LAST = ("spend.cpus", "keep.unrecorded")
 """A share of processors is measured beside no other probe; records are those of the others."""
 _WITHOUT = "execute.without-"
 _MAX_TOLD = 5
+_CAPABILITY_SETS = 5
 _PERMISSIONS = {
     "reach.hosts": Permission.NETWORK_USE,
     "reach.registries": Permission.PACKAGES_INSTALL,
@@ -84,6 +87,11 @@ class _Prober:
         self._ran: list[str] = []
         self._limits = LimitProber(app.limits, self._perform)
         self.trials: RadiusTrials | None = None
+        self._own: Mapping[str, Callable[[Ability], Awaitable[ProbeResult]]] = {
+            "execute.unmatched-calls": self._judge_unmatched,
+            "execute.second-user": self._try_second_user,
+            "spend.cpus": self._limits.spin,
+        }
 
     async def check_sandbox(self) -> None:
         """Raise the refusal of a plain run: it would be that of every probe."""
@@ -120,12 +128,10 @@ class _Prober:
     async def _probe(self, line: Ability) -> ProbeResult:
         probes = radius_probes()
         try:
-            if line.id == "execute.unmatched-calls":
-                return await self._judge_unmatched(line)
+            if line.id in self._own:
+                return await self._own[line.id](line)
             if line.id == "keep.unrecorded":
                 return await anyio.to_thread.run_sync(self._find_records)
-            if line.id == "spend.cpus":
-                return await self._limits.spin(line)
             if line.id.startswith(_WITHOUT):
                 return self._find_layer(line)
             if line.id in probes.limits:
@@ -216,6 +222,21 @@ class _Prober:
         word = "allowed" if is_allowed else "denied"
         return ProbeResult(state, f"a call of an unknown tool was {word}")
 
+    async def _try_second_user(self, line: Ability) -> ProbeResult:
+        """A program as the second user, or the refusal of a sandbox with one."""
+        shows = RunCommand(("grep", "-E", "^(Uid|Cap)", "/proc/self/status"), user=SECOND_USER)
+        try:
+            outcome = await self._perform(shows, second_user=True)
+        except CellwallError as error:
+            if line.is_possible or error.code not in NO_SECOND_USER:
+                raise
+            return ProbeResult(ProbeState.CONFIRMED, f"a run that asked for one: {error.code}")
+        words = outcome.stdout.split()
+        is_bare = words.count("0" * 16) == _CAPABILITY_SETS
+        state = ProbeState.CONFIRMED if line.is_possible and is_bare else ProbeState.CONTRADICTED
+        capabilities = "no capability" if is_bare else "capabilities"
+        return ProbeResult(state, f"a program ran with uid {words[1]} and {capabilities}")
+
     def _find_records(self) -> ProbeResult:
         """Each run of the probes has its intent and its outcome in the audit log."""
         for action_id in self._ran[:_MAX_CHECKED_RECORDS]:
@@ -229,12 +250,13 @@ class _Prober:
 
     async def _perform(
         self,
-        code: RunCode,
+        code: RunCode | RunCommand,
         *,
         env: Mapping[str, str] | None = None,
         workspace: WorkspaceRequest | None = None,
         limits: Limits | None = None,
         domains: tuple[str, ...] = (),
+        second_user: bool = False,
     ) -> Outcome:
         """One run. A question of the policy is not put to a person: it counts as a refusal."""
         action = Action(
@@ -244,6 +266,7 @@ class _Prober:
             limits=limits or raised_limits(self._app.limits, frozenset()),
             env=env or {FACTS: "{}"},
             allow_domains=domains,
+            second_user=second_user,
         )
         decision = self._app.runtime.policy.judge(action, ())
         if decision.verdict is not Verdict.ALLOW:

@@ -68,7 +68,6 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "oidc.new_users": ("refuse", "guest"),
     "packages.unknown_license": _VERDICTS,
     "sandbox.javascript": ("deno", "any"),
-    "sandbox.second_user": ("refuse", "allow"),
 }
 ROLES = frozenset({"oidc.roles", "roles.interfaces", "roles.users"})
 """Tables of roles. Who is not named has the default role, no bound, or is a guest."""

@@ -148,7 +148,8 @@ class SandboxSection(Section):
 
     uid_base: int = number(
         1_900_000_000,
-        "first host uid for sandboxes; a range that neither distributions nor systemd assign",
+        "first of the 35,000 host uids for sandboxes, 20,000 of which are used with second users "
+        "alone; a range that neither distributions nor systemd assign",
         least=65_536,
         most=2_147_000_000,
     )

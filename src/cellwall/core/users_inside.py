@@ -14,6 +14,11 @@ SANDBOX_USER: UserInside = "sandbox"
 SECOND_USER: UserInside = "root"
 """It has the uid 0 inside and no power of root: no capability, no file of the host."""
 
+NO_USER = "CW-NO-USER"
+"""Code of the refusal of a user whom a sandbox does not have."""
+NO_SECOND_USER = frozenset({"CW-SECOND-USER-OFF", "CW-SECOND-USER-HOST"})
+"""Codes of the refusal where no sandbox of this configuration, or of this host, has one."""
+
 _NAMES: dict[str, UserInside] = {
     "": SANDBOX_USER,
     "sandbox": SANDBOX_USER,
@@ -33,7 +38,7 @@ def parse_user(name: object) -> UserInside:
             f"there is no user {name!r:.60} inside: there are sandbox, and root where the sandbox "
             "has a second user",
             hint="Leave the user out. No sandbox has another one, and none can be added inside.",
-            code="CW-NO-USER",
+            code=NO_USER,
         )
     return user
 
@@ -41,9 +46,9 @@ def parse_user(name: object) -> UserInside:
 def no_second_user() -> BadInput:
     """The error for a program as `root` in a sandbox of one user."""
     return BadInput(
-        "there is no user 'root' inside: programs run as sandbox, without root",
+        "there is no user 'root', of uid 0, inside: programs run as sandbox, without root",
         hint="Leave the user out, or create the sandbox with second_user, which gives it an "
         "unprivileged root. What needs root's rights, such as system packages, belongs into a "
         "template or on the host.",
-        code="CW-NO-USER",
+        code=NO_USER,
     )

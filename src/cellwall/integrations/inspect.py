@@ -26,7 +26,6 @@ from pydantic import BaseModel, ConfigDict
 from cellwall import AsyncSandbox, CellwallError, Execution, Status, as_os_error, check_access
 
 _WORKSPACE = "/workspace"
-_DEFAULT_USER = ("sandbox", "1000")
 # As a shell answers: these are failures of the command, not of the sandbox.
 _SHELL_EXIT_CODES = {"CW-COMMAND-NOT-FOUND": 127, "CW-CWD-NOT-FOUND": 1, "CW-BAD-DIRECTORY": 1}
 
@@ -49,6 +48,7 @@ class CellwallSandboxConfig(BaseModel):
     timeout: float | None = None
     memory: str | None = None
     limits: dict[str, int | float] = {}
+    second_user: bool = False
 
     def __hash__(self) -> int:
         """Inspect keeps the sandboxes of a task by their configuration; pydantic hashes no dict."""
@@ -100,16 +100,23 @@ class CellwallSandboxEnvironment(SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> ExecResult[str]:
-        """Run a program; an action that Cellwall denies is a `PermissionError` with its reason."""
-        if user is not None and user not in _DEFAULT_USER:
-            raise SandboxUserUnsupportedError(f"a Cellwall sandbox has no user {user!r:.60}")
-        done = await self.sandbox.commands.run(
-            cmd,
-            cwd=posixpath.join(_WORKSPACE, cwd or ""),
-            envs=env,
-            stdin=b"" if input is None else input,
-            timeout=timeout,
-        )
+        """Run a program; an action that Cellwall denies is a `PermissionError` with its reason.
+
+        The user is `sandbox`, or `root`, unprivileged as well, with `second_user=True`.
+        """
+        try:
+            done = await self.sandbox.commands.run(
+                cmd,
+                cwd=posixpath.join(_WORKSPACE, cwd or ""),
+                envs=env,
+                user=user,
+                stdin=b"" if input is None else input,
+                timeout=timeout,
+            )
+        except CellwallError as error:
+            if error.code != "CW-NO-USER":
+                raise
+            raise SandboxUserUnsupportedError(str(error)) from None
         return _result(done)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:

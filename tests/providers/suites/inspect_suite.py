@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_ai.tool._sandbox_tools_utils.sandbox import resolve_root_access
 from inspect_ai.util import OutputLimitExceededError, SandboxUserUnsupportedError
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403  # how the suite is used
 
@@ -11,7 +14,7 @@ from cellwall.integrations.inspect import CellwallSandboxConfig, CellwallSandbox
 
 pytestmark = pytest.mark.anyio
 
-EXCEPTIONS = {"test_exec_as_user": "needs root's rights inside, which no cell gives"}
+EXCEPTIONS = {"test_exec_as_user": "adds a user, for which root inside has no capability"}
 PRIMES = "print(sum(all(n % d for d in range(2, n)) for n in range(2, 100)))"
 
 
@@ -21,17 +24,51 @@ def anyio_backend():
 
 
 @pytest.fixture
-def config():
+def two_users(tmp_path):
+    """A sandbox with `root`, where the host can have one."""
+    if os.geteuid() != 0:
+        pytest.skip("an ordinary user maps one uid into a sandbox")
+    file = tmp_path / "cellwall.toml"
+    file.write_text('[sandbox]\nsecond_user = "allow"\n')
+    return CellwallSandboxConfig(config=str(file), second_user=True)
+
+
+@pytest.fixture
+def config(request):
+    if request.node.originalname in EXCEPTIONS:
+        return request.getfixturevalue("two_users")
     return None
 
 
 @pytest.fixture
 async def sandbox_env(request, config):
     if reason := EXCEPTIONS.get(request.node.originalname):
-        request.applymarker(pytest.mark.xfail(reason=reason, raises=SandboxUserUnsupportedError))
+        request.applymarker(pytest.mark.xfail(reason=reason, raises=AssertionError))
     made = await CellwallSandboxEnvironment.sample_init("suite", config, {})
     yield made["default"]
     await CellwallSandboxEnvironment.sample_cleanup("suite", config, made, interrupted=False)
+
+
+class TestUsers:
+    @pytest.fixture
+    def config(self, two_users):
+        return two_users
+
+    async def test_programs_run_as_root_as_the_default_user_and_as_no_other(self, sandbox_env):
+        for user, name in (("root", "root"), ("sandbox", "sandbox"), (None, "sandbox")):
+            done = await sandbox_env.exec(["whoami"], user=user)
+            assert (done.success, done.stdout) == (True, f"{name}\n")
+        with pytest.raises(SandboxUserUnsupportedError, match="no user 'bob'"):
+            await sandbox_env.exec(["whoami"], user="bob")
+
+    async def test_inspect_finds_that_its_tools_cannot_run_as_root(self, sandbox_env):
+        found = await resolve_root_access(sandbox_env)
+        assert found.state == "unusable", found.reason
+
+
+async def test_in_a_sandbox_of_one_user_root_is_unsupported(sandbox_env):
+    with pytest.raises(SandboxUserUnsupportedError, match="no user 'root'"):
+        await sandbox_env.exec(["whoami"], user="root")
 
 
 class TestRefusals:

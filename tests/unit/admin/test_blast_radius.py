@@ -164,7 +164,7 @@ def test_every_line_has_a_probe_or_the_reason_why_there_is_none() -> None:
     probes = radius_probes()
     known = {*probes.programs, *probes.limits, *probes.unprobed, *TRIED}
     # Not in the table: each has a function of its own.
-    known |= {"execute.unmatched-calls", "keep.unrecorded", "spend.cpus"}
+    known |= {"execute.unmatched-calls", "execute.second-user", "keep.unrecorded", "spend.cpus"}
     known |= {f"execute.without-{each}" for each in ("cgroup", "landlock")}
     allow = parse_rule(
         "WebFetch(domain:a.example)",

@@ -63,11 +63,13 @@ def test_paranoid_gives_nowhere_more_room_than_production() -> None:
 
 
 @pytest.mark.requirement("CFG-1")
-def test_development_changes_nothing_but_the_room_of_a_run_and_questions_about_labels() -> None:
+def test_development_changes_the_room_of_a_run_questions_about_labels_and_the_second_user() -> None:
     production, development = values_of(Settings()), values_of(settings_of("development"))
     changed = {key for key in production if development[key] != production[key]}
     assert (production["policy.rule_of_two"], development["policy.rule_of_two"]) == ("ask", "show")
-    changed.remove("policy.rule_of_two")
+    users = (production["sandbox.second_user"], development["sandbox.second_user"])
+    assert users == ("refuse", "allow")
+    changed -= {"policy.rule_of_two", "sandbox.second_user"}
     assert {key for key in changed if not key.startswith("limits.")} == {
         "sandbox.tmp_bytes",
         "sandbox.shm_bytes",

@@ -16,6 +16,7 @@ import click
 from cellwall.core.errors import BadInput
 from cellwall.core.ids import check_id
 from cellwall.core.types import RunCommand
+from cellwall.core.users_inside import parse_user
 from cellwall.interfaces import REFUSED
 from cellwall.interfaces.cli.options import (
     FINITE,
@@ -64,7 +65,18 @@ Examples:
     shell_complete=complete_snapshot,
     help="Begin with the files of a snapshot.",
 )
-def create(keep_alive: float, from_snapshot: str | None, **typed: Any) -> int:  # noqa: ANN401  # the shared options
+@click.option(
+    "--second-user",
+    is_flag=True,
+    help="Give the sandbox a second unprivileged user, root; the configuration must allow it.",
+)
+def create(
+    keep_alive: float,
+    from_snapshot: str | None,
+    *,
+    second_user: bool,
+    **typed: Any,  # noqa: ANN401  # the shared options
+) -> int:
     """Create a live sandbox in the supervisor and print its id.
 
     `exec`, `cp`, `logs`, `ps` and `kill` use that id, from any of your terminals.
@@ -93,6 +105,7 @@ def create(keep_alive: float, from_snapshot: str | None, **typed: Any) -> int:  
     made = Sandbox.create(
         keep_alive=keep_alive,
         from_snapshot=from_snapshot,
+        second_user=second_user,
         **build_packages(options).for_sdk(),
     )
     try:
@@ -118,6 +131,13 @@ Examples:
 @click.option(
     "--cwd", metavar="DIR", default="/workspace", help="Working directory inside the sandbox."
 )
+@click.option(
+    "--user",
+    metavar="NAME",
+    default="sandbox",
+    show_default=True,
+    help="The user inside: sandbox, or root in a sandbox with a second user.",
+)
 @click.option("--env", metavar="K=V", multiple=True, help="Variable; may be repeated.")
 @click.option("--timeout", type=FINITE, metavar="S", help="Wall time in seconds.")
 @click.option("--stdin", is_flag=True, help="Pass standard input to the program.")
@@ -131,6 +151,7 @@ def execute(
     sandbox_id: str,
     command: tuple[str, ...],
     cwd: str,
+    user: str,
     env: tuple[str, ...],
     timeout: float | None,
     *,
@@ -164,7 +185,7 @@ def execute(
     async def perform(renderer: RunRenderer) -> Outcome:
         host = await RemoteHost.connect(check_id(sandbox_id, what="sandbox id"))
         return await host.perform(
-            RunCommand(words, cwd),
+            RunCommand(words, cwd, user=parse_user(user)),
             timeout=timeout,
             envs=variables(env),
             stdin=data,
@@ -175,7 +196,6 @@ def execute(
 
 
 def _notes(outcome: Outcome) -> list[str]:
-
     notes = finding_lines(outcome.findings)
     if outcome.limit is not None:
         name = outcome.limit.value.replace("_", " ")

@@ -258,12 +258,14 @@ def _check_options(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> li
     parsed = server.make_context("cellwall mcp", list(words))
     gateway = parsed.params.pop("gateway")
     tools = parsed.params.pop("tools")
+    second_user = parsed.params.pop("second_user")
     _check_tools(tools, with_gateway=gateway)
     options = SandboxOptions(**parsed.params, stdin=False, as_json=as_json)
     parse_request(options.package)
     if not is_dry:
         build_packages(options, "mcp")
     checked_words: list[str] = ["--gateway"] if gateway else []
+    checked_words += ["--second-user"] if second_user else []
     for tool in tools:
         checked_words += ["--tool", tool]
     if parsed.params["here"]:
@@ -272,7 +274,7 @@ def _check_options(words: tuple[str, ...], *, is_dry: bool, as_json: bool) -> li
     for each in mcp.params:
         name = each.name or ""
         if (
-            name in {"here", "gateway", "tools"}
+            name in {"here", "gateway", "tools", "second_user"}
             or parsed.get_parameter_source(name) is not ParameterSource.COMMANDLINE
         ):
             continue

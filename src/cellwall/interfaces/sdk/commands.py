@@ -8,18 +8,18 @@ import signal as signals
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, Literal, overload
+from typing import TYPE_CHECKING, BinaryIO, Literal, Unpack, overload
 
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.outcomes import Outcome, PackageUse, Status
 from cellwall.core.text import to_bytes
 from cellwall.core.types import OutputSink, ProcessInfo, ProcessOperation, RunCommand
-from cellwall.core.users_inside import parse_user
+from cellwall.core.users_inside import NO_USER, parse_user
 from cellwall.interfaces import REFUSED
 from cellwall.interfaces.output_files import OutputSpool, run_into_file
 
 if TYPE_CHECKING:
-    from cellwall.interfaces.sdk.hosts import Host
+    from cellwall.interfaces.sdk.hosts import CallOptions, Host
 
 ROWS, COLUMNS = 24, 80
 _NOT_STARTED = {"CW-COMMAND-NOT-FOUND": 127, "CW-COMMAND-NOT-EXECUTABLE": 126}
@@ -92,7 +92,7 @@ class AsyncCommands:
         ends. With `output_file`, a path in the sandbox or a binary file of the caller, that file
         gets all output, redacted, up to the limit of a file's size; the result has the beginning
         and the end, `output_bytes` in all. The `user` is `sandbox`, or `root` in a sandbox with a
-        second user; any other is refused (`CW-NO-USER`).
+        second user; any other raises `BadInput` (`CW-NO-USER`).
         """
         operation = RunCommand(
             argv_of(command), cwd=cwd, background=background, user=parse_user(user)
@@ -100,7 +100,7 @@ class AsyncCommands:
         if background:
             return await self._start(operation, envs, stdin)
         data = None if stdin is None else to_bytes(stdin, what="standard input")
-        perform = partial(self._host.perform, operation, timeout=timeout, envs=envs, stdin=data)
+        perform = partial(self._perform, operation, timeout=timeout, envs=envs, stdin=data)
         heard = text_sink(on_stdout, on_stderr)
         if output_file is None:
             return Execution.of(await perform(sink=heard))
@@ -114,6 +114,13 @@ class AsyncCommands:
             return Execution.of(
                 await run_into_file(self._host.perform, run, path=output_file, spool=spool)
             )
+
+    async def _perform(self, operation: RunCommand, **options: Unpack[CallOptions]) -> Outcome:
+        """As an unknown name, a user that this sandbox lacks is an error of the caller."""
+        outcome = await self._host.perform(operation, **options)
+        if outcome.error is not None and outcome.error.code == NO_USER:
+            raise outcome.error.to_exception()
+        return outcome
 
     async def terminal(
         self,
