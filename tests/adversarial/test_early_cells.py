@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from adversarial.conftest import end_what_waits, enter_home
 from adversarial.leftovers import UID_BASE, alive, groups, left, nothing, recorded
+from cellwall.admin.emergency_stop import EmergencyStop
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Outcome
 from cellwall.core.snapshots import TakeSnapshot, WorkspaceSnapshot
@@ -267,6 +269,32 @@ def test_no_cell_is_opened_early_during_an_emergency_stop(app: App, state_home: 
             Path(state_home, "stopped").unlink()
 
     anyio.run(go)
+    assert left(state_home) == nothing()
+
+
+@pytest.mark.requirement("OBS-3")
+def test_an_emergency_stop_while_a_cell_is_opened_ends_it(app: App, state_home: str) -> None:
+    switch = EmergencyStop.configured(Principal("tester", "cli"))
+    opened = []
+
+    async def one(delay_s: float) -> None:
+        async with made(app) as host:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(host.open_early)
+                await anyio.sleep(delay_s)  # the moment; nothing is awaited
+                opened.append(has_cell(app, host))
+                await anyio.to_thread.run_sync(partial(switch.stop, reason="a test"))
+            assert not has_cell(app, host)
+            assert alive() == []
+        await anyio.to_thread.run_sync(partial(switch.lift, reason="a test"))
+
+    async def all_of_them() -> None:
+        for each in (0.0, 0.001, 0.003, 0.006, 0.012, 0.025, 0.05, 0.1):
+            await one(each)
+        while not opened[-1]:  # the control: there was one to end
+            await one(random.uniform(0.0, 1.0))
+
+    anyio.run(all_of_them)
     assert left(state_home) == nothing()
 
 

@@ -38,8 +38,11 @@ def e2b_routes() -> list[BaseRoute]:
 
 
 def _routes() -> list[BaseRoute]:
+    # Each request tries the patterns in order: what most clients ask for comes first.
     found: list[BaseRoute] = [
         _route("POST", "/execute", code_routes.execute),
+        _route("POST", "/v2/sandboxes", control_routes.create_sandbox),
+        _route("DELETE", _SANDBOX, control_routes.end_sandbox),
         *process_routes(),
         *filesystem_routes(),
         _route("GET", "/files", file_routes.download),
@@ -56,16 +59,18 @@ def _routes() -> list[BaseRoute]:
         _route("POST", f"{_SANDBOX}/fork", snapshot_routes.fork_live),
         _route("DELETE", "/templates/{template_id}", snapshot_routes.delete_snapshot),
     ]
+    found += [
+        _route("POST", "/sandboxes", control_routes.create_sandbox),
+        _route("DELETE", f"/v2{_SANDBOX}", control_routes.end_sandbox),
+    ]
     for version in ("/v2", ""):
         found += [
-            _route("POST", f"{version}/sandboxes", control_routes.create_sandbox),
             _route("GET", f"{version}/sandboxes", control_routes.list_sandboxes),
             _route("POST", f"{version}{_SANDBOX}/connect", control_routes.connect_sandbox),
             _route("POST", f"{version}{_SANDBOX}/pause", control_routes.pause_sandbox),
             _route("POST", f"{version}{_SANDBOX}/timeout", control_routes.set_timeout),
             _route("GET", f"{version}{_SANDBOX}/metrics", control_routes.get_metrics),
             _route("GET", f"{version}{_SANDBOX}", control_routes.get_sandbox),
-            _route("DELETE", f"{version}{_SANDBOX}", control_routes.end_sandbox),
         ]
     methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
     found.append(Route("/{path:path}", guarded(refuse_unoffered), methods=methods))

@@ -17,6 +17,7 @@ from typing import Unpack
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 from cellwall.admin.accounts import Identity, require_own, require_tenant
 from cellwall.admin.fleet import host_lost
@@ -239,7 +240,8 @@ class OwnedSandboxes:
         return made
 
     async def _open_early(self, made: OwnedSandbox) -> None:
-        """Beside the answer: the first action finds the cell of the sandbox open."""
+        """Behind the answer: the first action finds the cell of the sandbox open."""
+        await anyio.lowlevel.checkpoint()  # `JoinedWrites` sends the answer in the next turn
         try:
             await made.host.open_early()
         except Exception:  # noqa: BLE001  # the other sandboxes must go on

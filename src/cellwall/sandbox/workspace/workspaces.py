@@ -79,7 +79,7 @@ class Workspaces:
     @asynccontextmanager
     async def lease(self, action: Action) -> AsyncIterator[PlainLease]:
         if action.session_id is not None:
-            lease = self._lease_again(action.session_id)
+            lease = self._lease_at_once(action, action.session_id)
             if lease is None:
                 lease = await anyio.to_thread.run_sync(self._lease_for_session, action)
             try:
@@ -108,14 +108,22 @@ class Workspaces:
         stack.callback(clear_if_checked, prepared, lease)
         return lease
 
-    def _lease_again(self, session_id: str) -> PlainLease | None:
-        """The lease of a private workspace that is held already: nothing to wait for."""
-        own = self._sessions.get(session_id)
-        if own is None or not own.lock.acquire(blocking=False):
+    def _lease_at_once(self, action: Action, session_id: str) -> PlainLease | None:
+        """The lease of a private workspace: it is held already, or there is one directory to open,
+        which takes less time than a hop to a thread. None: there may be something to wait for."""
+        with self._lock:
+            own = self._sessions.setdefault(session_id, SessionWorkspace())
+        if not own.lock.acquire(blocking=False):
             return None
         try:
-            held = own.held
-            if own.is_ended or held is None or held.prepared.host_tree is not None:
+            if own.is_ended:
+                return None
+            if own.held is None:
+                session = self._store.session(session_id)
+                if session.request.mode is not WorkspaceMode.PRIVATE or session.layers:
+                    return None
+            held = self._hold(own, session_id, action)
+            if held.prepared.host_tree is not None:
                 return None
             own.users += 1
         finally:
