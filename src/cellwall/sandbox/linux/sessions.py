@@ -79,7 +79,7 @@ class LiveSessions:
         cell = await self._cell_of(session, request)
         match action.operation:
             case RunCommand(background=True) as operation:
-                argv, script = jobs.live_command(operation.argv)
+                argv, script = jobs.live_command(action, operation.argv)
                 process = self._start_background(session, cell, request, operation, argv)
                 await wait_for_terminal(process, operation)
                 if script:  # saved at once, before any input of the caller
@@ -111,7 +111,7 @@ class LiveSessions:
                 stdin = code + (action.stdin or b"")
                 return await self._run_task(session, cell, task, request, stdin)
             case RunCommand(argv) as operation:
-                argv, script = jobs.live_command(argv)
+                argv, script = jobs.live_command(action, argv)
                 given = script + (action.stdin or b"") if script else action.stdin
                 env = _environment(request)
                 task = cell.start(
