@@ -215,3 +215,65 @@ def test_no_run_is_of_the_first_user_in_the_name_of_the_second(
     allowed = _one_shot(tmp_path, backend, "allow")
     # The control: where there can be one, the program is that user's.
     assert allowed == (("", "0\n") if backend == "native" else ("CW-SECOND-USER-HOST", ""))
+
+
+# --- what the first user can put in the way of the second one
+
+_PLANTED = "open('/dev/shm/ran-' + str(__import__('os').getuid()), 'w').close()\n"
+
+
+@pytest.mark.requirement("ISO-1")
+def test_root_imports_nothing_that_the_first_user_wrote(config: str, open_folder: Path) -> None:
+    """Python packages of a directory are found by a variable, and a user base has a start file."""
+    (open_folder / ".cellwall-packages").mkdir(mode=0o777)
+    (open_folder / ".cellwall-packages").chmod(0o777)
+    with cellwall.Sandbox.create(
+        config=config, second_user=True, workspace=f"{open_folder}:cow"
+    ) as sandbox:
+        place = ".cellwall-packages/lib/python$(python3 -c 'import sys; print(sys.version[:4])')"
+        sandbox.files.write("/tmp/usercustomize.py", _PLANTED)
+        for base in (place, place.replace(".cellwall-packages", "/tmp/.local")):
+            planted = sandbox.commands.run(
+                f"mkdir -p {base}/site-packages && cp /tmp/usercustomize.py {base}/site-packages/"
+            )
+            assert planted.exit_code == 0, planted.stderr
+        for user in ("sandbox", "root"):
+            assert sandbox.commands.run("python3 -c 1", user=user, cwd="/").exit_code == 0
+        ran = sandbox.commands.run("ls /dev/shm").stdout.split()
+        assert ran == ["ran-1000"], "the control: the first user's own Python does"
+
+
+_WATCH = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+line = libc.inotify_init()
+libc.inotify_add_watch(line, b"/tmp", 0x100 | 0x80)  # IN_CREATE, IN_MOVED_TO
+print("ready", flush=True)
+while True:
+    print(os.read(line, 4096)[16:].strip(b"\\0").decode("latin-1"), flush=True)
+"""
+
+
+@pytest.mark.requirement("ISO-1")
+def test_no_script_and_no_temporary_file_of_root_lies_where_the_first_user_renames(
+    sandbox: cellwall.Sandbox,
+) -> None:
+    watch = sandbox.commands.run(["python3", "-I", "-u", "-c", _WATCH], background=True)
+
+    def seen_until(mark: str) -> str:
+        seen = ""
+        while mark not in seen:
+            seen += watch.follow().stdout
+        return seen
+
+    seen_until("ready")
+    script = f"mktemp >/dev/null; mktemp -d >/dev/null; : {'x' * 140_000}"
+    seen = {}
+    for user in ("root", "sandbox"):
+        ran = sandbox.commands.run(script, user=user)
+        assert ran.exit_code == 0, ran.stderr
+        sandbox.commands.run(f"touch /tmp/after-{user}", user=user)
+        seen[user] = seen_until(f"after-{user}")
+    assert seen["root"].split() == ["after-root"]
+    assert ".cellwall-script-" in seen["sandbox"], "the control"
+    assert seen["sandbox"].count("tmp.") == 2

@@ -24,8 +24,8 @@ from cellwall.interfaces.e2b.problems import sandbox_gone
 from cellwall.interfaces.e2b.state import E2bState, SandboxFacts, state_of
 from cellwall.interfaces.e2b.tokens import SandboxGrant
 from cellwall.interfaces.http.callers import INTERFACE, Caller, address_of, authenticate
+from cellwall.interfaces.http.owned_sandbox import OwnedSandbox
 from cellwall.interfaces.http.problems import raise_for_refusal
-from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.service import Service, service_of
 from cellwall.interfaces.sdk.hosts import CallOptions
 from cellwall.interfaces.supervisor.codec import Operation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from cellwall.core.types import Principal
-from cellwall.interfaces.http.sandboxes import OwnedSandbox
+from cellwall.interfaces.http.owned_sandbox import OwnedSandbox
 
 Message = dict[str, Any]
 """One message of envd, as JSON."""

@@ -28,7 +28,7 @@ from cellwall.interfaces.e2b.paths import timestamp
 from cellwall.interfaces.e2b.problems import not_offered
 from cellwall.interfaces.e2b.state import SandboxFacts, extend_lifetime, state_of
 from cellwall.interfaces.http.callers import Caller, require
-from cellwall.interfaces.http.sandboxes import OwnedSandbox
+from cellwall.interfaces.http.owned_sandbox import OwnedSandbox
 from cellwall.interfaces.http.service import Service, service_of
 from cellwall.interfaces.sdk.hosts import SandboxSpec
 

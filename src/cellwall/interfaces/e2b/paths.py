@@ -40,7 +40,7 @@ def absolute(path: str) -> str:
 
 
 def entry_json(entry: FileEntry) -> dict[str, Any]:
-    """`filesystem.EntryInfo`. The user inside has no name of its own."""
+    """`filesystem.EntryInfo`. The file API does not tell which user owns a file."""
     mode = stat.S_IMODE(entry.mode)
     return {
         "name": entry.name,

@@ -25,8 +25,8 @@ from cellwall.core.types import Principal, ProcessInfo, ProcessOperation
 from cellwall.interfaces.cli.interactive import ScreenFilter
 from cellwall.interfaces.e2b.callers import Message, SandboxCaller
 from cellwall.interfaces.e2b.problems import DeadlinePassed
+from cellwall.interfaces.http.owned_sandbox import OwnedSandbox
 from cellwall.interfaces.http.problems import raise_for_refusal
-from cellwall.interfaces.http.sandboxes import OwnedSandbox
 
 _FOLLOW_S = 5.0
 _KEEPALIVE_S = 30.0

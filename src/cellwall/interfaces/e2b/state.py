@@ -14,7 +14,8 @@ from starlette.requests import Request
 
 from cellwall.interfaces.e2b.creations import Creations
 from cellwall.interfaces.e2b.tokens import SandboxTokens
-from cellwall.interfaces.http.sandboxes import OwnedSandbox, OwnedSandboxes
+from cellwall.interfaces.http.owned_sandbox import OwnedSandbox
+from cellwall.interfaces.http.sandboxes import OwnedSandboxes
 from cellwall.interfaces.sdk.hosts import SandboxSpec
 
 if TYPE_CHECKING:

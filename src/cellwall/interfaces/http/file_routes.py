@@ -22,8 +22,8 @@ from cellwall.interfaces.http.bodies import ERRORS, ErrorResponse
 from cellwall.interfaces.http.bodies.sessions import ChangedEntry, DiffBody, Entry, Listing
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, current_caller
 from cellwall.interfaces.http.checked_route import CheckedRoute
+from cellwall.interfaces.http.owned_sandbox import OwnedSandbox
 from cellwall.interfaces.http.problems import RefusedOutcome, raise_for_refusal
-from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.service import CurrentService
 from cellwall.interfaces.http.spools import Spool, SpoolResponse
 

@@ -20,8 +20,8 @@ from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.sessions import PortLink, PortRequest
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
+from cellwall.interfaces.http.owned_sandbox import OwnedSandbox
 from cellwall.interfaces.http.problems import raise_for_refusal
-from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.service import CurrentService, Service, service_of
 from cellwall.interfaces.port_relay import InnerConnection
 from cellwall.interfaces.previews.exchange import ServerFailed, exchange

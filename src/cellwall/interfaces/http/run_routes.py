@@ -26,8 +26,8 @@ from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.sessions import CodeRequest, CommandRequest, OutcomeBody
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
+from cellwall.interfaces.http.owned_sandbox import OwnedSandbox
 from cellwall.interfaces.http.runs import Run
-from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.service import CurrentService, Service, service_of
 from cellwall.interfaces.http.waiting import CountedStream
 from cellwall.interfaces.output_files import run_into_file

@@ -21,7 +21,7 @@ from cellwall.interfaces.http.bodies.sessions import Kept, NewSession, Session, 
 from cellwall.interfaces.http.callers import Caller, CurrentCaller, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
 from cellwall.interfaces.http.fleet_routing import labels_of
-from cellwall.interfaces.http.sandboxes import OwnedSandbox, about
+from cellwall.interfaces.http.owned_sandbox import OwnedSandbox, about
 from cellwall.interfaces.http.service import CurrentService, Service
 from cellwall.interfaces.sdk.hosts import SandboxSpec
 

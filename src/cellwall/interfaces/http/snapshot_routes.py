@@ -23,7 +23,7 @@ from cellwall.interfaces.http.bodies.snapshots import (
 )
 from cellwall.interfaces.http.callers import CurrentCaller, require
 from cellwall.interfaces.http.checked_route import CheckedRoute
-from cellwall.interfaces.http.sandboxes import OwnedSandbox
+from cellwall.interfaces.http.owned_sandbox import OwnedSandbox
 from cellwall.interfaces.http.service import CurrentService
 from cellwall.interfaces.http.session_routes import describe_live
 from cellwall.interfaces.http.snapshots import fork_sandbox, snapshot_sandbox

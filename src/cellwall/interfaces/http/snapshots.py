@@ -10,7 +10,7 @@ import anyio
 from cellwall.admin.accounts import Identity
 from cellwall.core.snapshots import WorkspaceSnapshot
 from cellwall.core.types import Principal
-from cellwall.interfaces.http.sandboxes import OwnedSandbox
+from cellwall.interfaces.http.owned_sandbox import OwnedSandbox
 from cellwall.interfaces.http.service import Service
 from cellwall.interfaces.sdk import snapshots
 

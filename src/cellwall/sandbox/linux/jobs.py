@@ -127,7 +127,9 @@ def environment(
     as_second = is_second(action)
     home = SECOND_HOME if as_second else home_of(mount)
     user = SECOND_USER if as_second else SANDBOX_USER
-    installed = _installed_packages(mount)
+    # The first user writes in the workspace and may rename what lies in /tmp. The second one
+    # imports from neither, and has its temporary files at home.
+    installed = {} if as_second else _installed_packages(mount)
     base = installed.get("PYTHONUSERBASE", f"{home}/.local")
     return {
         # Last: programs that code installs add commands and shadow none that a policy rule names.
@@ -136,7 +138,7 @@ def environment(
         "USER": user,
         "LOGNAME": user,
         "LANG": "C.UTF-8",
-        "TMPDIR": "/tmp",
+        "TMPDIR": SECOND_HOME if as_second else "/tmp",
         "SHELL": "/bin/sh",
         "CELLWALL": "1",
         # Hooks copied from a template would be refused where .git/hooks is protected (FS-4).
@@ -240,12 +242,13 @@ def command_for(program: languages.Program, code: bytes) -> tuple[str, ...]:
 _SAVE = 'head -c "$1" >"$2" || exit 125; shift 2; exec "$@"'
 
 
-def live_command(argv: tuple[str, ...]) -> tuple[tuple[str, ...], bytes]:
+def live_command(action: Action, argv: tuple[str, ...]) -> tuple[tuple[str, ...], bytes]:
     """The command for a live cell, and what comes first on its standard input: a script that is
     too long for an argument, which a first program saves to a file."""
     if long_script(argv) is None:
         return argv, b""
-    path = f"/tmp/.cellwall-script-{new_id('scr')}"  # of the cell
+    folder = SECOND_HOME if is_second(action) else "/tmp"  # as for the variables
+    path = f"{folder}/.cellwall-script-{new_id('scr')}"  # of the cell
     argv, script = run_from_file(argv, path, is_removed=True)
     return ("/bin/sh", "-c", _SAVE, "sh", str(len(script)), path, *argv), script
 

@@ -14,9 +14,10 @@ from functools import partial
 
 from cellwall.core.errors import CellwallError, SandboxFailed
 from cellwall.core.forks import OwnerProcess, forget_in_child
-from cellwall.sandbox.linux.forked_cell import PreforkQueue, WarmCell
+from cellwall.sandbox.linux.forked_cell import WarmCell
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings, TemplateSpec
 from cellwall.sandbox.linux.pool_worker import PoolWorker
+from cellwall.sandbox.linux.prefork_queue import PreforkQueue
 from cellwall.sandbox.linux.template import CellRecipe, Template, TemplateGone
 from cellwall.sandbox.run_ledger import RunLedger
 

@@ -34,11 +34,11 @@ from cellwall.sandbox.linux.live_session import (
     LiveSession,
     acquire,
     exceeds_limits,
-    wait_for,
     wait_for_terminal,
 )
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.port_connections import hold_connection
+from cellwall.sandbox.linux.process_steering import steer_process
 from cellwall.sandbox.linux.run_monitor import RunMonitor
 from cellwall.sandbox.run_ledger import RunLedger
 
@@ -81,7 +81,7 @@ class LiveSessions:
         cell = await self._cell_of(session, request)
         match action.operation:
             case RunCommand(background=True) as operation:
-                argv, script = jobs.live_command(operation.argv)
+                argv, script = jobs.live_command(action, operation.argv)
                 process = self._start_background(session, cell, request, operation, argv)
                 await wait_for_terminal(process, operation)
                 if script:  # saved at once, before any input of the caller
@@ -113,7 +113,7 @@ class LiveSessions:
                 stdin = code + (action.stdin or b"")
                 return await self._run_task(session, cell, task, request, stdin)
             case RunCommand(argv) as operation:
-                argv, script = jobs.live_command(argv)
+                argv, script = jobs.live_command(action, argv)
                 given = script + (action.stdin or b"") if script else action.stdin
                 env = _environment(request)
                 task = cell.start(
@@ -250,46 +250,7 @@ class LiveSessions:
         if isinstance(operation, ConnectPort):
             return await hold_connection(self._session(action), operation)
         assert isinstance(operation, ProcessOperation)  # noqa: S101  # by the contract of the port
-        return await self._steer_process(self._session(action), action, operation)
-
-    @staticmethod
-    async def _steer_process(
-        session: LiveSession, action: Action, operation: ProcessOperation
-    ) -> RunResult:
-        if operation.name == "list":
-            processes = tuple(process.info() for process in session.processes.values())
-            return RunResult(exit_code=None, payload=processes)
-        if operation.name == "interrupt":
-            running = session.running
-            if running is not None:
-                running.interrupt()
-            return RunResult(exit_code=None, payload=running is not None)
-        process = session.processes.get(operation.process)
-        if process is None:
-            raise BadInput(
-                f"no process {operation.process} was started here",
-                hint="`commands.list()` names the processes of this sandbox.",
-                code="CW-NO-PROCESS",
-            )
-        match operation.name:
-            case "wait":
-                await wait_for(process.ended, action.limits.wall_s)
-                return process.result()
-            case "read":
-                return process.result()
-            case "follow":
-                await wait_for(process.has_news, action.limits.wall_s)
-                return process.result()
-            case "write":
-                write = partial(process.write, operation.data, action.limits.wall_s)
-                await anyio.to_thread.run_sync(write, abandon_on_cancel=True)
-            case "close_stdin":
-                process.close_stdin()
-            case "resize":
-                process.resize(*operation.size)
-            case "signal":
-                process.signal(operation.number)
-        return RunResult(exit_code=None, payload=process.info())
+        return await steer_process(self._session(action), action, operation)
 
     def _check_idle_cells(self) -> None:
         """Limits also bind processes that run between calls, when no monitor checks them."""

@@ -11,7 +11,7 @@ import pytest
 
 from cellwall.core.limits import Limits
 from cellwall.sandbox.linux.channels import EgressSockets
-from cellwall.sandbox.linux.forked_cell import PreforkQueue
+from cellwall.sandbox.linux.prefork_queue import PreforkQueue
 from cellwall.sandbox.linux.template import CellRecipe
 
 

@@ -33,9 +33,9 @@ from cellwall.interfaces.http.dashboard.session_facts import (
 )
 from cellwall.interfaces.http.dashboard.templating import with_query
 from cellwall.interfaces.http.file_routes import read_diff
+from cellwall.interfaces.http.owned_sandbox import OwnedSandbox
 from cellwall.interfaces.http.port_routes import new_link
 from cellwall.interfaces.http.problems import RefusedOutcome, raise_for_refusal
-from cellwall.interfaces.http.sandboxes import OwnedSandbox
 from cellwall.interfaces.http.session_routes import end_session, get_session, list_sessions
 
 routes = APIRouter(route_class=PageRoute)
