@@ -30,6 +30,7 @@ _FORMS = (
     *("html", "markdown", "svg", "png", "jpeg", "pdf", "latex", "json", "javascript", "chart"),
 )
 _HEADERS = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
+_UNWATCHED_S = 0.05
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -65,7 +66,11 @@ class ExecutionResponse(Response):
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(self._run)
-                tasks.start_soon(leave_with_client)
+                # Most code ends before it is worth a task to watch the client.
+                with anyio.move_on_after(_UNWATCHED_S):
+                    await self._news.wait()
+                if not self._is_over:
+                    tasks.start_soon(leave_with_client)
                 await self._send(scope, receive, send)
                 tasks.cancel_scope.cancel()
 

@@ -118,9 +118,12 @@ class E2bState:
 
     def _forget_ended(self) -> None:
         """Those of a paused sandbox are kept for its metadata, up to a number."""
+        has_many = len(self._facts) > _MAX_FACTS
+        if not has_many and not self.tokens.has_many:
+            return
         live = frozenset(each.id for each in self._sandboxes.all())
         self.tokens.forget_ended(live | {each.public_id for each in self._facts.values()})
-        if len(self._facts) > _MAX_FACTS:
+        if has_many:
             self._facts = {name: each for name, each in self._facts.items() if name in live}
             self._sessions = {
                 public: name for public, name in self._sessions.items() if name in live

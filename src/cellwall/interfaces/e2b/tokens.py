@@ -61,9 +61,14 @@ class SandboxTokens:
         """By digest: the time of a comparison tells nothing about a token."""
         return self._grants.get(_digest(token))
 
+    @property
+    def has_many(self) -> bool:
+        """Whether it is time to forget the tokens of ended sandboxes."""
+        return len(self._grants) > MAX_GRANTS
+
     def forget_ended(self, live: frozenset[str]) -> None:
         """Forget tokens of ended sandboxes, once there are many."""
-        if len(self._grants) <= MAX_GRANTS:
+        if not self.has_many:
             return
         self._pairs = {place: pair for place, pair in self._pairs.items() if place[0] in live}
         self._grants = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -71,10 +72,20 @@ from cellwall.interfaces.http.spools import Spools
 from cellwall.interfaces.previews.hosts import PreviewHosts
 from cellwall.runtime.app import App
 
+if TYPE_CHECKING:
+    from fastapi.telemetry import TelemetryConfig
+
 __all__ = ["API", "Service", "ServiceSettings", "described_api", "make_application"]
 
 API = "/v1"
 _DESCRIPTION = "Runs commands and code of AI agents in sandboxes, judged, limited and recorded."
+_NO_TELEMETRY: TelemetryConfig = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "auto_configure": False,
+}
+"""FastAPI's own, which an environment variable would turn on: what leaves is in [observability]."""
 _log = logging.getLogger("cellwall.http")
 
 
@@ -130,6 +141,7 @@ def described_api(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
         redoc_url=None,
         openapi_url="/openapi.json",
         redirect_slashes=False,  # a redirect would drop the body and repeat the Host header
+        telemetry=_NO_TELEMETRY,
     )
     install_handlers(api)
     for prefix, router in routers():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from importlib import resources
 
@@ -13,5 +14,10 @@ def default_policy(app: App) -> str | None:
     """The policy shipped for services without rules; None where there are rules."""
     if app.settings.policy.files or is_there(user_policy(os.environ)):
         return None
+    return _shipped()
+
+
+@functools.cache
+def _shipped() -> str:
     folder = resources.files("cellwall.interfaces.http").joinpath("default_policies")
     return os.path.abspath(str(folder.joinpath("service.toml")))

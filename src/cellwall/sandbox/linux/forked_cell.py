@@ -57,6 +57,10 @@ class ForkedCell:
         self._view: int | None = None
         with ExitStack() as failed, ExitStack() as brief:
             sent: list[int] = []
+            # Asked for first: the shim makes it while the cgroup is made here.
+            receive_trees = None
+            if mount is not None and mount.dir_fd is not None:
+                receive_trees = brief.enter_context(template.requested_trees(mount))
             if template.group is not None:
                 self.group = template.group.sibling(new_id("cell"))
                 failed.callback(self.group.discard)
@@ -69,8 +73,8 @@ class ForkedCell:
                     brief.callback(os.close, descriptor)
                     sent.append(descriptor)
             plan = self._plan(brief, contents, joins=len(sent))
-            if mount is not None and mount.dir_fd is not None:
-                tree, *views = template.trees(mount)
+            if receive_trees is not None:
+                tree, *views = receive_trees()
                 brief.callback(os.close, tree)
                 sent.append(tree)
                 for view in views:

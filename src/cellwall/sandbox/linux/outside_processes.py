@@ -13,8 +13,9 @@ import os
 import socket
 import subprocess
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import anyio
 
@@ -104,8 +105,12 @@ class CellShim:
             except OSError as error:
                 raise self.failure("keep-line") from error
 
-    def trees(self, plan: bytes, descriptors: Sequence[int], count: int) -> list[int]:
-        """Mounts made by the shim for a cell of its template. Blocks until they are made.
+    @contextmanager
+    def requested_trees(
+        self, plan: bytes, descriptors: Sequence[int], count: int
+    ) -> Iterator[Callable[[], list[int]]]:
+        """Mounts made by the shim for a cell of its template, while the caller does something else;
+        the function blocks until they are made.
 
         Each request is answered on a socket of its own: a late answer, or any other message of the
         shim, can never be taken for the workspace of another cell.
@@ -117,14 +122,17 @@ class CellShim:
                     socket.send_fds(self._socket, [b"t"], [theirs.fileno(), plan_fd, *descriptors])
                 except OSError as error:
                     raise self.failure("tree-line") from error
-            trees: list[int] = []
-            try:
-                while len(trees) < count:
-                    trees.append(self._receive_tree(ours))
-            except BaseException:
-                for tree in trees:
-                    os.close(tree)
-                raise
+            yield partial(self._receive_trees, ours, count)
+
+    def _receive_trees(self, line: socket.socket, count: int) -> list[int]:
+        trees: list[int] = []
+        try:
+            while len(trees) < count:
+                trees.append(self._receive_tree(line))
+        except BaseException:
+            for tree in trees:
+                os.close(tree)
+            raise
         return trees
 
     def _receive_tree(self, line: socket.socket) -> int:

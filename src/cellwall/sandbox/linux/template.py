@@ -11,8 +11,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from importlib import resources
 
@@ -251,6 +251,13 @@ class Template:
 
         For copy-on-write layers there are two: the cell's, and the view for the file API.
         """
+        with self.requested_trees(mount) as receive:
+            return receive()
+
+    def requested_trees(
+        self, mount: WorkspaceMount
+    ) -> AbstractContextManager[Callable[[], list[int]]]:
+        """`trees`, which are made while the caller does something else."""
         if self.uid is None:
             raise LayerMissing(
                 "an ordinary user cannot give a directory to a warm cell", code="CW-LAYER-TREE"
@@ -258,7 +265,7 @@ class Template:
         plan = outer_wall.tree_plan(self.uid, mount, FIRST_SENT_FD)
         sent = [directory.descriptor for directory in outer_wall.workspace_directories(mount)]
         count = 2 if mount.mode is WorkspaceMode.COPY_ON_WRITE else 1
-        return self._prepared.shim.trees(plan, sent, count)
+        return self._prepared.shim.requested_trees(plan, sent, count)
 
     def failure(self, step: str) -> CellwallError:
         return self._prepared.shim.failure(step)

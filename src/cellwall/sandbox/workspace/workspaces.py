@@ -118,11 +118,12 @@ class Workspaces:
         try:
             if own.is_ended:
                 return None
+            session = None
             if own.held is None:
                 session = self._store.session(session_id)
                 if session.request.mode is not WorkspaceMode.PRIVATE or session.layers:
                     return None
-            held = self._hold(own, session_id, action)
+            held = self._hold(own, session_id, action, session)
             if held.prepared.host_tree is not None:
                 return None
             own.users += 1
@@ -168,9 +169,16 @@ class Workspaces:
         """Close the view of a session, so that its layers can change; the next use opens one."""
         return self._views.replacing(session_id)
 
-    def _hold(self, own: SessionWorkspace, session_id: str, action: Action) -> _OpenWorkspace:
+    def _hold(
+        self,
+        own: SessionWorkspace,
+        session_id: str,
+        action: Action,
+        session: StoredWorkspace | None = None,
+    ) -> _OpenWorkspace:
+        """`session`: as it was read a moment ago."""
         if own.held is None:
-            session = self._store.session(session_id)
+            session = session or self._store.session(session_id)
             with ExitStack() as stack:
                 prepared = self._preparer.prepare(session.request, session, session.id, stack)
                 # One lease for the whole session: processes write between two calls, too.
