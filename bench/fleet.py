@@ -75,6 +75,7 @@ def measure(rounds: int, *, quiet: bool, load: Load) -> dict[str, Any]:
 @contextmanager
 def _machines(load: Load) -> Iterator[tuple[RunningFleet, Served]]:
     """A fleet, and one service without a fleet."""
+    os.environ["CELLWALL_PATH"] = "cold"  # as the hosts: the difference is the fleet
     folder = Path(tempfile.mkdtemp(prefix="cw-fleet-", dir="/var/tmp"))
     links: HostLinks = NamespaceLinks() if os.geteuid() == 0 else LoopbackLinks()
     try:

@@ -45,7 +45,8 @@ class PostgresServer:
     """A running server; `new_url` is an empty database in it."""
 
     def __init__(self, programs: Path, folder: Path, *, listens_on: str = "") -> None:
-        self._programs, self._folder, self._listens_on = programs, folder, listens_on
+        self._programs, self._listens_on = programs, listens_on
+        self.folder = folder
         self._port = 0
         self._count = 0
 
@@ -66,33 +67,33 @@ class PostgresServer:
         )
 
     def start(self) -> None:
-        data = str(self._folder / "data")
+        data = str(self.folder / "data")
         self.call("initdb", "-D", data, "-U", "cellwall", "-A", "trust", "-E", "UTF8",
                   "--no-locale", "--no-sync")  # fmt: skip
-        options = f"{_SERVER} -k {self._folder} -c listen_addresses='{self._listens_on}'"
+        options = f"{_SERVER} -k {self.folder} -c listen_addresses='{self._listens_on}'"
         if self._listens_on:  # a fleet in network namespaces reaches it by TCP
             with socket.create_server((self._listens_on, 0)) as free:
                 self._port = free.getsockname()[1]
             options += f" -p {self._port}"
-            with open(self._folder / "data/pg_hba.conf", "a", encoding="ascii") as rules:
+            with open(self.folder / "data/pg_hba.conf", "a", encoding="ascii") as rules:
                 rules.write(f"host all cellwall {self._listens_on}/24 trust\n")
-        log = str(self._folder / "log")
+        log = str(self.folder / "log")
         self.call("pg_ctl", "-D", data, "-w", "-t", str(_STARTS_WITHIN_S), "-l", log,
                   "-o", options, "start")  # fmt: skip
 
     def stop(self) -> None:
-        self.call("pg_ctl", "-D", str(self._folder / "data"), "-m", "immediate", "stop")
+        self.call("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "stop")
 
     def url(self, name: str) -> str:
         if self._port:
             return f"postgresql://cellwall@{self._listens_on}:{self._port}/{name}"
-        return f"postgresql://cellwall@/{name}?host={quote(str(self._folder), safe='')}"
+        return f"postgresql://cellwall@/{name}?host={quote(str(self.folder), safe='')}"
 
     def new_url(self) -> str:
         self._count += 1
         name = f"test{self._count}"
         place = ["-p", str(self._port)] if self._port else []
-        self.call("createdb", "-h", str(self._folder), *place, "-U", "cellwall", name)
+        self.call("createdb", "-h", str(self.folder), *place, "-U", "cellwall", name)
         return self.url(name)
 
 

@@ -141,18 +141,27 @@ class McpService:
     @contextmanager
     def connected(self, token: str, *, mode: str = "auto") -> Iterator[Agent]:
         """The SDK's client."""
-        person = Person()
+        with mcp_client(self.portal, self.url, token, self.home, mode=mode) as agent:
+            yield agent
 
-        @asynccontextmanager
-        async def opened() -> AsyncIterator[Client]:
-            headers = {"authorization": f"Bearer {token}"}
-            async with httpx2.AsyncClient(headers=headers, timeout=DEADLINE_S) as http:
-                transport = streamable_http_client(self.url, http_client=http)
-                async with Client(transport, mode=mode, elicitation_callback=person.ask) as client:
-                    yield client
 
-        with self.portal.wrap_async_context_manager(opened()) as client:
-            yield Agent(client, self.portal, person, self.home)
+@contextmanager
+def mcp_client(
+    portal: BlockingPortal, url: str, token: str, home: Path, *, mode: str = "auto"
+) -> Iterator[Agent]:
+    """The SDK's client of a service at this address."""
+    person = Person()
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Client]:
+        headers = {"authorization": f"Bearer {token}"}
+        async with httpx2.AsyncClient(headers=headers, timeout=DEADLINE_S) as http:
+            transport = streamable_http_client(url, http_client=http)
+            async with Client(transport, mode=mode, elicitation_callback=person.ask) as client:
+                yield client
+
+    with portal.wrap_async_context_manager(opened()) as client:
+        yield Agent(client, portal, person, home)
 
 
 HANDSHAKE = "2025-11-25"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,16 +14,20 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
+from anyio.from_thread import start_blocking_portal
+from e2b_code_interpreter import Sandbox
 
 import cellwall
+from cellwall.core.ids import new_id
 from cellwall.packages.feed import Feed
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.osv import Advisory, Affected
 from conftest import need
 from databases import PostgresServer, postgres  # noqa: F401  # a fixture
-from fleet_hosts import DEADLINE_S, RunningFleet, running_fleet, until
+from fleet_hosts import DEADLINE_S, Machine, RunningFleet, running_fleet, until
 from fleet_links import LoopbackLinks
 from interfaces.http.running_service import new_session
+from interfaces.mcp_service import mcp_client
 from outside import Outside, internet
 
 pytestmark = [
@@ -35,6 +40,9 @@ PATIENT = "lease_s = 8.0"
 
 
 SHIPPED = Path(cellwall.__file__).parent / "interfaces/http/default_policies/service.toml"
+AS_JSON = {"Content-Type": "application/json"}
+MAX_MAPPED_BYTES = 1024 * 1024 * 1024
+PIECE_BYTES = 16 * 1024 * 1024
 VALUE = "ghp_value-that-is-looked-for-0001"
 
 
@@ -69,6 +77,12 @@ def fleet(postgres: PostgresServer, world: Outside) -> Iterator[RunningFleet]:  
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def vault(fleet: RunningFleet) -> None:
+    """On the host that keeps it."""
+    fleet.hosts[0].cellwall("vault", "init")
+
+
 def error_of(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
@@ -91,6 +105,37 @@ def holder(fleet: RunningFleet, session: str) -> str:
 def states(client: httpx.Client) -> dict[str, str]:
     """The hosts with their state, over HTTP."""
     return {each["id"]: each["state"] for each in client.get("/v1/fleet/hosts").json()["hosts"]}
+
+
+def has_in_memory(machine: Machine, text: str, *, only: Sequence[str] = ()) -> bool:
+    """Whether a process of this machine has a text; `only`: of these programs."""
+    return any(
+        text.encode() in content
+        for pid in machine.pids()
+        if not only or program_of(pid) in only
+        for content in memory_of(pid)
+    )
+
+
+def program_of(pid: int) -> str:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""
+
+
+def memory_of(pid: int) -> Iterator[bytes]:
+    """What a process can write, piece by piece; Ray's object store is among it."""
+    with suppress(OSError), open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            place, rights = line.split()[:2]
+            start, end = (int(each, 16) for each in place.split("-"))
+            if "w" not in rights or end - start > MAX_MAPPED_BYTES:
+                continue
+            with suppress(OSError):  # nothing is there
+                for at in range(start, end, PIECE_BYTES):
+                    memory.seek(at)
+                    yield memory.read(min(PIECE_BYTES, end - at))
 
 
 def run(client: httpx.Client, session: str, command: str, **headers: str) -> dict[str, Any]:
@@ -151,10 +196,49 @@ def test_the_hosts_are_shown_over_http_as_by_the_command(fleet):
         assert error_of(other.get("/v1/fleet/hosts")) == (403, "CW-ROLE")
 
 
+@pytest.mark.requirement("INT-2")
+def test_the_sdk_of_e2b_uses_sandboxes_of_all_hosts(fleet):
+    at = f"{fleet.url}/e2b"
+    options = {"api_key": fleet.token("eve", "user"), "api_url": at, "sandbox_url": at}
+    sandboxes: dict[str, Sandbox] = {}
+    try:
+        while len(sandboxes) < len(fleet.hosts):
+            made = Sandbox.create(timeout=600, retries=0, **options)
+            sandboxes[made.sandbox_id] = made
+            if len({holder(fleet, each) for each in sandboxes}) < len(sandboxes):
+                sandboxes.pop(made.sandbox_id).kill()
+        for name, sandbox in sandboxes.items():
+            assert sandbox.commands.run(f"echo {name}").stdout == f"{name}\n"
+            sandbox.files.write("name.txt", name)
+            assert sandbox.files.read("name.txt") == name
+            assert sandbox.run_code("6 * 7").text == "42"
+            same = Sandbox.connect(name, retries=0, **options)
+            assert same.commands.run("cat name.txt").stdout == name
+        listed = Sandbox.list(retries=0, **options).next_items()
+        assert {each.sandbox_id for each in listed} == set(sandboxes)
+    finally:
+        for sandbox in sandboxes.values():
+            assert sandbox.kill()
+    assert Sandbox.list(retries=0, **options).next_items() == []
+
+
+@pytest.mark.requirement("SRV-1")
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_an_mcp_client_keeps_its_sandbox_over_a_front(fleet, tmp_path, mode):
+    url = f"{fleet.url}/mcp"
+    with start_blocking_portal() as portal:
+        for name in ("bob", "eve"):
+            token = fleet.token(name, "user")
+            with mcp_client(portal, url, token, tmp_path, mode=mode) as agent:
+                assert agent.told("run_code", code=f"kept = '{name}'")["status"] == "ok"
+                assert name in agent.told("run_code", code="kept")["output"]
+                told = agent.told("run_command", command="echo hi > a; cat a")
+                assert "hi\n" in told["output"]
+
+
 @pytest.mark.requirement("SEC-3")
-def test_a_session_uses_a_secret_that_another_host_keeps(fleet, world):
+def test_a_session_uses_a_secret_that_another_host_keeps(fleet, vault, world, postgres):  # noqa: F811  # a fixture
     keeper, host = fleet.hosts
-    keeper.cellwall("vault", "init")
     api = world.web("api.example", tls=True)
     with fleet.client() as client:
         grant = {"host": "api.example", "ports": [api.port]}
@@ -181,13 +265,42 @@ def test_a_session_uses_a_secret_that_another_host_keeps(fleet, world):
     lent = keeper.cellwall("audit", "search", "--kind", "vault", "--json")
     assert host.id in lent
     assert session in lent
-    # Neither records nor logs have the value; those of Ray are among them.
-    folders = [fleet.folder, *map(Path, fleet.scratches)]
+    # Neither records, logs nor the database have the value; those of Ray are among them.
+    folders = [fleet.folder, Path(postgres.folder), *map(Path, fleet.scratches)]
     seen = {each for folder in folders for each in folder.rglob("*") if "vault" not in each.parts}
     assert any(each.suffix == ".log" and "ray" in str(each) for each in seen)
     for each in seen:
         with suppress(OSError):  # a socket, or gone meanwhile
             assert VALUE.encode() not in each.read_bytes(), each
+
+
+@pytest.mark.long  # reads the memory of all processes
+@pytest.mark.requirement("SEC-3")
+def test_a_secret_is_in_memory_of_its_keeper_and_of_the_host_of_its_session_alone(
+    fleet, vault, world
+):
+    need(os.geteuid() == 0, "root, to read the memory of processes")
+    keeper, host = fleet.hosts
+    value, named = f"ghp_{new_id('looked')}", {"Cellwall-Host": host.id}
+    api = world.web("looked.example", tls=True)
+    grant = {"host": "looked.example", "ports": [api.port]}
+    with fleet.client() as client:
+        body = json.dumps({"value": value, "grants": [grant]})
+        for size in (0, 1_000_000):  # Ray keeps larger arguments in its store, unless it is told
+            stored = client.put("/v1/secrets/LOOKED", content=body + size * " ", headers=AS_JSON)
+            assert stored.status_code == 200, stored.text
+        # A session of the same user without secrets brings none to its host.
+        assert client.post("/v1/sessions", json={}, headers=named).status_code == 201
+        assert has_in_memory(keeper, value)
+        assert not has_in_memory(host, value)
+        asked = {"secrets": ["LOOKED"], "allow_domains": [api.rule]}
+        made = client.post("/v1/sessions", json=asked, headers=named)
+        assert made.status_code == 201, made.text
+        run(client, made.json()["id"], f'curl -s -H "Authorization: $LOOKED" {api.url}/')
+        assert api.seen[-1].headers["authorization"] == value
+        assert has_in_memory(host, value)  # the control
+        for machine in (fleet.front, *fleet.hosts):
+            assert not has_in_memory(machine, value, only=("raylet", "gcs_server"))
 
 
 @pytest.mark.long  # waits for hosts to see and to sign; the parts have their tests
