@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from guard_families import Text, load
+from guard_records import RecordWriter
 from guard_texts import TextWriter
 from guard_written import Written, written
 from injected import attacks as published_attacks
@@ -48,10 +49,12 @@ _TRANSLATED = re.compile(r'^msgstr "(.{20,})"$', re.MULTILINE)
 _STOP = re.compile(r"[.!?]\s|\n")
 _SIZES = (150, 400, 800, 1500, 3000, 5000)
 _OWN_ATTACKS = 6000
-_CUTS, _SNIPPETS = 2500, 1000
-_REQUESTS = {"direct": 2000, "tools": 1000}
-"""Attacks of the second grammar; those straight to a model mostly stand alone."""
-_ALONE = {"direct": 0.7, "tools": 0.0}
+_CUTS, _SNIPPETS, _RECORDS = 2500, 1000, 1200
+_IN_RECORDS = 0.25
+"""So many of the texts that are placed stand in a field of a record."""
+_REQUESTS = {"direct": 2000, "tools": 1500, "forms": 3500}
+"""Attacks of the later grammars; those straight to a model mostly stand alone."""
+_ALONE = {"direct": 0.7, "tools": 0.0, "forms": 0.15}
 _NEAR_MISSES = {
     "guide": 700,
     "letter": 600,
@@ -61,13 +64,15 @@ _NEAR_MISSES = {
     "prompt": 500,
     "story": 1500,
     "plain": 600,
+    "plain_forms": 1500,
 }
 _PLACINGS = 2
 """Carriers of each written attack and passage that is no text of its own."""
 _WHOLE = ("prompt", "story", "email")
 """These are texts of their own, never a part of a carrier."""
-_BEGIN, _END = "\ue000", "\ue001"
-"""Around an attack while its carrier is put together; ordinary texts have no such characters."""
+_BEGIN, _END = "\u2983", "\u2984"
+"""Around an attack while its carrier is put together; ordinary texts have no such characters, and
+they are printed as they are."""
 _TRAINED_CHARACTERS = 2500
 """Longer texts are cut, around the attack if there is one: a passage is seldom judged by more."""
 
@@ -191,6 +196,7 @@ class Placing:
         for each in found:
             self._by_kind.setdefault(each.family, []).append(each.text)
         self._kinds = sorted(self._by_kind)
+        self.records = RecordWriter(self.chance)
 
     def carrier(self) -> str:
         chance = self.chance
@@ -215,8 +221,11 @@ class Placing:
         return Text(family, True, whole.replace(_BEGIN, "").replace(_END, ""), start, end)
 
     def put(self, inner: str) -> str:
-        """A text between two sentences of a carrier."""
-        chance, outer = self.chance, self.carrier()
+        """A text between two sentences of a carrier, or in a field of a record."""
+        chance = self.chance
+        if chance.random() < _IN_RECORDS:
+            return self.records.write(inner)
+        outer = self.carrier()
         stops = [0, len(outer), *(stop.end() for stop in _STOP.finditer(outer))]
         at = chance.choice((0, len(outer), chance.choice(stops), chance.choice(stops)))
         joint = chance.choice(("\n", "\n\n", " ", " ", "\n"))
@@ -245,6 +254,7 @@ def corpus(folder: Path, archive_folder: Path) -> list[Text]:
     # Of the sizes of those with an attack, so that size alone tells nothing.
     texts += [Text("carrier cut", False, placing.carrier()) for _ in range(_CUTS)]
     texts += [Text("carrier snippet", False, placing.snippet()) for _ in range(_SNIPPETS)]
+    texts += [Text("carrier record", False, placing.records.write()) for _ in range(_RECORDS)]
     for _ in range(_OWN_ATTACKS):
         attack, is_bare = writer.attack(), chance.random() < 0.1
         texts.append(Text("own bare", True, attack) if is_bare else placing.place("own", attack))

@@ -19,12 +19,14 @@ _MORE = {
     "own": 2500,
     "own direct": 1500,
     "own tools": 1000,
+    "own forms": 1750,
+    "near plain_forms": 800,
     "carrier cut": 3000,
     "carrier snippet": 1000,
     "near email": 800,
     "prompts roleplay": 1500,
 }
-_WEIGHT_OF_CLEAN, _PASSAGES_A_TEXT, _WEIGHT_OF_PASSAGES = 2.0, 30, 0.5
+_WEIGHT_OF_CLEAN, _PASSAGES_A_TEXT, _WEIGHT_OF_PASSAGES = 4.0, 30, 3.0
 _FIRST_BASE = -2.0
 
 

@@ -19,11 +19,13 @@ Floats = np.ndarray
 SEEDS = (0, 1, 2)
 HIDDEN = 32
 """Of the network of one seed; the shipped one has those of all seeds side by side."""
-_EPOCHS, _BATCH, _RATE, _DECAY, _PER_SET = 4, 64, 0.003, 0.4, 500
+_EPOCHS, _BATCH, _RATE, _DECAY, _PER_SET = 4, 64, 0.003, 1.2, 500
 _MORE = {
     "own": 3000,
     "own direct": 1500,
     "own tools": 1000,
+    "own forms": 1750,
+    "near plain_forms": 800,
     "carrier cut": 2500,
     "carrier snippet": 1000,
     "prompts roleplay": 1500,
@@ -33,8 +35,8 @@ _MORE = {
     "carrier agents": 800,
     "carrier readme": 600,
 }
-_PASSAGES_A_TEXT, _WEIGHT_OF_CLEAN, _WEIGHT_OF_PASSAGES = 16, 2.0, 0.5
-_DROPPED = 0.2
+_PASSAGES_A_TEXT, _WEIGHT_OF_CLEAN, _WEIGHT_OF_PASSAGES = 16, 4.0, 3.0
+_DROPPED = 0.35
 _WARM_STEPS = 60
 _STEP_OF_GRADIENT = 2.0**-26
 """Gradients are rounded to it: processors add up in different orders, and without rounding the last

@@ -51,17 +51,20 @@ class TextWriter:
     @classmethod
     def of_seed(cls, seed: int) -> TextWriter:
         attacks, ordinary = _load("attacks_en.toml"), _load("ordinary_en.toml")
-        direct = _load("attacks_direct.toml")
+        direct, forms = _load("attacks_direct.toml"), _load("attacks_forms.toml")
         return cls(
             random.Random(seed),
-            merged(attacks["slots"], attacks["parts"], ordinary["parts"], direct["parts"]),
+            merged(
+                *(attacks["slots"], attacks["parts"], ordinary["parts"]),
+                *(direct["parts"], forms["parts"]),
+            ),
             _load("attacks_languages.toml"),
             attacks["frames"]["attack"],
-            direct["frames"],
+            {**direct["frames"], **forms["frames"]},
         )
 
     def request(self, form: str) -> str:
-        """An attack of the second grammar: `direct` to a model, or for its `tools`."""
+        """An attack of the later grammars: `direct`, for a model's `tools`, of other `forms`."""
         return self._spoil(self._finish(self.expand(self.chance.choice(self.more_frames[form]))))
 
     def attack(self) -> str:
@@ -82,7 +85,7 @@ class TextWriter:
         return self._spoil(self.expand(" ".join(part for part in parts if part)))
 
     def near_miss(self, kind: str) -> str:
-        """A few sentences of one kind (guide, letter, role, about), or a prompt, story, e-mail."""
+        """A few sentences of a kind (guide, letter, about), or a whole prompt, story, e-mail."""
         if kind == "plain":
             phrases = self.languages[self.chance.choice(sorted(self.languages))]["plain"]
             return " ".join(self.expand(self.chance.choice(phrases)) for _ in range(2))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-DIMS = 128
+DIMS = 192
 MAX_PIECE_BYTES = 24  # as in vectors.c
 _STEPS = 24
 """Steps of a signed byte in one standard deviation."""
