@@ -127,7 +127,8 @@ def environment(
     as_second = is_second(action)
     home = SECOND_HOME if as_second else home_of(mount)
     user = SECOND_USER if as_second else SANDBOX_USER
-    installed = _installed_packages(mount)
+    # Those of a user's directory are files of the first user, which the second must not import.
+    installed = {} if as_second else _installed_packages(mount)
     base = installed.get("PYTHONUSERBASE", f"{home}/.local")
     return {
         # Last: programs that code installs add commands and shadow none that a policy rule names.
@@ -237,7 +238,9 @@ def command_for(program: languages.Program, code: bytes) -> tuple[str, ...]:
     return ("/bin/sh", "-c", _SAVE_AND_RUN, "sh", str(len(code)), name, *words)
 
 
-_SAVE = 'head -c "$1" >"$2" || exit 125; shift 2; exec "$@"'
+# Attack: the other user inside reads the path in the command line, and makes the file, a link or a
+# pipe before. mkdir takes none of them, and the directory is closed to that user.
+_SAVE = 'mkdir -m 700 "${2%/*}" && head -c "$1" >"$2" || exit 125; shift 2; exec "$@"'
 
 
 def live_command(argv: tuple[str, ...]) -> tuple[tuple[str, ...], bytes]:
@@ -245,7 +248,7 @@ def live_command(argv: tuple[str, ...]) -> tuple[tuple[str, ...], bytes]:
     too long for an argument, which a first program saves to a file."""
     if long_script(argv) is None:
         return argv, b""
-    path = f"/tmp/.cellwall-script-{new_id('scr')}"  # of the cell
+    path = f"/tmp/.cellwall-script-{new_id('scr')}/script"  # of the cell
     argv, script = run_from_file(argv, path, is_removed=True)
     return ("/bin/sh", "-c", _SAVE, "sh", str(len(script)), path, *argv), script
 
