@@ -16,6 +16,8 @@ import pytest
 import cellwall
 from adversarial.conftest import system_calls
 from adversarial.leftovers import UID_BASE
+from cellwall.core.errors import CellwallError
+from cellwall.core.packages import PACKAGES_IN_WORKSPACE
 from cellwall.sandbox.linux import cgroups
 from conftest import need
 
@@ -277,3 +279,90 @@ def test_no_script_and_no_temporary_file_of_root_lies_where_the_first_user_renam
     assert seen["root"].split() == ["after-root"]
     assert ".cellwall-script-" in seen["sandbox"], "the control"
     assert seen["sandbox"].count("tmp.") == 2
+
+
+# Replaces the script of a command that is too long for an argument, between its file and its start.
+_REPLACE_SCRIPTS = """
+import os
+number = 0
+while True:
+    for folder in ("/tmp", *("/tmp/" + name for name in os.listdir("/tmp"))):
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            path = folder + "/" + name
+            if "script" in path and os.path.isfile(path):
+                number += 1
+                own = f"/tmp/own-{number}"
+                try:
+                    open(own, "w").write("echo replaced as $(id -un)\\n"); os.chmod(own, 0o644)
+                    os.rename(own, path)
+                except OSError:
+                    pass
+"""
+_LONG = ["sh", "-c", "echo as it was\n" + "#" * 140_000]
+
+
+@pytest.mark.requirement("ISO-1")
+@pytest.mark.parametrize(("owner", "thief"), [("root", "sandbox"), ("sandbox", "root")])
+def test_neither_replaces_a_long_script_of_the_other(
+    owner: str, thief: str, sandbox: cellwall.Sandbox
+) -> None:
+    sandbox.commands.run(["python3", "-I", "-c", _REPLACE_SCRIPTS], background=True, user=thief)
+    for _ in range(12):
+        ran = sandbox.commands.run(_LONG, user=owner)
+        assert (ran.exit_code, ran.stdout) == (0, "as it was\n")
+    for _ in range(200):  # the control: the user's own scripts can be replaced
+        ran = sandbox.commands.run(_LONG, user=thief)
+        if ran.stdout == f"replaced as {thief}\n":
+            return
+    pytest.fail("the attack replaces nothing")
+
+
+@pytest.mark.requirement("ISO-1")
+def test_root_imports_no_package_that_the_first_user_installed(
+    config: str, open_folder: Path
+) -> None:
+    (open_folder / PACKAGES_IN_WORKSPACE).mkdir()
+    with cellwall.Sandbox.create(
+        config=config, second_user=True, workspace=f"{open_folder}:cow"
+    ) as sandbox:
+        plant = (
+            "folder=$(python3 -m site --user-site); mkdir -p $folder;"
+            "echo 'import os; print(os.getuid())' > $folder/usercustomize.py; python3 -c 0"
+        )
+        planted = sandbox.commands.run(plant, user="sandbox")
+        assert planted.stdout == "1000\n"  # the control
+        ran = sandbox.commands.run("python3 -c 0; echo $PATH", user="root")
+        assert ran.exit_code == 0
+        assert ran.stdout.startswith("/")
+        assert "/workspace" not in ran.stdout
+
+
+@pytest.mark.requirement("FS-7")
+def test_the_file_api_in_shared_memory_directories_acts_as_the_first_user(
+    sandbox: cellwall.Sandbox,
+) -> None:
+    made = sandbox.commands.run(
+        "mkdir -m 777 /tmp/open /dev/shm/open; umask 077; echo own > /tmp/open/own; echo own > /tmp/own",
+        user="root",
+    )
+    assert made.exit_code == 0
+    for place in ("/tmp", "/tmp/open", "/dev/shm", "/dev/shm/open"):
+        sandbox.files.write(f"{place}/new", "text")
+        sandbox.files.write(f"{place}/a/b", "text")
+        sandbox.files.make_dir(f"{place}/made/below")
+        shown = sandbox.commands.run(
+            f"cd {place}; stat -c '%u %a' new a a/b made made/below", user="root"
+        )
+        assert shown.stdout == "1000 644\n1000 755\n1000 644\n1000 755\n1000 755\n"
+    for path in ("/tmp/own", "/tmp/open/own"):
+        for refused in (sandbox.files.read, sandbox.files.remove):
+            if (refused, path) != (sandbox.files.remove, "/tmp/open/own"):  # anybody's directory
+                with pytest.raises(CellwallError):
+                    refused(path)
+        with pytest.raises(CellwallError):
+            sandbox.files.write(path, "changed")
+        assert sandbox.commands.run(f"cat {path}", user="root").stdout == "own\n"

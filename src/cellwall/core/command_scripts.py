@@ -50,19 +50,20 @@ def run_from_file(
 ) -> tuple[tuple[str, ...], bytes]:
     """The command that runs its long script from a file, and the content of the file.
 
-    `is_removed`: the interpreter removes the file once it has opened it.
+    `is_removed`: the interpreter removes the file, and its directory, once it has opened it.
     """
     at = long_script(argv)
     if at is None:
         raise ValueError("the command has no long script")
-    script = os.fsencode(argv[at])
+    script, folder = os.fsencode(argv[at]), os.path.dirname(path)
     if interpreter_of(argv) == "shell":
         # Read by the shell itself: `$0`, the arguments, standard input and `exec` are unchanged.
         loader = f". {path}"
         if is_removed:
-            script = f"/bin/rm -f {path};".encode() + script  # on the line of the first command
+            script = f"/bin/rm -rf {folder};".encode() + script  # on the line of the first command
     else:
-        remove = f"__import__('os').unlink({path!r})" if is_removed else "None"
+        remove = f"[__import__('os').unlink({path!r}), __import__('os').rmdir({folder!r})]"
+        remove = remove if is_removed else "None"
         read = f"(lambda f: ({remove}, f.read(), f.close())[1])(open({path!r}, 'rb'))"
         loader = f"exec(compile({read}, '<string>', 'exec'))"
     return (*argv[:at], loader, *argv[at + 1 :]), script

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from cellwall.core.errors import BadInput
 from cellwall.core.files import ByteSink, ByteSource, FileOperation, Watching, memory_root
 from cellwall.core.limits import Limits
+from cellwall.sandbox.files.descriptors import acting_as_owner
 from cellwall.sandbox.files.file_tree import FileTree
 from cellwall.sandbox.files.operations import FileRules, perform_operation
 from cellwall.sandbox.files.root import Root
@@ -88,7 +89,8 @@ def _acting_as(uid: int | None) -> Iterator[None]:
         return
     set_file_system_ids(uid)
     try:
-        yield
+        with acting_as_owner():
+            yield
     finally:
         set_file_system_ids(os.geteuid())
 

@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -114,9 +115,27 @@ def copy_data(source: int, target: int) -> None:
     os.ftruncate(target, size)
 
 
+class _Acting(threading.local):
+    is_owner = False
+
+
+_acting = _Acting()
+
+
+@contextmanager
+def acting_as_owner() -> Iterator[None]:
+    """In the block this thread has the file system ids of a user of a cell: a new file is that
+    user's already, and no file can be given away."""
+    _acting.is_owner = True
+    try:
+        yield
+    finally:
+        _acting.is_owner = False
+
+
 def new_owner(dir_fd: int) -> tuple[int, int] | None:
     """The owner for a new file: as root, the directory's owner; others cannot chown."""
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or _acting.is_owner:
         return None
     status = os.fstat(dir_fd)
     return status.st_uid, status.st_gid
@@ -150,23 +169,30 @@ def replace_atomically(
         raise
 
 
-def make_one_dir(dir_fd: int, name: str, *, mode: int | None = None) -> None:
-    """Create one directory, owned by the owner of its parent. Without a mode, as root: 0755,
-    whatever the umask of the service. A second user of a sandbox is let in by modes alone."""
+def make_one_dir(
+    dir_fd: int, name: str, *, mode: int | None = None, owner: tuple[int, int] | None = None
+) -> None:
+    """Create one directory; without an `owner`, for the owner of its parent. Without a mode, as
+    root: 0755, whatever the umask of the service. A second user of a sandbox is let in by modes
+    alone."""
     os.mkdir(name, 0o755 if mode is None else mode & 0o777, dir_fd=dir_fd)
-    _give_owner(dir_fd, name, mode=0o755 if mode is None else None)
+    _give_owner(dir_fd, name, owner, mode=0o755 if mode is None else None)
 
 
-def make_symlink(target: str, dir_fd: int, name: str) -> None:
-    """Create a symlink, owned by the owner of its directory."""
+def make_symlink(
+    target: str, dir_fd: int, name: str, *, owner: tuple[int, int] | None = None
+) -> None:
+    """Create a symlink; without an `owner`, for the owner of its directory."""
     os.symlink(target, name, dir_fd=dir_fd)
-    _give_owner(dir_fd, name)
+    _give_owner(dir_fd, name, owner)
 
 
-def _give_owner(dir_fd: int, name: str, mode: int | None = None) -> None:
+def _give_owner(
+    dir_fd: int, name: str, owner: tuple[int, int] | None, mode: int | None = None
+) -> None:
     """Code can rename within its directory, and put a file of another user of the sandbox in the
     place of the new one. That file has another owner than this process."""
-    owner = new_owner(dir_fd)
+    owner = owner or new_owner(dir_fd)
     if owner is None:
         return
     with closing_fd(os.open(name, OPEN_NODE, dir_fd=dir_fd)) as node:

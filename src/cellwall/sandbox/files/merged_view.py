@@ -17,6 +17,7 @@ overlayfs.rst), so such a directory is copied and then removed.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 import threading
@@ -206,6 +207,9 @@ def sandbox_ended() -> BadInput:
     return BadInput("the sandbox was ended", hint="Create a new one.", code="CW-SANDBOX-ENDED")
 
 
+_UNFINISHED = 0o700
+"""The mode of a directory until all of its entries are copied: the other user of the sandbox must
+not enter a copy of what is closed to that user."""
 _MAX_ROUNDS = 16  # rounds of a removal while code inside adds names to the same directory
 
 
@@ -233,9 +237,11 @@ class MergedFileTree(FileTree):
     def counted_status(self, place: str, found: os.stat_result | None) -> os.stat_result | None:  # noqa: ARG002  # of both layers
         return status_of(self._upper, place)
 
-    def kept_owner(self, old: os.stat_result | None) -> tuple[int, int] | None:  # noqa: ARG002  # as below
-        # A file of a third user has an owner that does not exist in the view.
-        return None
+    def kept_owner(self, old: os.stat_result | None) -> tuple[int, int] | None:
+        """Also of an entry that is copied: a sandbox may have two users, whom file modes keep
+        apart. A file of a third user has an owner that does not exist in the view."""
+        kept = super().kept_owner(old)
+        return None if kept is None or _unmapped_id() in kept else kept
 
     def move(self, source: str, target: str, *, blocked_extensions: Collection[str] = ()) -> None:
         with (
@@ -302,17 +308,19 @@ class MergedFileTree(FileTree):
         """Copy the files, directories and symlinks of a tree. Paths are exact and no symlink is
         followed, so a name that is swapped meanwhile is refused or copied as it is then."""
         with self.parent(target) as (fd, name):
-            make_one_dir(fd, name)
+            make_one_dir(fd, name, mode=_UNFINISHED, owner=self.kept_owner(top))
         room = self._limits.disk_bytes
         folders = [(target, top)]
         for step in self.walk(place, max_entries=self._limits.file_count):
             below = target + step.path.removeprefix(place)
             with translate_os_errors(step.path), self.parent(below) as (fd, name):
+                owner = self.kept_owner(step.status)
                 if stat.S_ISDIR(step.status.st_mode):
-                    make_one_dir(fd, name)
+                    make_one_dir(fd, name, mode=_UNFINISHED, owner=owner)
                     folders.append((below, step.status))
                 elif stat.S_ISLNK(step.status.st_mode):
-                    make_symlink(os.readlink(step.name, dir_fd=step.dir_fd), fd, name)
+                    target_of_link = os.readlink(step.name, dir_fd=step.dir_fd)
+                    make_symlink(target_of_link, fd, name, owner=owner)
                 elif stat.S_ISREG(step.status.st_mode):
                     room -= self._copy_file(step, fd, name, room)
                 else:
@@ -335,7 +343,7 @@ class MergedFileTree(FileTree):
             if status.st_blocks * 512 > room or status.st_size > self._limits.file_size_bytes:
                 raise path_error(step.path, "CW-WORKSPACE-FULL", "is larger than the free space")
             copy_data(source, target)
-            owner = new_owner(dir_fd)
+            owner = self.kept_owner(status) or new_owner(dir_fd)
             if owner is not None:
                 os.fchown(target, *owner)
             os.fchmod(target, stat.S_IMODE(status.st_mode) & 0o777)
@@ -377,3 +385,11 @@ class MergedFileTree(FileTree):
             self._remove_tree(place)
         except Exception:  # noqa: BLE001, S110  # the move's failure is reported
             pass
+
+
+@functools.cache
+def _unmapped_id() -> int:
+    """What the kernel shows as the uid or gid of a user who does not exist here; see
+    user_namespaces(7)."""
+    with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
+        return int(file.read())

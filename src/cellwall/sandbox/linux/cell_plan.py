@@ -349,9 +349,11 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
 
 def _plan_memory(plan: Plan, walls: Walls, limits: Limits) -> None:
     tmp_bytes = min(walls.tmp_bytes, limits.disk_bytes)
-    plan.step("tmpfs", "/tmp", f"size={tmp_bytes},nr_inodes={_TMP_INODES},mode=1777")
+    has_two = walls.outer.second is not None
+    nobody = f",uid={outer_wall.NOBODY_INSIDE},gid={outer_wall.NOBODY_INSIDE}" if has_two else ""
+    plan.step("tmpfs", "/tmp", f"size={tmp_bytes},nr_inodes={_TMP_INODES},mode=1777{nobody}")
     shm_bytes = min(walls.shm_bytes, limits.memory_bytes)
-    plan.step("tmpfs", "/dev/shm", f"size={shm_bytes},nr_inodes={_SHM_INODES},mode=1777")
+    plan.step("tmpfs", "/dev/shm", f"size={shm_bytes},nr_inodes={_SHM_INODES},mode=1777{nobody}")
     plan.step("devpts", "/dev/pts", _DEVPTS_OPTIONS)
 
 

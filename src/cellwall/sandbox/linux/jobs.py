@@ -239,7 +239,9 @@ def command_for(program: languages.Program, code: bytes) -> tuple[str, ...]:
     return ("/bin/sh", "-c", _SAVE_AND_RUN, "sh", str(len(code)), name, *words)
 
 
-_SAVE = 'head -c "$1" >"$2" || exit 125; shift 2; exec "$@"'
+# Attack: the other user inside reads the path in the command line, and makes the file, a link or a
+# pipe before. mkdir takes none of them, and the directory is closed to that user.
+_SAVE = 'mkdir -m 700 "${2%/*}" && head -c "$1" >"$2" || exit 125; shift 2; exec "$@"'
 
 
 def live_command(action: Action, argv: tuple[str, ...]) -> tuple[tuple[str, ...], bytes]:
@@ -248,7 +250,7 @@ def live_command(action: Action, argv: tuple[str, ...]) -> tuple[tuple[str, ...]
     if long_script(argv) is None:
         return argv, b""
     folder = SECOND_HOME if is_second(action) else "/tmp"  # as for the variables
-    path = f"{folder}/.cellwall-script-{new_id('scr')}"  # of the cell
+    path = f"{folder}/.cellwall-script-{new_id('scr')}/script"  # of the cell
     argv, script = run_from_file(argv, path, is_removed=True)
     return ("/bin/sh", "-c", _SAVE, "sh", str(len(script)), path, *argv), script
 

@@ -133,6 +133,9 @@ UID_INSIDE = 1000
 GID_INSIDE = 1000
 SECOND_UID_INSIDE = 0
 """The gid has the same number."""
+NOBODY_INSIDE = 65534
+"""In a cell with two users: the owner of the directories in which both write, and of no process.
+The owner of a directory may replace every file in it, sticky or not."""
 USERNS_FD = 200
 """In the shim and in bubblewrap: the user namespace of a cell with two users. Above every
 descriptor that is sent with a plan."""
@@ -356,7 +359,8 @@ def shim_plan(
         plan.step("user", outer.drop_to, outer.drop_to)
     second = outer.second
     if second is not None:
-        plan.step("second", second.uid, second.stored_uid, UID_INSIDE, SECOND_UID_INSIDE, USERNS_FD)
+        inside = UID_INSIDE, SECOND_UID_INSIDE, NOBODY_INSIDE
+        plan.step("second", second.uid, second.stored_uid, *inside, USERNS_FD)
         plan.step("pass", USERNS_FD)
     cell, init_plan, status = map(number_of, (cell_fd, plan_fd, status_fd))
     if hands_view and not layers_inside:

@@ -45,6 +45,7 @@ struct job {
   uid_t second;                    /* a second user of the cell, or 0; its gid has the same number */
   uint64_t stored;                 /* the owner of its files on the disk */
   unsigned inside[2];              /* the uids of both users in the cell */
+  unsigned inside_of_none;         /* in the cell, of `stored`: it owns the directories of both */
   int userns_fd;                   /* the number under which bubblewrap gets their user namespace */
   struct plan stages;              /* where the stage steps begin */
   int stage_count;
@@ -99,6 +100,7 @@ static void read_job(struct plan plan, struct job *job) {
       job->stored = plan_number(&plan);
       job->inside[0] = (unsigned)plan_number(&plan);
       job->inside[1] = (unsigned)plan_number(&plan);
+      job->inside_of_none = (unsigned)plan_number(&plan);
       job->userns_fd = (int)plan_number(&plan);
     } else if (strcmp(verb, "pass") == 0 && job->passed_count < MAX_GROUPS) {
       job->passed[job->passed_count++] = (int)plan_number(&plan);
@@ -215,7 +217,7 @@ static void stage_all(const struct job *job) {
  * namespace belongs to the uid that will run bubblewrap, which therefore may join it, and to no other. */
 static void make_userns(const struct job *job) {
   int made[2], gate[2];
-  char byte = 0, path[64], text[64];
+  char byte = 0, path[64], text[128];
   if (pipe2(made, O_CLOEXEC) != 0 || pipe2(gate, O_CLOEXEC) != 0) die("second-pipe");
   pid_t child = fork();
   if (child < 0) die("second-fork");
@@ -234,8 +236,8 @@ static void make_userns(const struct job *job) {
   if (read(made[0], &byte, 1) != 1) _exit(125); /* the child has reported why */
   snprintf(path, sizeof path, "/proc/%d/setgroups", child);
   put_text(path, "deny");
-  snprintf(text, sizeof text, "%u %u 1\n%u %u 1\n", job->inside[0], (unsigned)job->uid, job->inside[1],
-           (unsigned)job->second);
+  snprintf(text, sizeof text, "%u %u 1\n%u %u 1\n%u %u 1\n", job->inside[0], (unsigned)job->uid,
+           job->inside[1], (unsigned)job->second, job->inside_of_none, (unsigned)job->stored);
   snprintf(path, sizeof path, "/proc/%d/uid_map", child);
   put_text(path, text);
   snprintf(path, sizeof path, "/proc/%d/gid_map", child);
