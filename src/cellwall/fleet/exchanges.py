@@ -59,7 +59,7 @@ class HostExchange:
     def __init__(
         self, application: Application, scope: Plain, body: bytes, on_end: Callable[[], None]
     ) -> None:
-        """`on_end` is called when nobody asks for another part."""
+        """`on_end` is called when no other part is asked for in time."""
         self._application, self._scope, self._on_end = application, asgi_scope(scope), on_end
         self._incoming: asyncio.Queue[Message] = asyncio.Queue()
         self._room = asyncio.Semaphore(_MAX_WAITING)

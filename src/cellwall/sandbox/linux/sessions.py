@@ -336,7 +336,7 @@ class LiveSessions:
             return cell
 
     def _start_early(self, cell: LiveCell, request: CellRunRequest) -> None:
-        """Start the interpreter that the first code would start. Nobody else has the cell yet, so
+        """Start the interpreter that the first code would start. No other call has the cell yet, so
         `turn` need not be held."""
         operation = request.action.operation
         assert isinstance(operation, RunCode)  # noqa: S101  # by the caller
