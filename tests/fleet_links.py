@@ -68,7 +68,7 @@ class NamespaceLinks:
         self._mark = f"cw{os.getpid() % 100_000:x}"
         self._bridge, self._names = f"{self._mark}b", dict[str, str]()
         self._spaces = dict[str, tuple[str, str]]()
-        self._cables: list[subprocess.Popen[str]] = []
+        self._cables = dict[str, subprocess.Popen[str]]()
         made = _ip("link", "add", self._bridge, "type", "bridge", is_checked=False)
         need(made, "network bridges")
         _ip("addr", "add", f"{BRIDGE_ADDRESS}/24", "dev", self._bridge)
@@ -102,12 +102,15 @@ class NamespaceLinks:
         space, address = self._spaces[name]
         outer = self._names[name]
         hardware = _output("-n", space, "-json", "link", "show", "eth0")[0]["address"]
-        _ip("link", "del", outer)
+        if (old := self._cables.pop(name, None)) is not None:
+            _end(old)
+        else:
+            _ip("link", "del", outer)
         words = [outer, f"{outer}i", space, str(delay_ms), str(kilobits_per_s)]
         program = [sys.executable, str(Path(__file__).with_name("slow_link.py")), *words]
         # In front of busy processes: a real link does not wait for a processor.
         cable = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, preexec_fn=_hurry)
-        self._cables.append(cable)
+        self._cables[name] = cable
         assert cable.stdout is not None
         assert cable.stdout.readline().strip() == READY
         _ip("link", "set", outer, "master", self._bridge, "up")
@@ -116,9 +119,7 @@ class NamespaceLinks:
 
     def close(self) -> None:
         while self._cables:
-            cable = self._cables.pop()
-            cable.kill()
-            cable.communicate()
+            _end(self._cables.popitem()[1])
         for number in range(1, len(self._names) + 1):
             _ip("netns", "del", f"{self._mark}n{number}", is_checked=False)
         for outer in self._names.values():
@@ -130,6 +131,11 @@ def _connect(space: str, address: str) -> None:
     """eth0 of a namespace."""
     _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
     _ip("-n", space, "link", "set", "eth0", "up")
+
+
+def _end(cable: subprocess.Popen[str]) -> None:
+    cable.kill()
+    cable.communicate()
 
 
 def _hurry() -> None:
