@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -22,6 +23,7 @@ import pytest
 import cellwall
 from cellwall.sandbox.linux import cgroups, run_ending
 from cellwall.sandbox.linux.forked_cell import WarmCell
+from cellwall.sandbox.linux.live_cell import CellTask, LiveCell
 from cellwall.sandbox.linux.process_table import start_time
 from conftest import need
 
@@ -316,6 +318,25 @@ def _inits(monkeypatch: pytest.MonkeyPatch, work: Callable[[list[int], int], Non
         return original(self)
 
     monkeypatch.setattr(WarmCell, "counters", counters)
+
+
+@pytest.mark.requirement("LIM-2")
+def test_a_limit_that_a_program_reaches_at_once_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy host, a short program has reached it before the supervisor looks again."""
+    start = LiveCell.start
+
+    def start_late(cell: LiveCell, *arguments: Any, **options: Any) -> CellTask:
+        task = start(cell, *arguments, **options)
+        deadline = time.monotonic() + 60
+        while not cell.counters().forks_refused:
+            assert time.monotonic() < deadline, "the control: the kernel refuses a fork"
+        return task
+
+    with cellwall.Sandbox.create(limits={"processes": 8}) as sandbox:
+        assert sandbox.commands.run("true").exit_code == 0
+        monkeypatch.setattr(LiveCell, "start", start_late)
+        ran = sandbox.commands.run("for i in $(seq 20); do sleep 30 & done; wait")
+        assert (ran.status, ran.limit) == ("limit", "processes")
 
 
 def _innermost_pid(pid: int) -> int:

@@ -31,10 +31,12 @@ _ENDS_ALL = frozenset({LimitName.MEMORY, LimitName.PROCESSES, LimitName.CPU, Lim
 class _LiveRun(MonitoredRun):
     """The common part of both kinds of runs."""
 
-    def __init__(self, cell: LiveCell, task: CellTask) -> None:
+    def __init__(self, cell: LiveCell, task: CellTask, before: run_cgroup.Counters) -> None:
+        """`before`: the counters of the cell before the program was started. Read afterwards, they
+        would hide a limit that a short program has reached at once."""
         self._cell = cell
         self._task = task
-        self._before = cell.counters_before_run()
+        self._before = before
 
     @property
     def channels(self) -> SupervisorEnds:
@@ -105,7 +107,7 @@ class CodeRun(_LiveRun):
     """A piece of code in the interpreter of a live cell."""
 
     def __init__(self, cell: LiveCell, interpreter: LiveInterpreter) -> None:
-        super().__init__(cell, interpreter.task)
+        super().__init__(cell, interpreter.task, cell.counters_before_run())
         self._interpreter = interpreter
         self._interrupted_at: float | None = None
         self._awaits_rest = False

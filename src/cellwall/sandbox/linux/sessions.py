@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -103,27 +103,33 @@ class LiveSessions:
                 env = _environment(request, program)
                 if program.is_interpreter:
                     # The standard input of an interpreter that lives on cannot be replaced.
-                    task = cell.start(
-                        program.argv, env, cwd="/workspace", wants_stdin=True, is_interpreter=True
+                    start = partial(
+                        cell.start,
+                        program.argv,
+                        env,
+                        cwd="/workspace",
+                        wants_stdin=True,
+                        is_interpreter=True,
                     )
                     frame = jobs.interpreter_request(program, code, action)
-                    return await self._run_task(session, cell, task, request, action.stdin, frame)
+                    return await self._run_task(session, cell, start, request, action.stdin, frame)
                 argv = jobs.command_for(program, code)
-                task = cell.start(argv, env, cwd="/workspace", wants_stdin=True)
+                start = partial(cell.start, argv, env, cwd="/workspace", wants_stdin=True)
                 stdin = code + (action.stdin or b"")
-                return await self._run_task(session, cell, task, request, stdin)
+                return await self._run_task(session, cell, start, request, stdin)
             case RunCommand(argv) as operation:
                 argv, script = jobs.live_command(action, argv)
                 given = script + (action.stdin or b"") if script else action.stdin
                 env = _environment(request)
-                task = cell.start(
+                start = partial(
+                    cell.start,
                     argv,
                     env,
                     cwd=operation.cwd,
                     wants_stdin=given is not None,
                     as_second=jobs.is_second(action),
                 )
-                return await self._run_task(session, cell, task, request, given)
+                return await self._run_task(session, cell, start, request, given)
             case RunCode() as operation:
                 return await self._run_code(session, cell, request, operation)
             case _:
@@ -159,13 +165,15 @@ class LiveSessions:
         self,
         session: LiveSession,
         cell: LiveCell,
-        task: CellTask,
+        start: Callable[[], CellTask],
         request: CellRunRequest,
         stdin: bytes | None,
         frame: tuple[Mapping[str, Json], bytes] | None = None,
     ) -> RunResult:
+        before = cell.counters_before_run()
+        run = CommandRun(cell, start(), before)
         with session.monitored():
-            async with RunMonitor(request, CommandRun(cell, task), stdin=stdin) as monitor:
+            async with RunMonitor(request, run, stdin=stdin) as monitor:
                 result = await monitor.until_end(
                     max_result_bytes=self._settings.max_result_bytes, frame=frame
                 )
