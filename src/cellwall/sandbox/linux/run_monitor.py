@@ -32,6 +32,8 @@ from cellwall.sandbox.linux.run_serving import serve_for, wait_readable_for
 
 _WATCH_EVERY_S = 0.05
 _SHORT_RUN_S = 0.004
+_MESSAGES_OF_A_RUN = 3
+"""Init's: that the cell is ready, that the program was started, and its end."""
 _FIRST_WALK_S = 0.25
 _MAX_CALLS = 16  # concurrent calls of host tools by one run
 TEARDOWN_S = 20.0
@@ -181,8 +183,7 @@ class RunMonitor:
         if run_io.has_sink:
             await serve_for(run_io, short_s, until=lambda: self._run.is_ended(run_io))
         else:
-            await wait_readable_for(self._run.early_end_fd(), short_s)
-            run_io.serve()
+            await self._serve_short_run(run_io, short_s)
         if not self._run.is_ended(run_io):
             self._run.begin_watching()
             # The scan before the run has just walked through the workspace; while the disk fills,
@@ -223,6 +224,17 @@ class RunMonitor:
                 self._limit = limit
                 self._run.kill(limit)
                 patience = EndingPatience(time.monotonic())
+
+    async def _serve_short_run(self, run_io: RunIO, time_s: float) -> None:
+        short_until = time.monotonic() + time_s
+        for _ in range(_MESSAGES_OF_A_RUN):
+            left_s = short_until - time.monotonic()
+            if left_s <= 0:
+                return
+            await wait_readable_for(self._run.early_end_fd(), left_s)
+            run_io.serve()
+            if self._run.is_ended(run_io) or run_io.has_news:
+                return
 
     def _is_stuck(self, patience: EndingPatience, now: float) -> bool:
         if not patience.wants_signs:
