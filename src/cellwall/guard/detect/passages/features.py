@@ -22,11 +22,26 @@ from cellwall.parsing.matching import WordIndex
 
 MAX_PASSAGE_CHARACTERS = 600
 _BREAK = re.compile(
-    r"\n(?![ \t>|*#]*[a-z])|(?<=[.!?])[\"')\]*_]{0,3}\s+(?![a-z])|(?<=[a-z0-9%])[.!?](?=[A-Z][a-z])"
+    r"\n(?![ \t>|*#]*[a-z])|(?<=[.!?])[\"')\]*_]{0,3}\s+(?![a-z])"
+    r"|(?<=[a-z0-9%])[.!?](?=[A-Z](?:[a-z]|[A-Z]{1,12}:))"
     r"|\\n|(?<=[。！？।؟])|<!--|-->|</?(?:p|div|td|tr|li|br|h[1-6]|span|caption|a|b|title)\b[^<>]{0,80}>"
 )
 _OPENING = re.compile(r"(?:\A|[:>\])'\"#*.!-])\s{0,3}([^\W\d_]{2,20})")
-_WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*|[a-z]+(?:_[a-z]+)+")
+# Vowel signs and other marks that belong to a letter, which `\w` leaves out: without them, words
+# of Hindi, Bengali, Thai and others are cut in the middle.
+_MARKS = (
+    "\u0300-\u036f\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u0903\u093a-\u094f"
+    "\u0951-\u0957\u0962\u0963\u0981-\u0983\u09bc-\u09cd\u09d7\u0a01-\u0a03\u0a3c-\u0a51\u0a81-\u0a83"
+    "\u0abc-\u0acd\u0b82\u0bbe-\u0bcd\u0c00-\u0c03\u0c3e-\u0c56\u0d02\u0d03\u0d3e-\u0d4d\u0e31"
+    "\u0e34-\u0e3a\u0e47-\u0e4e"
+)
+_LETTERS = rf"[^\W\d_]+(?:[{_MARKS}]+[^\W\d_]*)*"
+_WORD = re.compile(rf"{_LETTERS}(?:['’.-]{_LETTERS})*")
+# A line that is a part of a sentence: some words, and neither a stop nor a mark of data.
+_PART_OF_SENTENCE = re.compile(
+    rf"[ \t]*(?:[>|] ?)?{_LETTERS}(?:[ ,'’-]{{1,2}}{_LETTERS}){{0,6}},?[ \t\r]*\n?"
+)
+_MAX_PARTS, _PART_CHARACTERS = 16, 60
 # What a passage points at: the letters without which there is none, and the form.
 _TARGETS = {
     "to mail": ("@", re.compile(r"[\w.+-]@[\w-]{1,64}\.\w|@example|redacted@", re.IGNORECASE)),
@@ -56,6 +71,7 @@ _TARGETS = {
     "number": ("0123456789", re.compile(r"\d")),
     "to person": (" ", re.compile(r"[a-z,] [A-Z][a-z]{2,}")),
 }
+_KEY_FIRST = re.compile(r"\s*[-*>|,{\[]{0,3}\s*[\"']?[\w .-]{1,30}[\"']?\s*[:=]\s*\S")
 _SHAPES = {
     "text of lines": re.compile(r"\S[ \t]*\n\s*\S"),
     "text of paragraphs": re.compile(r"\S[ \t]*\n\s*\n\s*\S"),
@@ -76,6 +92,12 @@ _SIZES = (
 _VERBS = (
     *("override", "halt", "send", "run", "say", "leak", "do", "deed", "destroy", "money", "role"),
 )
+_OBJECTS = frozenset(
+    ("prior", "instr", "secret", "user", "me", "you", "system", "ai", "task", "personal")
+)
+_REACH = 5
+"""So many words behind an act its object may stand."""
+_OPENERS = frozenset(("ai", "machine", "system", "you", "urgent", "user", "prior", "please"))
 _SKIPPED = frozenset(
     (
         "please",
@@ -109,7 +131,19 @@ _SKIPPED = frozenset(
     )
 )
 _UNPAIRED = frozenset(
-    {"negation", "example", "howto", "letter", "question", "story", "list", "code"}
+    {
+        "negation",
+        "example",
+        "howto",
+        "letter",
+        "question",
+        "story",
+        "list",
+        "code",
+        "near end",
+        "reminder",
+        "forget",
+    }
 )
 _GATE = frozenset(
     {
@@ -163,12 +197,38 @@ class TextPassage:
 
 
 def split_passages(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each passage that has letters."""
+    """Start and end of each passage that has letters.
+
+    Attack: a sentence broken into short lines that begin with capitals, so that no line says much.
+    Short lines without a stop, one directly below the other, are one passage with the short line
+    that ends them."""
+    held, parts = (0, 0), 0
+    for start, end in _split(text):
+        is_short = end - start <= _PART_CHARACTERS
+        is_part = is_short and _PART_OF_SENTENCE.fullmatch(text, start, end) is not None
+        if parts and start == held[1] and is_short and end - held[0] <= MAX_PASSAGE_CHARACTERS:
+            held, parts = (held[0], end), parts + 1
+            if is_part and parts < _MAX_PARTS:
+                continue
+            is_part = False
+        elif parts:
+            yield held
+            held = (start, end)
+        else:
+            held = (start, end)
+        parts = int(is_part)
+        if not parts:
+            yield held
+    if parts:
+        yield held
+
+
+def _split(text: str) -> Iterator[tuple[int, int]]:
     at = 0
     for end in [*(found.end() for found in _BREAK.finditer(text)), len(text)]:
         while at < end:
             stop = min(end, at + MAX_PASSAGE_CHARACTERS)
-            if stop - at > 40 or any(map(str.isalpha, text[at : at + 40])):
+            if stop - at > 40 or any(map(str.isalpha, text[at:stop])):
                 yield at, stop
             at = stop
 
@@ -212,6 +272,8 @@ def read_passage(text: str, start: int, end: int, low: str, named: Iterable[str]
         traits.update(f"opens {name}" for name in opens)
     elif any(name in _VERBS for word in _OPENING.findall(low) for name in classes.get(word, ())):
         traits.add("order inside")
+    if "reminder" in traits:
+        _calm(traits, words)
     if _GATE.isdisjoint(traits):  # it only counts for others, by these
         if is_code(plain):
             traits.add("code")
@@ -219,6 +281,11 @@ def read_passage(text: str, start: int, end: int, low: str, named: Iterable[str]
             traits.add("ends colon")
         script = "latin" if plain.isascii() else _script([each for each in plain if each.isalpha()])
         return TextPassage(start, end, frozenset(traits), script)
+    if words:
+        traits.update(f"opens {name}" for name in classes.get(words[0], ()) if name in _OPENERS)
+    if _KEY_FIRST.match(plain):
+        traits.add("opens key")
+    traits.update(_acts_on(words, traits))
     marks = set(plain)
     traits.update(
         name
@@ -234,6 +301,35 @@ def read_passage(text: str, start: int, end: int, low: str, named: Iterable[str]
     inner = plain.strip()
     begin = start + plain.index(inner) if inner else start
     return TextPassage(begin, begin + len(inner) if inner else end, frozenset(traits), script)
+
+
+def _calm(traits: set[str], words: Sequence[str]) -> None:
+    """Takes off what a reminder seems to say: "do not forget to ..." overrides nothing."""
+    classes = lexicon().classes
+    if not any(
+        "override" in names and "forget" not in names
+        for names in (classes.get(word, ()) for word in words)
+    ):
+        traits.discard("override")
+        traits.discard("opens override")
+
+
+def _acts_on(words: Sequence[str], traits: set[str]) -> Iterator[str]:
+    """Which acts have which objects a few words behind them. In a long sentence both often stand
+    somewhere; side by side they are an order."""
+    if traits.isdisjoint(_VERBS) or traits.isdisjoint(_OBJECTS):
+        return
+    classes, acts = lexicon().classes, dict[str, int]()
+    for at, word in enumerate(words):
+        names = classes.get(word, ())
+        for name in names:
+            if name in _OBJECTS:
+                for act, since in acts.items():
+                    if at - since <= _REACH:
+                        yield f"{act} > {name}"
+        for name in names:
+            if name in _VERBS and name in traits:
+                acts[name] = at
 
 
 def _script(letters: Sequence[str]) -> str:
@@ -356,7 +452,11 @@ def place(passages: Sequence[TextPassage], number: int, text: Surroundings) -> P
     for other in (number - 2, number - 1, number + 1, number + 2):
         if 0 <= other < text.count:
             near |= passages[other].traits
-    paired = sorted(name for name in traits - _UNPAIRED if not name.startswith("opens"))
+    if number >= text.count - 3 and text.count > 4:
+        traits.add("near end")
+    paired = sorted(
+        name for name in traits - _UNPAIRED if not name.startswith("opens") and " > " not in name
+    )
     return PassageTraits(
         frozenset(traits), tuple(paired), tuple(name for name in _CARRIED if name in near)
     )

@@ -22,6 +22,7 @@ _MIN_CHARACTERS = 24
 _SHORT_CHARACTERS = 8_000
 _AROUND_CHARACTERS = 400
 _CLOSE_BYTES = 100
+_MANY_WORDS, _FEW_KINDS = 80, 0.1
 _ASKS = frozenset(
     ("order", "order inside", "you", "me", "modal", "please", "ends question", "role", "marker")
 )
@@ -51,7 +52,8 @@ def find(text: str) -> PassageFinding:
         return PassageFinding(traits=shape_of(text))
     known, shape = model(), shape_of(text)
     traits, found, shift = set(shape), list[_Candidate](), known.shift(shape)
-    for start, end in suspect_parts(text):
+    parts = suspect_parts(text)
+    for start, end in parts:
         checkpoint()
         passages, surroundings = read(text[start:end], shape)
         traits |= surroundings.traits
@@ -71,14 +73,22 @@ def find(text: str) -> PassageFinding:
     best = max(standing, default=-math.inf)
     # Attack: one instruction a thousand times, so that none of them stands out.
     is_strong = any(each.score >= known.certain for each in found)
+    # Of a text without candidates it says nothing.
+    is_far = -math.inf < best < known.denial and not is_strong
     # Attack: many decoys beside the passage that matters. Of too many, neighbours become one.
     return PassageFinding(
         limit_hits(hits, _MAX_HITS),
         frozenset(traits),
         assents=best >= known.assent or is_strong,
-        # Of a text without candidates it says nothing.
-        denies=-math.inf < best < known.denial and not is_strong,
+        denies=is_far and not any(_is_repeated(text[start:end]) for start, end in parts),
     )
+
+
+def _is_repeated(text: str) -> bool:
+    """Attack: one word a hundred times beside the passage that matters, so that the means of its
+    surroundings are like those of no text, and the network's score says nothing."""
+    words = text.lower().split()
+    return len(words) >= _MANY_WORDS and len(set(words)) <= _FEW_KINDS * len(words)
 
 
 def suspect_parts(text: str) -> list[tuple[int, int]]:

@@ -75,10 +75,11 @@ def _is_of_injection(hit: Hit) -> bool:
 def _is_certain(hit: Hit, classifier: PassageFinding, *, agree: bool) -> bool:
     if hit.severity in ("low", "critical"):
         return True
-    if hit.category not in _JUDGED:
-        return not (classifier.denies and hit.rule in _PLACEHOLDERS)
     traits = classifier.traits
-    if classifier.denies and traits.isdisjoint(_TINY):
+    is_denied = classifier.denies and traits.isdisjoint(_TINY)
+    if hit.category not in _JUDGED:
+        return not (is_denied and hit.rule in _PLACEHOLDERS)
+    if is_denied:
         return False
     if hit.category == "task":
         is_carrier = "text of lines" in traits and traits.isdisjoint(_TINY)

@@ -69,6 +69,8 @@ def test_an_address_with_a_gap_is_a_template_where_nothing_asks_to_fill_it() -> 
     assert severities([gap, other], PassageFinding(traits=_LONG)) == ["high", "high"]
     denied = PassageFinding(traits=_LONG, denies=True)
     assert severities([gap, other], denied) == ["low", "high"]
+    tiny = PassageFinding(traits=frozenset({"text under 120"}), denies=True)
+    assert severities([gap], tiny) == ["high"]
 
 
 @pytest.mark.requirement("GRD-2")
