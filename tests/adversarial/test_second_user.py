@@ -587,6 +587,26 @@ def test_a_snapshot_keeps_who_owns_a_file(config: str) -> None:
         assert one_user.files.exists("own")
 
 
+@pytest.mark.requirement("FS-8", "ISO-1")
+def test_a_sticky_directory_stays_one_in_snapshots_and_moves(config: str) -> None:
+    steal = "rm -f mine; rm -f shared/mine; cat mine shared/mine"  # each fails
+    with _create(config) as sandbox:
+        _run(
+            sandbox, "mkdir shared; chmod 1777 . shared; echo m | tee mine > shared/mine", "sandbox"
+        )
+        assert _run(sandbox, steal, "root") == "m\nm\n"
+        taken = [sandbox.snapshot(), sandbox.snapshot(end_processes=True)]
+        for found in (sandbox, *(_create(config, from_snapshot=each.id) for each in taken)):
+            with found:
+                assert _run(found, steal) == "m\nm\n"
+                _run(found, "mkdir -m 1777 below", "sandbox")
+                found.files.move("shared", "below/shared")
+                assert _run(found, "cd below; rm -f shared/mine; cat shared/mine") == "m\n"
+                assert _run(found, "stat -c %a below below/shared") == "1777\n" * 2
+                removed = "rm -f mine; ls"  # the control: the owner may
+                assert _run(found, removed, "sandbox") == "below\n"
+
+
 @pytest.mark.requirement("FS-8", "ISO-8")
 def test_a_copy_on_write_directory_has_both_and_the_original_neither(
     config: str, open_folder: Path
