@@ -453,6 +453,17 @@ def test_root_sees_and_writes_no_more_of_the_host(sandbox: cellwall.Sandbox) -> 
     ]
 
 
+@pytest.mark.requirement("ISO-2")
+@pytest.mark.parametrize("user", USERS)
+def test_both_read_what_the_sandbox_has_for_programs(user: str, sandbox: cellwall.Sandbox) -> None:
+    """Certificates of the proxy, the name `python`, templates of git."""
+    done = _run(sandbox, "ls /.cellwall /.cellwall/empty; git init -q /tmp/r 2>&1; umask", user)
+    assert "nothing" in done
+    assert done.endswith("\n0022\n")
+    assert "warning" not in done
+    assert sandbox.commands.run("touch /.cellwall/x", user=user).exit_code == 1
+
+
 @pytest.mark.requirement("ISO-8")
 @pytest.mark.parametrize("how", ["kill", "wall", "disk", "leave"])
 def test_no_process_of_either_outlives_its_end(how: str, config: str) -> None:
