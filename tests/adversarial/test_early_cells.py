@@ -232,6 +232,28 @@ def test_a_session_that_leases_more_than_files_gets_its_cell_with_its_first_acti
     assert not is_opened(app, **changes)
 
 
+@pytest.mark.requirement("NET-1")
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_a_first_action_with_a_network_gets_another_cell(app: App, is_ready: bool) -> None:
+    """Its user may have a role that permits configured domains, and the creator none."""
+    reach = b"import socket; socket.create_connection(('127.0.0.1', 3128)).close() is None"
+    look = RunCode("python", reach)
+
+    async def go() -> list[object]:
+        async with made(app) as host:
+            wider = replace(host._pattern, allow_domains=("a.example",))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(host.open_early)
+                while is_ready and not has_cell(app, host):
+                    await anyio.sleep(0.01)
+                await anyio.sleep(0)
+                host._pattern = wider
+                first = await run(host, look)
+            return [first.value, (await run(host, look)).value]
+
+    assert anyio.run(go) == [True, True]
+
+
 @pytest.mark.requirement("LIM-4")
 def test_no_cell_is_opened_early_where_no_place_is_free(config: Path) -> None:
     config.write_text(config.read_text() + "[governor]\nmax_concurrent = 1\n")

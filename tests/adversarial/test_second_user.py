@@ -453,6 +453,17 @@ def test_root_sees_and_writes_no_more_of_the_host(sandbox: cellwall.Sandbox) -> 
     ]
 
 
+@pytest.mark.requirement("ISO-2")
+@pytest.mark.parametrize("user", USERS)
+def test_both_read_what_the_sandbox_has_for_programs(user: str, sandbox: cellwall.Sandbox) -> None:
+    """Certificates of the proxy, the name `python`, templates of git."""
+    done = _run(sandbox, "ls /.cellwall /.cellwall/empty; git init -q /tmp/r 2>&1; umask", user)
+    assert "nothing" in done
+    assert done.endswith("\n0022\n")
+    assert "warning" not in done
+    assert sandbox.commands.run("touch /.cellwall/x", user=user).exit_code == 1
+
+
 @pytest.mark.requirement("ISO-8")
 @pytest.mark.parametrize("how", ["kill", "wall", "disk", "leave"])
 def test_no_process_of_either_outlives_its_end(how: str, config: str) -> None:
@@ -585,6 +596,26 @@ def test_a_snapshot_keeps_who_owns_a_file(config: str) -> None:
     with cellwall.Sandbox.create(config=config, from_snapshot=taken.id) as one_user:
         assert one_user.commands.run("cat own d/f").stdout == "", "never one user for two"
         assert one_user.files.exists("own")
+
+
+@pytest.mark.requirement("FS-8", "ISO-1")
+def test_a_sticky_directory_stays_one_in_snapshots_and_moves(config: str) -> None:
+    steal = "rm -f mine; rm -f shared/mine; cat mine shared/mine"  # each fails
+    with _create(config) as sandbox:
+        _run(
+            sandbox, "mkdir shared; chmod 1777 . shared; echo m | tee mine > shared/mine", "sandbox"
+        )
+        assert _run(sandbox, steal, "root") == "m\nm\n"
+        taken = [sandbox.snapshot(), sandbox.snapshot(end_processes=True)]
+        for found in (sandbox, *(_create(config, from_snapshot=each.id) for each in taken)):
+            with found:
+                assert _run(found, steal) == "m\nm\n"
+                _run(found, "mkdir -m 1777 below", "sandbox")
+                found.files.move("shared", "below/shared")
+                assert _run(found, "cd below; rm -f shared/mine; cat shared/mine") == "m\n"
+                assert _run(found, "stat -c %a below below/shared") == "1777\n" * 2
+                removed = "rm -f mine; ls"  # the control: the owner may
+                assert _run(found, removed, "sandbox") == "below\n"
 
 
 @pytest.mark.requirement("FS-8", "ISO-8")

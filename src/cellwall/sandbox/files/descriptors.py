@@ -141,6 +141,11 @@ def new_owner(dir_fd: int) -> tuple[int, int] | None:
     return status.st_uid, status.st_gid
 
 
+KEPT_MODE = 0o1777
+"""The bits that a copy keeps: no set-id bits, but the sticky bit, which forbids each user of a
+directory to replace the files of the others."""
+
+
 @contextmanager
 def replace_atomically(
     dir_fd: int, name: str, *, mode: int, owner: tuple[int, int] | None, durable: bool = False

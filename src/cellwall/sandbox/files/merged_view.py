@@ -32,6 +32,7 @@ from cellwall.core.errors import BadInput, WorkspaceError
 from cellwall.core.limits import Limits
 from cellwall.core.types import Action, WorkspaceMount
 from cellwall.sandbox.files.descriptors import (
+    KEPT_MODE,
     MAX_WALK_ENTRIES,
     OPEN_NEW,
     closing_fd,
@@ -330,7 +331,7 @@ class MergedFileTree(FileTree):
         # Last, and the deepest first: a directory without permissions cannot be filled.
         for below, status in reversed(folders):
             with self.node(below) as fd:
-                os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(status.st_mode) & 0o777)
+                os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(status.st_mode) & KEPT_MODE)
                 os.utime(f"/proc/self/fd/{fd}", ns=(status.st_atime_ns, status.st_mtime_ns))
 
     def _copy_file(self, step: WalkStep, dir_fd: int, name: str, room: int) -> int:

@@ -60,9 +60,12 @@ class LiveSession:
             self.cell, self.seen_cpu_s, self.seen_at = cell, 0.0, time.monotonic()
             self.unused_until = unused_until
 
-    def use_cell(self) -> LiveCell | None:
-        """The cell for an action: from now on it is not closed for want of use."""
+    def use_cell(self, *, has_network: bool) -> LiveCell | None:
+        """The cell for an action: from now on it is not closed for want of use. One that was
+        opened early has no network, and is none for an action that has."""
         with self.counting:
+            if has_network and self.unused_until is not None:
+                return None
             self.unused_until = None
             return self.cell
 

@@ -254,6 +254,10 @@ def arguments(
         words += ["--cap-add", "CAP_NET_BIND_SERVICE"]
     for path in root.binds:
         words += ["--ro-bind", path, path]
+    if (
+        second_user
+    ):  # else it is closed to all but the first: certificates, `python`, git's templates
+        words += ["--dir", _LAYERS.rstrip("/")]
     words += ["--ro-bind", "/etc", ETC_ASIDE, "--dev-bind", "/dev", DEV_ASIDE, "--proc", "/proc"]
     for bind in binds:
         words += ["--ro-bind" if bind.read_only else "--bind", bind.outside, bind.inside]

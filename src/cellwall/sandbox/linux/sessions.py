@@ -296,7 +296,7 @@ class LiveSessions:
             return self._sessions.setdefault(action.session_id, LiveSession())
 
     async def _cell_of(self, session: LiveSession, request: CellRunRequest) -> LiveCell:
-        cell = session.use_cell()
+        cell = session.use_cell(has_network=request.network is not None)
         if cell is None or not cell.is_alive():
             # The thread is not cancelled: it completes the cell, and the next call finds it.
             cell = await anyio.to_thread.run_sync(partial(self._open, session, request))
@@ -315,7 +315,10 @@ class LiveSessions:
     ) -> LiveCell:
         action = request.action
         with session.lock:
-            cell = session.cell if is_early else session.use_cell()
+            has_network = request.network is not None
+            if has_network:
+                self._close_unused(session, now=float("inf"))
+            cell = session.cell if is_early else session.use_cell(has_network=has_network)
             if cell is not None:
                 if cell.is_alive():
                     return cell

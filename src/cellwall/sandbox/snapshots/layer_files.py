@@ -17,6 +17,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from cellwall.sandbox.files.descriptors import (
+    KEPT_MODE,
     OPEN_NEW,
     OPEN_NODE,
     OPEN_TO_LIST,
@@ -231,7 +232,7 @@ class _TreeWriter:
             if not self._clone(data, file):
                 _copy_ranges(data, file, status.st_size)
             _set_owner(proc_path(file), status)
-            os.fchmod(file, stat.S_IMODE(status.st_mode) & 0o777)
+            os.fchmod(file, stat.S_IMODE(status.st_mode) & KEPT_MODE)
             os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
     def _clone(self, source: int, target: int) -> bool:
@@ -323,7 +324,7 @@ def _set_owner(path: str, status: os.stat_result, dir_fd: int | None = None) -> 
 
 def _set_times(node: int, status: os.stat_result) -> None:
     _set_owner(proc_path(node), status)
-    os.chmod(proc_path(node), stat.S_IMODE(status.st_mode) & 0o777)
+    os.chmod(proc_path(node), stat.S_IMODE(status.st_mode) & KEPT_MODE)
     os.utime(proc_path(node), ns=(status.st_atime_ns, status.st_mtime_ns))
 
 

@@ -28,7 +28,7 @@ from cellwall.core.errors import BadInput, Busy, LimitExceeded, WorkspaceError
 from cellwall.core.ids import new_id
 from cellwall.core.snapshots import TakeSnapshot, WorkspaceSnapshot, variables_in
 from cellwall.core.types import Action, WorkspaceMode
-from cellwall.sandbox.files.descriptors import closing_fd, remove_tree
+from cellwall.sandbox.files.descriptors import KEPT_MODE, closing_fd, remove_tree
 from cellwall.sandbox.snapshots.layer_files import (
     MAX_LAYER_ENTRIES,
     TreeSize,
@@ -197,7 +197,7 @@ class SnapshotTaker:
 
     def _make_way(self, session: StoredWorkspace, size: TreeSize) -> str:
         """Rename the tree to a new layer; all that may fail for lack of space comes before."""
-        mode = stat.S_IMODE(os.stat(session.top_path, follow_symlinks=False).st_mode) & 0o777
+        mode = stat.S_IMODE(os.stat(session.top_path, follow_symlinks=False).st_mode) & KEPT_MODE
         if session.layers:
             fresh = f"{session.layers_path}/next"
             os.mkdir(fresh, 0o755)
