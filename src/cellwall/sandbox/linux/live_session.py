@@ -61,7 +61,7 @@ class LiveSession:
             self.unused_until = unused_until
 
     def use_cell(self) -> LiveCell | None:
-        """The cell for an action: from now on it is not closed for want of use."""
+        """The cell for an action: from now on it does not count as unused."""
         with self.counting:
             self.unused_until = None
             return self.cell

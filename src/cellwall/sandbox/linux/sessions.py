@@ -375,8 +375,8 @@ class LiveSessions:
             return cell
 
     def _start_early(self, cell: LiveCell, request: CellRunRequest) -> None:
-        """Start the interpreter that the first code would start. Nobody else has the cell yet, so
-        `turn` need not be held."""
+        """Start the interpreter that the first code would start. No other task has the cell yet,
+        so `turn` need not be held."""
         operation = request.action.operation
         assert isinstance(operation, RunCode)  # noqa: S101  # by the caller
         program, _ = jobs.program_of(request.action, only_deno=self._settings.only_deno)
