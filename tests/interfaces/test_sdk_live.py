@@ -11,6 +11,7 @@ import pytest
 
 import cellwall
 from cellwall import Sandbox, Status
+from cellwall.sandbox.linux import live_runs, run_monitor
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -53,6 +54,21 @@ def test_threads_and_programs_of_the_code_live_on(sbx):
     )
     done = sbx.run_code("go.set()\nthread.join()\n(seen, cat.communicate(b'hi')[0].decode())")
     assert done.value == [[1], "hi"]
+
+
+def test_what_ends_within_the_time_of_a_short_run_is_not_watched(sbx, monkeypatch):
+    watched = []
+    monkeypatch.setattr(run_monitor, "_SHORT_RUN_S", 60.0)
+    for kind in (live_runs.CommandRun, live_runs.CodeRun):
+        monkeypatch.setattr(
+            kind, "begin_watching", lambda _, name=kind.__name__: watched.append(name)
+        )
+    assert sbx.commands.run(["true"]).exit_code == 0
+    assert sbx.run_code("1 + 1").value == 2
+    assert watched == []
+    monkeypatch.setattr(run_monitor, "_SHORT_RUN_S", 0.001)
+    assert sbx.commands.run("sleep 0.05").exit_code == 0  # the control
+    assert watched == ["CommandRun"]
 
 
 @pytest.mark.requirement("ISO-7")
