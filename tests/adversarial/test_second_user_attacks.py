@@ -367,3 +367,30 @@ def test_the_file_api_in_shared_memory_directories_acts_as_the_first_user(
         with pytest.raises(CellwallError):
             sandbox.files.write(path, "changed")
         assert sandbox.commands.run(f"cat {path}", user="root").stdout == "own\n"
+
+
+@pytest.mark.requirement("POL-11", "ISO-1")
+@pytest.mark.parametrize(
+    ("command", "denied_to"),
+    [
+        ("cat ~/secret", ["root"]),
+        ("cat $HOME/secret", ["root"]),
+        ("cd && cat secret", ["root"]),
+        ("cat /root/secret", ["sandbox", "root"]),
+        ("cat ~/.keys/one", ["sandbox", "root"]),
+        ("cat /root/.keys/one", ["root"]),
+        ("cat /workspace/.keys/one", ["sandbox", "root"]),
+        ("cat ~/other", []),  # the control
+    ],
+)
+def test_a_rule_about_files_holds_in_the_home_of_each_user(
+    command: str, denied_to: list[str], config: str, tmp_path: Path
+) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(
+        '[permissions]\nallow = ["Bash(*)"]\ndeny = ["Read(/root/secret)", "Read(~/.keys/**)"]\n'
+    )
+    with cellwall.Sandbox.create(config=config, second_user=True, policy=str(policy)) as sandbox:
+        ran = {user: sandbox.commands.run(command, user=user) for user in ("sandbox", "root")}
+        denied = [user for user, each in ran.items() if each.status == "denied"]
+    assert denied == denied_to

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cellwall.core.files import FILE_READS, FileOperation
+from cellwall.core.files import FILE_READS, SECOND_HOME, FileOperation
 from cellwall.core.packages import InstallPackages, packages_of
 from cellwall.core.port_connections import ConnectPort
 from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
@@ -28,6 +28,7 @@ from cellwall.core.types import (
     UseAccount,
     UseTool,
 )
+from cellwall.core.users_inside import SECOND_USER
 from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.policy.calls import ToolCall, group_of
 from cellwall.policy.engine import Policy, names_files
@@ -115,7 +116,13 @@ def _judge_operation(  # noqa: C901, PLR0911  # one case for each operation
 def _judge_command(policy: Policy, command: RunCommand) -> Decision:
     if command.terminal is not None and command.argv == TERMINAL_SHELL:
         return policy.check(call_inside("Terminal"), links=only_itself)
-    return policy.check_argv(command.argv, cwd=command.cwd, home=INSIDE, links=only_itself)
+    # `~` is /root for the second user; a rule about `~` may mean the home of either user.
+    homes = (INSIDE, SECOND_HOME) if command.user == SECOND_USER else (INSIDE,)
+    found = [
+        policy.check_argv(command.argv, cwd=command.cwd, home=home, links=only_itself)
+        for home in homes
+    ]
+    return strictest(*found)
 
 
 def _check_tool(
