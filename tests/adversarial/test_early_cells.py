@@ -277,6 +277,22 @@ def test_no_cell_is_opened_early_where_no_place_is_free(config: Path) -> None:
     assert found == [False, True]
 
 
+@pytest.mark.requirement("LIM-4")
+def test_an_early_cell_takes_the_only_place_from_no_action(config: Path) -> None:
+    config.write_text(config.read_text() + "[governor]\nmax_concurrent = 1\nqueue_timeout_s = 0\n")
+    app = wiring.open_app(config=str(config))
+
+    async def go() -> None:
+        for _ in range(ROUNDS):
+            async with made(app) as host, anyio.create_task_group() as tasks:
+                tasks.start_soon(host.open_early)
+                await anyio.sleep(0.005)
+                assert (await run(host)).value == 2  # not `CW-BUSY`
+
+    anyio.run(go)
+    app.close()
+
+
 @pytest.mark.requirement("OBS-3")
 def test_no_cell_is_opened_early_during_an_emergency_stop(app: App, state_home: str) -> None:
     flag = app.runtime.stop

@@ -36,6 +36,8 @@ _SLOT_NAME = re.compile(r"slot-(\d{4})", re.ASCII)
 _SLOT_CONTENT = re.compile(rb"\d{20}\n")  # fixed width: one write replaces the whole content
 _MAX_CONCURRENT = 10_000  # as many as four digits can number
 _MAX_QUEUE_S = 86_400
+_MIN_QUEUE_S = 5.0
+"""In which a cell is opened on a busy host."""
 _FIRST_PAUSE_S = 0.001
 _MAX_PAUSE_S = 0.050
 
@@ -139,8 +141,8 @@ class Governor:
 
     @asynccontextmanager
     async def lease(self, *, memory_bytes: int, waits: bool = True) -> AsyncIterator[Slot]:
-        """Hold one slot and a promise of memory; raises `Busy` after the queue timeout, or at once
-        for a caller that does not wait."""
+        """Hold one slot and a promise of memory; raises `Busy` after the queue timeout. A caller
+        that does not wait gets a free one at once, where all others wait for theirs."""
         if memory_bytes < 1:
             raise BadInput("a sandbox needs a promise of at least one byte of memory")
         if memory_bytes > self._max_promised_memory_bytes:
@@ -153,6 +155,9 @@ class Governor:
         mark = object()
         self._waiting.add(mark)
         try:
+            if not waits and self._queue_timeout_s < _MIN_QUEUE_S:
+                # An action would be refused for it, in the time that a cell takes to open.
+                raise _Shortage.PLACES.error()
             timeout_s = self._queue_timeout_s if waits else 0.0
             number, descriptor = await self._wait_for_slot(memory_bytes, timeout_s)
         finally:

@@ -289,6 +289,17 @@ async def test_who_does_not_wait_is_refused_at_once(make):
 
 
 @pytest.mark.anyio
+@pytest.mark.requirement("LIM-4")
+async def test_who_does_not_wait_takes_no_place_from_those_that_cannot_wait_either(make):
+    governor = make(max_concurrent=1, queue_timeout_s=0.0)
+    with pytest.raises(Busy):
+        async with governor.lease(memory_bytes=1, waits=False):
+            pass
+    async with governor.lease(memory_bytes=1) as slot:  # the control
+        assert slot == Slot(0, 1)
+
+
+@pytest.mark.anyio
 async def test_cancelled_waiter_and_failing_holder_leave_nothing_held(make):
     governor = make(max_concurrent=1, queue_timeout_s=60.0)
     with pytest.raises(LookupError):
