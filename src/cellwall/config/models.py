@@ -148,7 +148,7 @@ class SandboxSection(Section):
 
     uid_base: int = number(
         1_900_000_000,
-        "first host uid for sandboxes; a range that neither distributions nor systemd assign",
+        "first host uid for sandboxes; 15,000 that nothing else assigns, 35,000 with second users",
         least=65_536,
         most=2_147_000_000,
     )
