@@ -394,3 +394,30 @@ def test_a_rule_about_files_holds_in_the_home_of_each_user(
         ran = {user: sandbox.commands.run(command, user=user) for user in ("sandbox", "root")}
         denied = [user for user, each in ran.items() if each.status == "denied"]
     assert denied == denied_to
+
+
+# Stops each process that appears, between its fork by init and its program.
+_STOP_STARTS = """
+import os, signal
+while True:
+    last = max(int(name) for name in os.listdir("/proc") if name.isdigit())
+    for pid in range(last, last + 3):
+        try:
+            if pid != os.getpid(): os.kill(pid, signal.SIGSTOP)
+        except OSError: pass
+"""
+
+
+@pytest.mark.requirement("ISO-1", "ISO-5")
+@pytest.mark.parametrize(("owner", "thief"), [("root", "sandbox"), ("sandbox", "root")])
+def test_neither_stops_a_program_of_the_other_that_is_started(
+    owner: str, thief: str, config: str
+) -> None:
+    with cellwall.Sandbox.create(config=config, second_user=True, timeout=3) as sandbox:
+        sandbox.commands.run(["python3", "-I", "-c", _STOP_STARTS], background=True, user=thief)
+        for _ in range(25):
+            assert sandbox.commands.run(["true"], user=owner).exit_code == 0
+        for _ in range(100):  # the control: the user's own programs are stopped
+            if sandbox.commands.run(["true"], user=thief).limit == "wall":
+                return
+    pytest.fail("the attack stops nothing")

@@ -110,6 +110,8 @@ void kill_listed(const char *path);
 /* users.c: the second user of a cell, where its plan names one. */
 void hold_both(uint64_t uid, uint64_t gid);
 int become_one(int is_second);
+void begin_fork(int is_second);
+void end_fork(void);
 int act_as_second(void);
 void act_as_first(void);
 

@@ -127,6 +127,7 @@ pid_t spawn(struct program *program, int *error_fd, int *terminal) {
   } else if (!program->wants_terminal || (slave = open_terminal(program, terminal)) >= 0) {
     if (pipe2(ends, O_CLOEXEC) == 0) {
       for (int end = 0; end < 2; end++) ends[end] = move_down(ends[end], FIRST_PARKED_FD);
+      begin_fork(program->is_second);
       child = fork();
       if (child == 0) {
         int error = enter(program, slave, ends[1]);
@@ -135,6 +136,7 @@ pid_t spawn(struct program *program, int *error_fd, int *terminal) {
         _exit(127);
       }
       int error = errno;
+      end_fork();
       close(ends[1]);
       if (child > 0) *error_fd = ends[0];
       else close(ends[0]);

@@ -62,6 +62,22 @@ int become_one(int is_second) {
   return 0;
 }
 
+/* Around the fork of a program. The child has the real and saved uid of its user from its first moment:
+ * kill(2) looks at these two, so that the other user cannot stop or kill a program before it starts. */
+void begin_fork(int is_second) {
+  if (!has_second) return;
+  const struct identity *own = is_second ? &second_user : &first_user;
+  const struct identity *other = is_second ? &first_user : &second_user;
+  if (setresuid(own->uid, other->uid, own->uid) != 0) die("users-uid");
+  keep_hidden();
+}
+
+void end_fork(void) {
+  if (!has_second) return;
+  if (setresuid(second_user.uid, first_user.uid, first_user.uid) != 0) die("users-uid");
+  keep_hidden();
+}
+
 /* Init itself, for one step, on files that only the second user may open. Returns whether there is one. */
 int act_as_second(void) {
   if (!has_second) return 0;
