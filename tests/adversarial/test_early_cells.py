@@ -3,10 +3,11 @@ nothing behind, whatever ends the session while the cell is opened (ISO-8)."""
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -121,6 +122,27 @@ def is_opened(app: App, **changes: Any) -> bool:
 
     with_host(app, look, **changes)
     return found == [True]
+
+
+def _workspace_descriptors(home: str) -> int:
+    """Descriptors of this process that name a workspace of the state folder, deleted or not."""
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the descriptor of the list itself
+            found += os.readlink(f"/proc/self/fd/{number}").startswith(f"{home}/workspaces/")
+    return found
+
+
+@pytest.mark.requirement("ISO-8")
+def test_a_cell_that_no_action_used_leaves_no_descriptor(app: App, state_home: str) -> None:
+    """Those that a run reserves for the check after it were closed by that check alone."""
+
+    async def look(host: LocalHost) -> None:
+        assert has_cell(app, host)
+        assert _workspace_descriptors(state_home) > 0  # the control
+
+    with_host(app, look)
+    assert _workspace_descriptors(state_home) == 0
 
 
 def shapes(session: str) -> list[tuple[str, frozenset[str]]]:

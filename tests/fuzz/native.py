@@ -38,7 +38,7 @@ TARGETS = {
             CELL,
             (HERE / "cell_fuzz.c", HERE / "safe_calls.c", CELL / "packets.c"),
             (
-                *(CELL / name for name in ("build.c", "plan.c", "pids.c")),
+                *(CELL / name for name in ("build.c", "plan.c", "pids.c", "users.c")),
                 *sorted(HERE.glob("include_*.c")),
             ),
         ),

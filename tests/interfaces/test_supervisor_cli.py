@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
+from cellwall.core.users_inside import SANDBOX_USER
 from cellwall.interfaces.cli.commands import cli
 from cellwall.interfaces.cli.plain_run import WORKSPACE, command_of
 from cellwall.interfaces.cli.run import run
@@ -104,8 +105,8 @@ def test_a_run_without_options_is_the_run_that_click_reads(words, command):
         # click keeps the help option of a command's first context, which has `-h` from its parent.
         parent = click.Context(cli, **cli.context_settings)
         ctx = run.make_context("run", words[1:], parent=parent)
-        read, cwd = ctx.params.pop("command"), ctx.params.pop("cwd")
-        assert (list(read), cwd) == (command, WORKSPACE)
+        read, cwd, user = (ctx.params.pop(name) for name in ("command", "cwd", "user"))
+        assert (list(read), cwd, user) == (command, WORKSPACE, SANDBOX_USER)
         assert SandboxOptions(**ctx.params) == SandboxOptions()
 
 

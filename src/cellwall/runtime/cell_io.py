@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
-from functools import partial
 from itertools import pairwise
 from typing import Literal, TypeVar
 
@@ -114,8 +113,6 @@ class CleanedOutput:
         self._waiting: deque[tuple[_Name, bytes]] = deque()  # bounded by `is_full`
         self._waiting_bytes = 0
         self._arrived = anyio.Event()
-        self._start_cleaning: Callable[[], object] | None = None
-        """Starts the task of `beside`. Most runs print little, and need none."""
         self._turn = anyio.Lock()
         self._bytes = self._chunks = 0
         self._spent_s = 0.0
@@ -133,7 +130,6 @@ class CleanedOutput:
             self._waiting.append((name, chunk))
             self._waiting_bytes += len(chunk)
             self._arrived.set()
-            self._clean_beside()
 
     @property
     def is_full(self) -> bool:
@@ -160,25 +156,15 @@ class CleanedOutput:
                 tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            self._start_cleaning = partial(tasks.start_soon, clean)
-            if self._waiting:
-                self._clean_beside()
+            tasks.start_soon(clean)
             try:
                 results.append(await work())
             except Exception as error:  # noqa: BLE001  # raised after the task group
                 problems.append(error)
-            finally:
-                is_cleaning, self._start_cleaning = self._start_cleaning is None, None
-            if is_cleaning:
-                tasks.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
         if problems:
             raise problems[0]
         return results[0]
-
-    def _clean_beside(self) -> None:
-        start, self._start_cleaning = self._start_cleaning, None
-        if start is not None:
-            start()
 
     async def end(self) -> None:
         """End of output: pass on what the guard held back."""

@@ -144,6 +144,10 @@ class PlainLease:
     def reserve(self) -> None:
         """Before a run: reserve the descriptors that `settle` needs."""
 
+    def release(self) -> None:
+        """At the end of the lease: close the reserved descriptors. A lease under which nothing ran
+        was never settled."""
+
     async def settle(self) -> Sequence[Finding]:
         return self.settle_now()
 
@@ -221,6 +225,14 @@ class ReadWriteLease(PlainLease):
             while len(self._reserved) < _RESERVED:
                 self._reserved.append(os.dup(self.tree.fd))
 
+    def release(self) -> None:
+        with self._lock:
+            self._close_reserved()
+
+    def _close_reserved(self) -> None:
+        while self._reserved:
+            os.close(self._reserved.pop())
+
     def _usage(self, max_entries: int, on_locked: Callable[[str], None]) -> DiskUsage:
         """Counts the quarantine, too: a process of a live sandbox that has a moved file or
         directory open can still write to it."""
@@ -265,8 +277,7 @@ class ReadWriteLease(PlainLease):
 
     def _settle(self) -> Sequence[Finding]:
         assert self.tree is not None  # noqa: S101  # by construction
-        while self._reserved:
-            os.close(self._reserved.pop())
+        self._close_reserved()
         self.is_checked = False
         unlock_root(self.tree.fd)
         if self._is_empty_as_before():

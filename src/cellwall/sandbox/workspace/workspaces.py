@@ -106,6 +106,7 @@ class Workspaces:
         prepared = self._preparer.prepare(action.workspace, None, action.id, stack)
         lease = lease_of(prepared, action, self._settings)
         stack.callback(clear_if_checked, prepared, lease)
+        stack.callback(lease.release)
         return lease
 
     def _lease_at_once(self, action: Action, session_id: str) -> PlainLease | None:
@@ -183,6 +184,7 @@ class Workspaces:
                 prepared = self._preparer.prepare(session.request, session, session.id, stack)
                 # One lease for the whole session: processes write between two calls, too.
                 lease = lease_of(prepared, action, self._settings)
+                stack.callback(lease.release)
                 own.held = _OpenWorkspace(prepared, lease, stack.pop_all())
         return own.held
 
