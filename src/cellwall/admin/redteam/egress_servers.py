@@ -44,6 +44,14 @@ _WITHIN_S = 20.0
 _TRIES = 20
 
 
+class _TlsLine(ssl.SSLSocket):
+    """Closed also where `wrap_socket` raises because its client has reset the connection: CPython
+    leaves the socket to the collector then, which warns of it."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class EgressServers:
     """`contacts` names each server that was reached, `asked` each name of a question."""
 
@@ -122,6 +130,7 @@ class EgressServers:
     def _tls_context(self) -> ssl.SSLContext:
         """Answers under any name, and notes which one was asked for."""
         context = Authority().context_for("good.example")
+        context.sslsocket_class = _TlsLine
 
         def note(_line: object, name: str | None, _context: object) -> None:
             self._server_name = name
