@@ -44,6 +44,7 @@ _MAX_WALKED_BYTES = 3000
 _MAX_REPORTED = 100
 _LIST_COMMAND = "cellwall quarantine list"
 _SET_ID = stat.S_ISUID | stat.S_ISGID
+COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE; `time` has no name for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class Baseline:
     before: tuple[ProtectedPath, ...]
     """The protected names that a scan found."""
     started_ns: int
-    """The time of that scan, by CLOCK_REALTIME_COARSE."""
+    """The time of that scan, by `COARSE_CLOCK`: never behind the time of a later change."""
     paths: frozenset[str] = frozenset()
     """Paths that its git configurations name as programs."""
     links: KnownLinks = field(default_factory=KnownLinks)

@@ -61,9 +61,9 @@ def apply(
 
     Protected names are never applied; instructions for agents only with `instructions`.
 
-    `started_ns` is the start of the run by `time.clock_gettime_ns(CLOCK_REALTIME_COARSE)`, the
-    clock of file times. A file that the host changed since is kept, unless `force`. A `dry_run`
-    reports the changes that it would apply, and writes nothing.
+    `started_ns` is the start of the run, as the time of a file that was made then. A file that
+    the host changed since is kept, unless `force`. A `dry_run` reports the changes that it would
+    apply, and writes nothing.
     """
     all_changes = changes(lower, upper, max_entries=max_entries)
     removals = [change for change in reversed(all_changes) if change.kind == "removed"]

@@ -6,7 +6,7 @@ import time
 
 from cellwall.core.protected_names import Protection
 from cellwall.core.types import Action, WorkspaceMode
-from cellwall.sandbox.protection.post_run_check import Baseline
+from cellwall.sandbox.protection.post_run_check import COARSE_CLOCK, Baseline
 from cellwall.sandbox.workspace.leases import (
     CopyOnWriteLease,
     LayeredLease,
@@ -15,7 +15,6 @@ from cellwall.sandbox.workspace.leases import (
     WorkspaceSettings,
 )
 from cellwall.sandbox.workspace.prepare import PreparedWorkspace
-from cellwall.sandbox.workspace.store import COARSE_CLOCK
 
 
 def lease_of(

@@ -40,12 +40,12 @@ from cellwall.sandbox.protection.host_directory import (
     own_path,
 )
 from cellwall.sandbox.protection.indirect_paths import indirect_paths
-from cellwall.sandbox.protection.post_run_check import Baseline
+from cellwall.sandbox.protection.post_run_check import COARSE_CLOCK, Baseline
 from cellwall.sandbox.workspace.leases import (
     WorkspaceSettings,
 )
 from cellwall.sandbox.workspace.pending_checks import PendingCheck
-from cellwall.sandbox.workspace.store import COARSE_CLOCK, StoredWorkspace, WorkspaceStore
+from cellwall.sandbox.workspace.store import StoredWorkspace, WorkspaceStore
 
 
 @dataclass(frozen=True, slots=True)

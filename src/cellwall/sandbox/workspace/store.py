@@ -41,7 +41,6 @@ from cellwall.sandbox.workspace.sealed_layers import SealedLayers, is_sealed
 _MAX_ENTRIES_TO_REMOVE = 10_000_000
 _DAY_S = 86_400
 _TIDY_AFTER_NS = 3600 * 1_000_000_000
-COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE, the clock of file times; `time` has no name for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,7 @@ class StoredWorkspace:
     folder: str
     request: WorkspaceRequest
     made_ns: int
+    """By the times of files: a file that has a later time was changed since."""
     identity: tuple[int, int] | None = None
     """Device and inode of the user's directory, so that another one is not taken for it."""
     keeper: str = ""
@@ -110,9 +110,12 @@ class WorkspaceStore:
         """A new folder; with the files of `resumed`, a kept private workspace, which stays; or on
         the `layers` of a snapshot, within `SnapshotStore.building`, or with a copy of them."""
         folder = os.path.join(self._folder, check_id(session_id))
-        made_ns = time.clock_gettime_ns(COARSE_CLOCK)
         try:
             os.mkdir(folder, 0o700)
+            # A time of the file system, because no clock can be compared with these: since Linux
+            # 6.13 a file that is looked at between two changes has a finer time than any clock of
+            # file times, and every later change has at least that time.
+            made_ns = os.stat(folder).st_mtime_ns
         except OSError as error:
             raise _cannot_make(error) from error
         try:

@@ -62,7 +62,10 @@ def waiting_shim(tag: str, *starter: str) -> Iterator[subprocess.Popen[bytes]]:
     with ours, theirs, subprocess.Popen(words, pass_fds=[theirs.fileno()]) as shim:
         try:
             arguments = Path(f"/proc/{shim.pid}/cmdline")
-            while tag.encode() not in arguments.read_bytes():
+            program = cell_program().encode()  # not the starter, which has the tag as well
+            while not (shown := arguments.read_bytes()).startswith(program) or (
+                tag.encode() not in shown
+            ):
                 assert shim.poll() is None
             yield shim
         finally:

@@ -34,6 +34,22 @@ def test_a_session_is_found_as_it_was_made_and_closed_to_others(store: Workspace
     assert sorted(os.listdir(made.layers_path)) == ["upper", "work"]
 
 
+@pytest.mark.requirement("FS-2")
+def test_a_file_that_was_written_just_before_is_not_newer_than_a_workspace(
+    store: WorkspaceStore, tmp_path: Path
+) -> None:
+    """A file that is looked at and written again has a finer time than the clock of file times."""
+    file = tmp_path / "file"
+    for _ in range(50):
+        file.write_text("first")
+        file.stat()
+        file.write_text("second")
+        made = store.make(new_id("sbx"), COW)
+        assert file.stat().st_ctime_ns <= made.made_ns
+        while file.stat().st_ctime_ns <= made.made_ns:  # the control: a later change is newer
+            file.write_text("third")
+
+
 @pytest.mark.requirement("FS-6")
 @pytest.mark.parametrize("text", ["../x", "..", "", "a\0b", "sbx_" + "x" * 9999, "/etc"])
 def test_no_id_becomes_a_path_unchecked(store: WorkspaceStore, text: str) -> None:
