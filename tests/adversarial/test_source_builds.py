@@ -297,14 +297,13 @@ def test_an_emergency_stop_ends_a_build(configure, state_home):
 
     def is_building():
         found = find_cells(f"{state_home}/runs", cell_tag(f"{state_home}/runs"))
-        return [
-            each for each in found if each.processes and is_hanging_build(each.processes[-1].pid)
-        ]
+        return any(is_hanging_build(process.pid) for each in found for process in each.processes)
 
     try:
         with ThreadPoolExecutor(1) as threads:
             outcome = threads.submit(build, config, "hanging-zebra")
-            until(is_building)
+            until(lambda: is_building() or outcome.done())
+            assert not outcome.done(), outcome.result()
             assert switch.stop(reason="test").is_complete
             assert find_cells(f"{state_home}/runs", cell_tag(f"{state_home}/runs")) == ()
             assert outcome.result(DEADLINE_S).status != "ok"
