@@ -67,6 +67,13 @@ def connect(address: str, *, node_ip: str) -> None:
         configure_logging=False,
         _node_ip_address=node_ip,
     )
+    # Ray prints the errors of its processes, with lines of their logs, on the standard output of
+    # this one, where programs read our JSON. Ray has no option that ends that.
+    ray._private.worker.print_to_stdstream = _note_error_of_ray  # noqa: SLF001  # not public
+
+
+def _note_error_of_ray(*_: object, **__: object) -> None:
+    _log.warning("Ray reports an error; the logs of its session have its text")
 
 
 def disconnect() -> None:
