@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,45 +17,9 @@ from adversarial.conftest import (
     inside,
     judge,
     outside,
-    system_calls,
 )
 
 Remember = Callable[[object, Callable[[], Verdicts]], Verdicts]
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_CREATE, _REMOVE = 0o1000, 0
-
-
-def _call(name: str, *arguments: object) -> int:
-    words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
-    return _LIBC.syscall(ctypes.c_long(system_calls()[name]), *words)
-
-
-@pytest.fixture(scope="module")
-def host_things() -> Iterator[dict[str, object]]:
-    """A process, a key, and System V and POSIX memory and queues, all of the host."""
-    mark = f"cellwall-{os.getpid()}"
-    sleeper = [sys.executable, "-c", "import signal; signal.pause()", f"{mark}-victim"]
-    victim = subprocess.Popen(sleeper, env={"TOKEN": mark})
-    name, ipc_key = ctypes.c_char_p(mark.encode()), 0x48460000 | (os.getpid() & 0xFFFF)
-    key = _call("add_key", ctypes.c_char_p(b"user"), name, ctypes.c_char_p(b"secret"), 6, -4)
-    memory = _LIBC.shmget(ipc_key, 4096, _CREATE | 0o666)
-    semaphore = _LIBC.semget(ipc_key, 1, _CREATE | 0o666)
-    queue = _LIBC.msgget(ipc_key, _CREATE | 0o666)
-    os.close(_call("mq_open", name, os.O_CREAT | os.O_RDWR, 0o666, 0))
-    shared = Path("/dev/shm", mark)
-    shared.write_bytes(b"x" * 4096)
-    try:
-        yield {"victim": victim.pid, "mark": mark, "key": key, "ipc_key": ipc_key}
-    finally:
-        shared.unlink()
-        _call("mq_unlink", name)
-        _LIBC.shmctl(memory, _REMOVE, None)
-        _LIBC.semctl(semaphore, 0, _REMOVE)
-        _LIBC.msgctl(queue, _REMOVE, None)
-        if key > 0:  # -1 would name another keyring
-            _call("keyctl", 9, key, -4)  # KEYCTL_UNLINK
-        victim.kill()
-        victim.wait()
 
 
 @pytest.mark.requirement("ISO-5")

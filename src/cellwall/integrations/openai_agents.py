@@ -168,7 +168,7 @@ class CellwallSandboxClient(BaseSandboxClient[CellwallSandboxClientOptions | Non
         """A session; its sandbox is made when the session starts."""
         manifest = self._validate_manifest_for_create(manifest or Manifest())
         if manifest.root != _WORKSPACE or manifest.users or manifest.groups:
-            raise ValueError(f"a Cellwall sandbox has the root {_WORKSPACE} and one user")
+            raise ValueError(f"the manifest has the root {_WORKSPACE}, and no users or groups")
         session_id = uuid.uuid4()
         state = CellwallSandboxSessionState(
             session_id=session_id,
@@ -196,4 +196,4 @@ class CellwallSandboxClient(BaseSandboxClient[CellwallSandboxClientOptions | Non
 
 def _refuse_user(user: str | User | None) -> None:
     if user is not None:
-        raise ValueError("a Cellwall sandbox has one user")
+        raise ValueError("this client uses the sandbox as the user `sandbox`: leave the user out")

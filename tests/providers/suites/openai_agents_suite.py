@@ -126,7 +126,7 @@ async def test_a_stored_session_is_resumed_in_its_own_sandbox_or_from_its_snapsh
 
 
 async def test_another_user_or_root_directory_is_refused(session):
-    with pytest.raises(ValueError, match="one user"):
+    with pytest.raises(ValueError, match="leave the user out"):
         await session.exec("id", user="root")
     with pytest.raises(ValueError, match="/workspace"):
         await CellwallSandboxClient().create(manifest=Manifest(root="/srv"))
