@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError
@@ -39,11 +38,21 @@ from cellwall.fleet.exchanges import Plain, plain_scope
 from cellwall.fleet.open_calls import HostGone, OpenCalls
 from cellwall.fleet.placement import place_session
 from cellwall.fleet.ray_host import RayHost
-from cellwall.fleet.ray_node import COORDINATOR_LABEL, LABEL
 from cellwall.fleet.ray_peers import NAMESPACE, actor_name
+from cellwall.fleet.ray_questions import ask_ray, coordinator_id, named_actors, node_of
 from cellwall.fleet.request_bodies import RequestBodies
 from cellwall.fleet.states import state_of
 
+__all__ = [
+    "RayFleet",
+    "connect",
+    "coordinator_id",
+    "disconnect",
+    "start_host",
+    "stop_host",
+    "wait_for_host",
+    "wait_for_node",
+]
 _log = logging.getLogger("cellwall.fleet")
 _LOOK_EVERY_S = 0.25
 _RAY_ANSWERS_WITHIN_S = 0.5
@@ -55,7 +64,6 @@ _CALLS = 8192
 _STARTS_WITHIN_S = 180.0
 _STOPS_WITHIN_S = 60.0
 UNANSWERED = "host-lost"
-Result = TypeVar("Result")
 
 
 def connect(address: str, *, node_ip: str) -> None:
@@ -152,7 +160,7 @@ class RayFleet:
         store is one process, which can hang while it tries to reach a machine that is cut off."""
         if self._naming is not None and not self._naming.done():
             return None  # an older question; its answer would miss hosts that have joined since
-        self._naming = _ask_ray(_named_actors)
+        self._naming = ask_ray(named_actors)
         await asyncio.wait({self._naming}, timeout=_RAY_ANSWERS_WITHIN_S)
         if not self._naming.done():
             return None
@@ -253,7 +261,7 @@ class RayFleet:
         if found is None:
             try:
                 name = actor_name(host_id, state.incarnation)
-                found = await _ask_ray(lambda: ray.get_actor(name))
+                found = await ask_ray(lambda: ray.get_actor(name))
             except ValueError:
                 raise host_lost() from None
             self._actors[state.incarnation] = found
@@ -299,7 +307,7 @@ async def start_host(
     `is_pinned`: to the node that was started for it; else to the node of this process."""
     node = ray.get_runtime_context().get_node_id()
     if is_pinned:
-        node = await asyncio.to_thread(_node_of, host_id)
+        node = await asyncio.to_thread(node_of, host_id, within_s=_STARTS_WITHIN_S)
     made = ray.remote(RayHost).options(
         name=actor_name(host_id, incarnation),
         lifetime="detached",
@@ -374,56 +382,6 @@ async def _relay(actor: Any, call_id: str, scope: Scope, receive: Receive) -> No
                 await actor.feed.remote(call_id, dict(message))
         if message["type"] == end:
             return
-
-
-def _ask_ray(work: Callable[[], Result]) -> asyncio.Future[Result]:
-    """Ask Ray's control store in a thread that the end of this process does not wait for: an
-    answer may take as long as hosts wait for the first host to start again."""
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[Result] = loop.create_future()
-
-    def tell(result: Result | None, error: Exception | None) -> None:
-        if found.done():
-            return
-        if error is None:
-            found.set_result(result)  # type: ignore[arg-type]  # without an error there is one
-        else:
-            found.set_exception(error)
-
-    def ask() -> None:
-        result, error = None, None
-        try:
-            result = work()
-        except Exception as raised:  # noqa: BLE001  # for whoever waits
-            error = raised
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, result, error)
-
-    threading.Thread(target=ask, name="ask-ray", daemon=True).start()
-    return found
-
-
-def _named_actors() -> frozenset[str]:
-    return frozenset(ray.util.list_named_actors())
-
-
-def _node_of(host_id: str) -> str:
-    """The node of Ray that was started for this host; Ray may take a moment to know the node."""
-    deadline = time.monotonic() + _STARTS_WITHIN_S
-    while time.monotonic() < deadline:
-        for node in ray.nodes():
-            if node["Alive"] and node["Labels"].get(LABEL) == host_id:
-                return str(node["NodeID"])
-        time.sleep(_LOOK_EVERY_S)
-    raise CellwallError(
-        "Ray does not know the node of this machine", code="CW-FLEET-NODE", hint="See its log."
-    )
-
-
-def coordinator_id() -> str:
-    """The id of the first host of this cluster; empty where Ray was started by another program."""
-    named = [node["Labels"].get(COORDINATOR_LABEL) for node in ray.nodes()]
-    return next((str(name) for name in named if name), "")
 
 
 def _unknown(host_id: str) -> BadInput:

@@ -35,7 +35,7 @@ def test_a_session_is_found_on_its_new_host_after_the_old_one_came_back(
     session = records.session(ann.id)
     first, again, other = (new_id("inc") for _ in range(3))
     alive: set[str] = set()
-    monkeypatch.setattr(ray_fleet, "_named_actors", lambda: frozenset(alive))
+    monkeypatch.setattr(ray_fleet, "named_actors", lambda: frozenset(alive))
 
     async def go() -> None:
         async with open_store(settings) as old:

@@ -83,7 +83,7 @@ def test_a_late_host_is_lost_though_the_control_store_of_ray_hangs(monkeypatch):
         fleet = fleet_over(records)
         waiting = asyncio.ensure_future(call(fleet, FIRST.id))
         await asyncio.sleep(0)
-        monkeypatch.setattr(engine, "_named_actors", hang)
+        monkeypatch.setattr(engine, "named_actors", hang)
         await fleet.look()
         assert await waiting
         assert await fleet.lost() == (FIRST.id,)
@@ -98,10 +98,10 @@ def test_a_host_that_was_gone_stays_so_while_ray_does_not_answer(monkeypatch):
 
     async def go() -> None:
         fleet = fleet_over(Records(FIRST, SECOND))
-        monkeypatch.setattr(engine, "_named_actors", lambda: names(SECOND))
+        monkeypatch.setattr(engine, "named_actors", lambda: names(SECOND))
         await fleet.look()
         assert await fleet.lost() == (FIRST.id,)
-        monkeypatch.setattr(engine, "_named_actors", lambda: hung.wait(30))
+        monkeypatch.setattr(engine, "named_actors", lambda: hung.wait(30))
         await fleet.look()
         assert await fleet.lost() == (FIRST.id,)
         hung.set()
@@ -113,7 +113,7 @@ def test_the_other_hosts_are_looked_at_while_the_loss_of_one_waits_for_a_lock(mo
     async def go() -> None:
         records = Records(LATE, SECOND)
         fleet = fleet_over(records)
-        monkeypatch.setattr(engine, "_named_actors", lambda: names(FIRST, SECOND))
+        monkeypatch.setattr(engine, "named_actors", lambda: names(FIRST, SECOND))
         await fleet.look()
         await asyncio.sleep(0)
         assert records.declared == [FIRST.id]
@@ -132,7 +132,7 @@ def test_a_host_with_a_lease_and_a_process_is_there(monkeypatch):
 
     async def go() -> None:
         fleet = fleet_over(Records(replace(FIRST, unseen_s=LOST_AFTER_S - 0.1), SECOND))
-        monkeypatch.setattr(engine, "_named_actors", lambda: names(FIRST, SECOND))
+        monkeypatch.setattr(engine, "named_actors", lambda: names(FIRST, SECOND))
         waiting = asyncio.ensure_future(call(fleet, FIRST.id))
         await fleet.look()
         assert await fleet.lost() == ()
