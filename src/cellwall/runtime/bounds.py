@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cellwall.core.command_scripts import MAX_ARGUMENT_BYTES, long_script
@@ -34,7 +34,6 @@ from cellwall.core.types import (
     Action,
     CallTool,
     FetchUrl,
-    Json,
     ProcessOperation,
     ReachHost,
     ReceiveMessage,
@@ -49,9 +48,9 @@ from cellwall.core.types import (
 )
 from cellwall.core.users_inside import SANDBOX_USER, no_second_user, parse_user
 from cellwall.runtime.egress import check_domain
+from cellwall.runtime.tool_bounds import MAX_PATH, check_json, check_tool
 from cellwall.skills.manifest import check_name
 
-_MAX_PATH = 4095
 _MAX_ARGUMENTS = 4000
 # The kernel allows a quarter of the stack's limit, 2 MiB as a rule, for arguments and variables.
 _MAX_ARGUMENTS_BYTES = 1536 * 1024
@@ -234,7 +233,7 @@ def _check_server(operation: CallServerTool | RunServer, session_id: str | None)
     elif not is_tool_name(operation.tool):
         raise BadInput("the name of the tool is not valid", code="CW-BAD-TOOL")
     else:
-        _check_json(operation.arguments, is_text=True)
+        check_json(operation.arguments, is_text=True)
 
 
 def _check_client(client: str, session_id: str | None) -> None:
@@ -251,7 +250,7 @@ def _check_client(client: str, session_id: str | None) -> None:
 
 def _check_place(command: RunCommand) -> None:
     place = to_bytes(command.cwd, what="the working directory")
-    if not place.startswith(b"/") or len(place) > _MAX_PATH or b"\0" in place:
+    if not place.startswith(b"/") or len(place) > MAX_PATH or b"\0" in place:
         raise BadInput(
             "the working directory must be an absolute path in the sandbox, such as /workspace",
             code="CW-BAD-DIRECTORY",
@@ -354,57 +353,3 @@ def _check_egress(action: Action) -> None:
                 hint="`cellwall vault list` shows the names.",
                 code="CW-VAULT-NAME",
             )
-
-
-MAX_TOOL_BYTES = 8 * 1024 * 1024
-"""Text in one input or one response of an agent's tool."""
-MAX_TOOL_DEPTH = 64
-MAX_TOOL_VALUES = 200_000
-_MAX_TOOL_NAME = 256
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def check_tool(use: UseTool | ToolResult) -> None:
-    """Raise `BadInput` for the first thing out of bounds."""
-    _check_names(use.tool, use.agent_session, use.call)
-    if isinstance(use, ToolResult):
-        _check_json(use.response, is_text=False)  # a tool may return any bytes
-        return
-    place = use.cwd
-    if not place.startswith("/") or len(place) > _MAX_PATH or "\0" in place:
-        raise BadInput("the working directory is not an absolute path", code="CW-BAD-DIRECTORY")
-    _check_json([use.cwd, use.input], is_text=True)
-
-
-def _check_names(tool: str, *others: str) -> None:
-    # Printable: the name is shown to people and matched by rules, which see no control character.
-    if not tool or not all(name.isprintable() for name in (tool, *others)):
-        raise BadInput("a tool name must be printable characters", code="CW-BAD-TOOL")
-    if max(map(len, (tool, *others))) > _MAX_TOOL_NAME:
-        raise BadInput("the name of the tool or of its call is too long", code="CW-BAD-TOOL")
-
-
-def _check_json(value: Json, *, is_text: bool) -> None:
-    """Walks without recursion: deep nesting must not overflow the stack of a later reader."""
-    room, count = MAX_TOOL_BYTES, 0
-    level: list[Json] = [value]
-    for _depth in range(MAX_TOOL_DEPTH):
-        inner: list[Json] = []
-        for item in level:
-            count += 1
-            match item:
-                case str():
-                    room -= len(item)
-                    if is_text and _SURROGATE.search(item):
-                        # The program would get other bytes than the policy has judged.
-                        raise BadInput("the input holds a lone surrogate", code="CW-NOT-TEXT")
-                case Mapping():
-                    inner += [*item, *item.values()]
-                case Sequence():
-                    inner += item
-        if room < 0 or count + len(inner) > MAX_TOOL_VALUES:
-            raise BadInput("the data of one tool call is too large", code="CW-TOOL-TOO-LARGE")
-        if not inner:
-            return
-        level = inner
-    raise BadInput(f"the data is nested more than {MAX_TOOL_DEPTH} deep", code="CW-TOOL-TOO-DEEP")

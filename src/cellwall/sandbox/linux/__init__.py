@@ -30,7 +30,7 @@ The states of a cell, cold or warm:
     building   init carries out its plan (cell_plan.py): mounts, limits, Landlock, seccomp
     ready      a WarmCell in the Pool, or a LiveCell between two runs (live_cell.py)
     running    one RunMonitor (run_monitor.py) serves the pipes (run_io.py, channels.py) and turns
-               the end into a RunResult
+               the end into a RunResult (run_results.py)
     ended      init has reaped every process; the shim or the pool's worker removes the cgroup
 
 A one-shot cell runs one program and is never used again; a live cell stays with its session. A

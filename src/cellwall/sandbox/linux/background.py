@@ -28,7 +28,7 @@ from cellwall.core.types import ProcessInfo
 from cellwall.sandbox.files.descriptors import closing_fd
 from cellwall.sandbox.linux.channels import write_pipe
 from cellwall.sandbox.linux.live_cell import CellTask, LiveCell
-from cellwall.sandbox.linux.run_monitor import start_failure
+from cellwall.sandbox.linux.run_results import start_failure
 
 _CHUNK_BYTES = 65_536
 _MAX_LEFT_CHUNKS = 16

@@ -20,7 +20,7 @@ from cellwall.core.outcomes import RunResult, Usage
 from cellwall.core.tool_servers import ServerPipe
 from cellwall.sandbox.linux.channels import write_pipe
 from cellwall.sandbox.linux.live_cell import CellTask, LiveCell
-from cellwall.sandbox.linux.run_monitor import start_failure
+from cellwall.sandbox.linux.run_results import start_failure
 
 _CHUNK_BYTES = 65_536
 _KEPT_ERROR_BYTES = 16 * 1024

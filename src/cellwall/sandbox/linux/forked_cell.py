@@ -28,7 +28,8 @@ from cellwall.sandbox.linux.channels import (
 from cellwall.sandbox.linux.outside_processes import memory_file
 from cellwall.sandbox.linux.run_ending import EndingPatience, life_signs
 from cellwall.sandbox.linux.run_io import RunIO
-from cellwall.sandbox.linux.run_monitor import MonitoredRun, unkillable_process
+from cellwall.sandbox.linux.run_monitor import MonitoredRun
+from cellwall.sandbox.linux.run_results import unkillable_process
 from cellwall.sandbox.linux.template import NO_CONTENTS, CellContents, CellRecipe, Template
 
 _READY_WITHIN_S = 10.0

@@ -31,7 +31,8 @@ from cellwall.sandbox.linux.proc_usage import UsageSampler
 from cellwall.sandbox.linux.process_table import is_suspended, start_time
 from cellwall.sandbox.linux.programs import cell_program
 from cellwall.sandbox.linux.run_io import RunIO
-from cellwall.sandbox.linux.run_monitor import MonitoredRun, unkillable_process
+from cellwall.sandbox.linux.run_monitor import MonitoredRun
+from cellwall.sandbox.linux.run_results import unkillable_process
 from cellwall.sandbox.run_ledger import RunLedger
 
 _SCOPE_WITHIN_S = 20.0
