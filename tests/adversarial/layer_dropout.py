@@ -26,7 +26,7 @@ from cellwall.admin.redteam import program_attacks
 from cellwall.admin.redteam.trial_host import trial_host
 from cellwall.redteam.attack import Attack, AttackVerdict, Observation
 from cellwall.redteam.catalog import attacks
-from cellwall.sandbox.linux import cell_plan, outer_wall
+from cellwall.sandbox.linux import cell_plan, outer_wall, visible_host
 from cellwall.sandbox.linux.plan import Plan
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "layers.md"
@@ -127,7 +127,7 @@ LAYERS: Mapping[str, Change] = {
     "no user namespaces": lambda: mock.patch.object(cell_plan, "user_steps", _no_settings),
     "IPC namespace": lambda: with_arguments(_without_words("--unshare-ipc")),
     "UTS namespace": lambda: with_arguments(
-        _without_words("--unshare-uts", "--hostname", outer_wall.HOSTNAME)
+        _without_words("--unshare-uts", "--hostname", visible_host.HOSTNAME)
     ),
 }
 

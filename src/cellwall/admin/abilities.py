@@ -17,7 +17,7 @@ from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
 from cellwall.policy.rules import OTHERWISE, Layer, Rule
 from cellwall.runtime.session_labels import flow_mode
-from cellwall.sandbox.linux.outer_wall import DEVICES, HostRoot
+from cellwall.sandbox.linux.visible_host import DEVICES, HostRoot
 
 
 def abilities_of(settings: Settings, policy: Policy, host: HostRoot) -> tuple[Ability, ...]:

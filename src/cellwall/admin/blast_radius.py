@@ -20,7 +20,7 @@ from cellwall.core.showing import escaped
 from cellwall.core.types import Json
 from cellwall.policy.engine import Policy
 from cellwall.runtime.policies import effective_policy
-from cellwall.sandbox.linux.outer_wall import HostRoot, survey
+from cellwall.sandbox.linux.visible_host import HostRoot, survey
 
 __all__ = [
     "VERBS",

@@ -13,7 +13,7 @@ from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
 from cellwall.policy.rule_parser import parse_rule
 from cellwall.policy.rules import Layer, Source
-from cellwall.sandbox.linux.outer_wall import HostRoot
+from cellwall.sandbox.linux.visible_host import HostRoot
 
 HOST = HostRoot(("/usr",), (), ("ssl/certs",), None)
 

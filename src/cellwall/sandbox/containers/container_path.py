@@ -44,7 +44,7 @@ from cellwall.sandbox.containers.container_walls import (
 )
 from cellwall.sandbox.containers.container_workspace import EmptySources, workspace_binds
 from cellwall.sandbox.containers.engine import Engine
-from cellwall.sandbox.linux import cell_plan, jobs, outer_wall, run_cgroup
+from cellwall.sandbox.linux import cell_plan, jobs, run_cgroup, visible_host
 from cellwall.sandbox.linux.channels import EgressSockets
 from cellwall.sandbox.linux.jobs import CellRunRequest
 from cellwall.sandbox.linux.layers import (
@@ -98,7 +98,7 @@ class ContainerHost:
                 choice = judge_engine(self._settings, facts, has_kvm=has_kvm())
                 with open(cell_program(), "rb") as file:
                     program = file.read()
-                archive = root_image.root_archive(outer_wall.survey(), program, home=_HOME_INSIDE)
+                archive = root_image.root_archive(visible_host.survey(), program, home=_HOME_INSIDE)
                 image = root_image.image_name(archive)
                 if not engine.has_image(image):
                     engine.load_image(image, archive)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cellwall.core.limits import Limits
 from cellwall.core.types import Json
 from cellwall.sandbox.containers.root_image import CELL_INSIDE, FILLED_BY_INIT, JOIN_INSIDE
-from cellwall.sandbox.linux import outer_wall, run_cgroup
+from cellwall.sandbox.linux import run_cgroup, visible_host
 from cellwall.sandbox.linux.seccomp_rules import load_rules
 
 JOIN_SOCKET = "line"
@@ -140,7 +140,7 @@ def container_request(spec: ContainerSpec) -> dict[str, Json]:
         "Image": spec.image,
         "Entrypoint": [CELL_INSIDE, "join", f"{JOIN_INSIDE}/{JOIN_SOCKET}"],
         "User": "0:0" if spec.closes_init else f"{spec.user[0]}:{spec.user[1]}",
-        "Hostname": outer_wall.HOSTNAME,
+        "Hostname": visible_host.HOSTNAME,
         "Env": [],
         "WorkingDir": "/",
         "Labels": {LABEL: spec.tag},
@@ -201,9 +201,9 @@ def _mount(bind: ContainerBind) -> Json:
 
 def masked_paths() -> tuple[str, ...]:
     """All of /sys, and what a native cell hides of /proc."""
-    hidden = (*outer_wall.PROC_HIDDEN, *outer_wall.PROC_HIDDEN_BELOW_SYS)
+    hidden = (*visible_host.PROC_HIDDEN, *visible_host.PROC_HIDDEN_BELOW_SYS)
     masked = {f"/proc/{name}" for name in hidden} - _READ_ONLY
-    return ("/sys", *outer_wall.HIDDEN_BELOW_USR, *sorted(masked))
+    return ("/sys", *visible_host.HIDDEN_BELOW_USR, *sorted(masked))
 
 
 def seccomp_profile() -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import LayerMissing
 from cellwall.sandbox.containers.engine import Engine, EngineFacts, is_socket
-from cellwall.sandbox.linux import cell_plan, outer_wall, seccomp
+from cellwall.sandbox.linux import cell_plan, outer_wall, seccomp, visible_host
 from cellwall.sandbox.linux.layers import Backend, HostLayers, NativeSettings
 
 _GVISOR = ("runsc",)
@@ -168,7 +168,7 @@ def container_walls(
         )
     owner = user.outside[0] if user.outside is not None and os.geteuid() == 0 else None
     return cell_plan.Walls(
-        outer=outer_wall.OuterWall("", outer_wall.survey(), owner),
+        outer=outer_wall.OuterWall("", visible_host.survey(), owner),
         landlock_abi=abi,
         seccomp_filter=seccomp.build(
             seccomp.host_arch(), open_files=None if is_gvisor else open_files

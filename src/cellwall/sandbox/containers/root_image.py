@@ -14,7 +14,7 @@ import tarfile
 from cellwall.core.network import NETWORK_INSIDE
 from cellwall.core.skills import SKILLS_INSIDE
 from cellwall.sandbox import languages
-from cellwall.sandbox.linux import jobs, outer_wall
+from cellwall.sandbox.linux import jobs, visible_host
 
 CELL_INSIDE = "/.cellwall/cell"
 JOIN_INSIDE = "/.cellwall/join"
@@ -39,16 +39,16 @@ _DIRECTORIES = (
     JOIN_INSIDE,
     NETWORK_INSIDE,
     SKILLS_INSIDE,
-    outer_wall.PROGRAMS_INSIDE,
+    visible_host.PROGRAMS_INSIDE,
 )
 
 
-def root_archive(root: outer_wall.HostRoot, cell_program: bytes, *, home: str) -> bytes:
+def root_archive(root: visible_host.HostRoot, cell_program: bytes, *, home: str) -> bytes:
     """The tar archive of the image; equal input gives equal bytes."""
     directories = {*_DIRECTORIES, *root.binds}
     files = {**jobs.base_files(home=home), **languages.inside_files(), CELL_INSIDE: cell_program}
     # Processor times of the host: cannot be mounted over the container's /proc.
-    del files[outer_wall.PROC_STAT]
+    del files[visible_host.PROC_STAT]
     for path in [*files, *(name for _target, name in root.links)]:
         directories |= set(_parents(path))
     target = io.BytesIO()

@@ -13,7 +13,7 @@ from cellwall.core.network import NETWORK_INSIDE
 from cellwall.core.skills import SKILLS_INSIDE, Skill
 from cellwall.core.types import WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.descriptors import identity_of
-from cellwall.sandbox.linux import outer_wall
+from cellwall.sandbox.linux import outer_wall, visible_host
 from cellwall.sandbox.linux.outer_wall import OuterWall, lower_inside
 from cellwall.sandbox.linux.plan import (
     PAGE_ROOM,
@@ -51,7 +51,7 @@ _ROOT_DIRS = (
     "/code",
     SKILLS_INSIDE,
     "/.cellwall/empty",
-    outer_wall.PROGRAMS_INSIDE,
+    visible_host.PROGRAMS_INSIDE,
     NETWORK_INSIDE,
     "/.cellwall/__pycache__",
 )
@@ -66,7 +66,7 @@ _INOTIFY_INSTANCES = 16
 _CORE_BYTES = 1
 _TEMPLATE_TMP_BYTES = 16 * 1024 * 1024
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
-_DEVICES = (*outer_wall.DEVICES, "/dev/pts", "/dev/ptmx")
+_DEVICES = (*visible_host.DEVICES, "/dev/pts", "/dev/ptmx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,16 +302,16 @@ def task_plan(
 
 
 @functools.cache
-def _root_steps(root: outer_wall.HostRoot) -> bytes:
+def _root_steps(root: visible_host.HostRoot) -> bytes:
     """The root's own entries, then those taken out of /etc and /dev; the same for every cell."""
     plan = Plan()
     for path in _ROOT_DIRS:
         plan.step("dir", path)
-    for target, name in (*root.links, *outer_wall.DEVICE_LINKS, *outer_wall.NETWORK_LINKS):
+    for target, name in (*root.links, *visible_host.DEVICE_LINKS, *visible_host.NETWORK_LINKS):
         plan.step("link", target, name)
     for name in root.etc:
         plan.step("take", "ro", f"{outer_wall.ETC_ASIDE}/{name}", f"/etc/{name}")
-    for device in outer_wall.DEVICES:
+    for device in visible_host.DEVICES:
         plan.step("take", "dev", f"{outer_wall.DEV_ASIDE}/{device.removeprefix('/dev/')}", device)
     plan.step("leave", outer_wall.ETC_ASIDE)
     plan.step("leave", outer_wall.DEV_ASIDE)
@@ -391,15 +391,15 @@ def plan_watch(plan: Plan, limits: Limits, mount: WorkspaceMount) -> None:
 @functools.cache
 def _cover_steps() -> bytes:
     plan = Plan()
-    for path in outer_wall.HIDDEN_BELOW_USR:
+    for path in visible_host.HIDDEN_BELOW_USR:
         plan.step("cover", "hide", path)
-    for name in outer_wall.PROC_HIDDEN:
+    for name in visible_host.PROC_HIDDEN:
         plan.step("cover", "hide", f"/proc/{name}")
-    for name in outer_wall.PROC_READ_ONLY:
+    for name in visible_host.PROC_READ_ONLY:
         plan.step("cover", "ro", f"/proc/{name}")
-    for name in outer_wall.PROC_HIDDEN_BELOW_SYS:
+    for name in visible_host.PROC_HIDDEN_BELOW_SYS:
         plan.step("cover", "hide", f"/proc/{name}")
-    plan.step("same", outer_wall.PROC_STAT, "/proc/stat")
+    plan.step("same", visible_host.PROC_STAT, "/proc/stat")
     return plan.joined()
 
 

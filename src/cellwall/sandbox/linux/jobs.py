@@ -27,7 +27,7 @@ from cellwall.core.types import (
 )
 from cellwall.core.users_inside import SANDBOX_USER, SECOND_USER
 from cellwall.sandbox import languages
-from cellwall.sandbox.linux import cgroups, outer_wall
+from cellwall.sandbox.linux import cgroups, visible_host
 from cellwall.sandbox.linux.channels import CHANNEL_FDS_INSIDE
 from cellwall.sandbox.linux.layers import PACKAGES_INSIDE, PYTHON
 
@@ -133,7 +133,7 @@ def environment(
     base = installed.get("PYTHONUSERBASE", f"{home}/.local")
     return {
         # Last: programs that code installs add commands and shadow none that a policy rule names.
-        "PATH": f"{outer_wall.SEARCH_PATH}:{base}/bin",
+        "PATH": f"{visible_host.SEARCH_PATH}:{base}/bin",
         "HOME": home,
         "USER": user,
         "LOGNAME": user,
@@ -176,15 +176,15 @@ def _packages(action: Action, base: str) -> dict[str, str]:
 
 def base_files(*, home: str, has_second_user: bool = False) -> dict[str, bytes]:
     """Files of every root file system, of a cold cell or of a template."""
-    users = outer_wall.PASSWD_OF_TWO if has_second_user else outer_wall.PASSWD
+    users = visible_host.PASSWD_OF_TWO if has_second_user else visible_host.PASSWD
     return {
         "/etc/passwd": users.format(home=home).encode(),
-        "/etc/group": outer_wall.GROUP.encode(),
-        "/etc/hosts": outer_wall.HOSTS.encode(),
-        "/etc/nsswitch.conf": outer_wall.NSSWITCH.encode(),
+        "/etc/group": visible_host.GROUP.encode(),
+        "/etc/hosts": visible_host.HOSTS.encode(),
+        "/etc/nsswitch.conf": visible_host.NSSWITCH.encode(),
         "/etc/pip.conf": _PIP_CONF,
         "/.cellwall/nothing": b"",
-        outer_wall.PROC_STAT: outer_wall.proc_stat(),
+        visible_host.PROC_STAT: visible_host.proc_stat(),
     }
 
 

@@ -17,7 +17,14 @@ from cellwall.core.host_programs import ProgramRefused, host_program
 from cellwall.core.limits import Limits
 from cellwall.sandbox import languages
 from cellwall.sandbox.files.operations import FileRules
-from cellwall.sandbox.linux import cell_plan, cgroups, outer_wall, seccomp, second_user
+from cellwall.sandbox.linux import (
+    cell_plan,
+    cgroups,
+    outer_wall,
+    seccomp,
+    second_user,
+    visible_host,
+)
 from cellwall.sandbox.linux._syscalls import landlock_abi
 from cellwall.sandbox.linux.second_user import is_mapped
 
@@ -188,7 +195,7 @@ def walls_for(
             drop_to, uid_base=settings.uid_base, has_cgroup=way != "none"
         )
     return cell_plan.Walls(
-        outer=outer_wall.OuterWall(layers.bubblewrap, outer_wall.survey(), drop_to, second),
+        outer=outer_wall.OuterWall(layers.bubblewrap, visible_host.survey(), drop_to, second),
         landlock_abi=abi,
         seccomp_filter=seccomp.build(
             seccomp.host_arch(), open_files=open_files, has_cgroup=way != "none"
@@ -202,7 +209,7 @@ def walls_for(
 def tools_for(
     stack: ExitStack,
     settings: NativeSettings,
-    root: outer_wall.HostRoot,
+    root: visible_host.HostRoot,
     program: languages.Program | None,
     spec: TemplateSpec | None = None,
 ) -> list[outer_wall.HostDirectory]:

@@ -23,7 +23,7 @@ from cellwall.sandbox.containers.container_walls import (
 from cellwall.sandbox.containers.engine import EngineFacts
 from cellwall.sandbox.linux.cgroups import Choice
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
-from cellwall.sandbox.linux.outer_wall import HostRoot
+from cellwall.sandbox.linux.visible_host import HostRoot
 
 SETTINGS = NativeSettings(
     uid_base=1_900_000_000, tmp_bytes=1 << 20, shm_bytes=1 << 20, max_result_bytes=1 << 20

@@ -12,9 +12,9 @@ import pytest
 from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount
-from cellwall.sandbox.linux import cell_plan, outer_wall
+from cellwall.sandbox.linux import cell_plan, outer_wall, visible_host
 
-ROOT = outer_wall.HostRoot(("/usr",), (), (), None)
+ROOT = visible_host.HostRoot(("/usr",), (), (), None)
 FILTER = b"\x06\0\0\0\0\0\xff\x7f"
 OUTER = outer_wall.OuterWall("/usr/bin/bwrap", ROOT, None)
 WALLS = cell_plan.Walls(OUTER, 6, FILTER, True, 1 << 20, 1 << 20)
