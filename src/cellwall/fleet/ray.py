@@ -11,8 +11,8 @@ import itertools
 import logging
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from random import Random
 from typing import Any
 
@@ -224,16 +224,21 @@ class RayFleet:
 
     async def call(self, host_id: str, scope: Scope, receive: Receive, send: Send) -> None:
         actor = await self._actor(host_id)
-        call_id, has_begun = new_id("call"), False
-        async with self._bodies.read(scope, receive) as body:
+        call_id, has_begun, is_whole = new_id("call"), False, False
+        async with AsyncExitStack() as held:
+            body = await held.enter_async_context(self._bodies.read(scope, receive))
             relay: asyncio.Task[None] | None = None
             try:
                 async with self._calls.breakable(host_id):
                     answer = actor.answer.remote(call_id, plain_scope(scope), body)
+                    del body  # of which Ray has a copy until the first part of the answer
                     relay = asyncio.ensure_future(_relay(actor, call_id, scope, receive))
-                    async for message in _messages(actor, call_id, answer):
-                        has_begun = True
-                        await send(message)
+                    async for messages in _parts(actor, call_id, answer):
+                        await held.aclose()
+                        for message in messages:
+                            has_begun = True
+                            await send(message)
+                is_whole = True
             except (RayActorError, HostGone):
                 _log.warning("host %s was lost during a call", host_id)
                 if has_begun:
@@ -246,9 +251,10 @@ class RayFleet:
                 raise call_failed() from None
             finally:
                 if relay is not None:
+                    if not is_whole:  # the host may still be there, and would wait for this front
+                        actor.leave.remote(call_id)
                     relay.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await relay
+                    await asyncio.wait({relay})
 
     async def _actor(self, host_id: str) -> Any:  # noqa: ANN401  # Ray's handle has no type
         state = self._states.get(host_id)
@@ -357,16 +363,16 @@ async def stop_host(actor: Any) -> None:  # noqa: ANN401  # Ray's handle has no 
             ray.kill(actor)
 
 
-async def _messages(
+async def _parts(
     actor: Any,  # noqa: ANN401  # Ray's handle has no type
     call_id: str,
     answer: Any,  # noqa: ANN401  # Ray's reference has no type
-) -> AsyncIterator[Plain]:
-    """Of one answer. The next part is asked for when the client has taken the one before."""
+) -> AsyncIterator[Sequence[Plain]]:
+    """The messages of one answer. The next ones are asked for when the client has taken those
+    before."""
     for number in itertools.count(1):
         part = await answer
-        for message in part["messages"]:
-            yield message
+        yield part["messages"]
         if part["is_last"]:
             return
         answer = actor.more.remote(call_id, number)
@@ -378,7 +384,7 @@ async def _relay(actor: Any, call_id: str, scope: Scope, receive: Receive) -> No
     while True:
         message = await receive()
         if message["type"] == end or scope["type"] == "websocket":
-            with suppress(RayActorError):
+            with suppress(RayError):  # the call itself tells of it
                 await actor.feed.remote(call_id, dict(message))
         if message["type"] == end:
             return

@@ -23,6 +23,8 @@ from cellwall.fleet.ray_peers import RayPeers
 Result = TypeVar("Result")
 _MAX_SEEN = 100_000
 """Ids of calls that a host remembers."""
+_MAX_EARLY = 1000
+"""Calls of which something came before the request."""
 
 
 class OpenedHost(Protocol):
@@ -53,6 +55,7 @@ class RayHost:
         self._host: OpenedHost | None = None
         self._exchanges: dict[str, HostExchange] = {}
         self._seen: OrderedDict[str, None] = OrderedDict()
+        self._early: OrderedDict[str, list[Plain]] = OrderedDict()
         self._watcher: asyncio.Future[None] | None = None
         self._is_stopping = False
 
@@ -102,12 +105,18 @@ class RayHost:
         call that comes twice is refused: whatever carries it, a request is executed once."""
         if call_id in self._seen:
             raise RuntimeError("a call came twice")
+        self._see(call_id)
+        application, forget = self._opened().application, partial(self._forget, call_id)
+        exchange = HostExchange(application, scope, body, forget)
+        for message in self._early.pop(call_id, ()):
+            await exchange.feed(message)
+        self._exchanges[call_id] = exchange
+        return await self.more(call_id, 0)
+
+    def _see(self, call_id: str) -> None:
         self._seen[call_id] = None
         if len(self._seen) > _MAX_SEEN:
             self._seen.popitem(last=False)
-        application, forget = self._opened().application, partial(self._forget, call_id)
-        self._exchanges[call_id] = HostExchange(application, scope, body, forget)
-        return await self.more(call_id, 0)
 
     async def more(self, call_id: str, number: int) -> Plain:
         """The next messages of an answer. Not a stream of Ray: that costs twice the time and
@@ -118,10 +127,23 @@ class RayHost:
         self._exchanges.pop(call_id, None)
 
     async def feed(self, call_id: str, message: Plain) -> None:
-        """A later message of the client: a frame of a WebSocket, or the end of the connection."""
+        """A later message of the client: a frame of a WebSocket, or the end of the connection. Ray
+        keeps no order among calls: a message may come before its request."""
         exchange = self._exchanges.get(call_id)
         if exchange is not None:
             await self._in_service(exchange.feed(message))
+        elif call_id not in self._seen:
+            self._early.setdefault(call_id, []).append(message)
+            if len(self._early) > _MAX_EARLY:
+                self._early.popitem(last=False)
+
+    async def leave(self, call_id: str) -> None:
+        """The front takes no more of an answer; a request that comes afterwards is refused."""
+        exchange = self._exchanges.get(call_id)
+        if exchange is not None:
+            self._loop.call_soon_threadsafe(exchange.abandon)
+        elif call_id not in self._seen:
+            self._see(call_id)
 
     async def stop(self) -> None:
         """End the service with its sessions."""

@@ -55,7 +55,7 @@ def test_frames_that_the_application_does_not_take_wait_at_the_front() -> None:
         for _ in range(200):
             await asyncio.sleep(0)
         assert not sending.done()  # most of the frames are not with the host
-        assert exchange._incoming.qsize() <= 64
+        assert len(exchange._incoming._messages) <= 64
         may_read.set()  # the control: all of them arrive once the application reads
         assert await sending == 1000
         assert (await first)["messages"] == [{"type": "websocket.close"}]
@@ -72,11 +72,11 @@ def test_the_end_of_the_connection_needs_no_room() -> None:
         exchange = exchange_of(application)
         for _ in range(64):
             await exchange.feed(dict(FRAME))
-        async with asyncio.timeout(5):
-            await exchange.feed({"type": "websocket.disconnect"})
         with pytest.raises(TimeoutError):  # the control: a frame waits
             async with asyncio.timeout(0.05):
                 await exchange.feed(dict(FRAME))
+        async with asyncio.timeout(5):
+            await exchange.feed({"type": "websocket.disconnect"})
 
     asyncio.run(go())
 
@@ -155,5 +155,84 @@ def test_an_answer_that_its_front_asks_no_more_for_ends(monkeypatch) -> None:
         async with asyncio.timeout(5):
             await has_ended.wait()
             await is_cancelled.wait()
+
+    asyncio.run(go())
+
+
+def test_a_part_of_an_answer_is_small_enough_for_a_slow_client() -> None:
+    """A file is read in pieces, each of which must be taken within a time."""
+
+    async def go() -> None:
+        piece = bytes(256 * 1024)
+
+        async def application(_scope: Scope, _receive: Receive, send: Send) -> None:
+            await send(START)
+            for _ in range(64):
+                await send(body(piece, more=True))
+            await send(body(b"", more=False))
+
+        exchange = exchange_of(application, HTTP)
+        number, sizes, part = 0, list[int](), {"is_last": False}
+        while not part["is_last"]:
+            part = await exchange.next_part(number)
+            sizes.append(sum(len(each.get("body", b"")) for each in part["messages"]))
+            await asyncio.sleep(0)
+            number += 1
+        assert sum(sizes) == 64 * len(piece)
+        assert max(sizes) <= 3 * len(piece)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyError])
+def test_an_application_that_fails_ends_its_answer(error: type[BaseException]) -> None:
+    async def go() -> None:
+        async def application(_scope: Scope, _receive: Receive, send: Send) -> None:
+            await send(START)
+            raise error
+
+        async with asyncio.timeout(5):
+            part = await exchange_of(application, HTTP).next_part(0)
+        assert part == {"messages": [START], "is_last": True}
+
+    asyncio.run(go())
+
+
+def test_an_application_is_told_each_time_that_its_client_is_gone() -> None:
+    async def go() -> None:
+        found: list[str] = []
+        is_taken = asyncio.Event()
+
+        async def application(_scope: Scope, receive: Receive, send: Send) -> None:
+            found.extend([(await receive())["type"] for _ in range(3)])
+            await send(body(b"", more=False))
+            await is_taken.wait()
+            for _ in range(100):
+                await send(START)  # behind its end: without effect
+            found.append((await receive())["type"])
+
+        exchange = exchange_of(application, HTTP)
+        await exchange.feed({"type": "http.disconnect"})
+        part = await exchange.next_part(0)
+        assert part == {"messages": [body(b"", more=False)], "is_last": True}
+        is_taken.set()
+        while len(found) < 4:
+            await asyncio.sleep(0)
+        assert found == ["http.request", *["http.disconnect"] * 3]
+
+    asyncio.run(asyncio.wait_for(go(), 5))
+
+
+def test_a_call_that_was_given_up_before_it_began_is_not_executed() -> None:
+    async def go() -> None:
+        async def application(_scope: Scope, _receive: Receive, _send: Send) -> None:
+            raise AssertionError
+
+        has_ended: list[str] = []
+        exchange = exchange_of(application, HTTP, lambda: has_ended.append("ended"))
+        exchange.abandon()
+        with pytest.raises(RuntimeError, match="left"):
+            await exchange.next_part(0)
+        assert has_ended == ["ended"]
 
     asyncio.run(go())

@@ -32,6 +32,7 @@ from cellwall.admin.fleet import (
 from cellwall.core.errors import BadInput, Busy, CellwallError
 from cellwall.core.limits import parse_size
 from cellwall.core.outcomes import ErrorInfo
+from cellwall.interfaces.http.checked_route import check_json
 from cellwall.interfaces.http.fleet_answers import Answer, merged, with_body
 from cellwall.interfaces.http.fleet_routing import (
     LABELS_HEADER,
@@ -44,6 +45,7 @@ from cellwall.interfaces.http.fleet_routing import (
     with_host,
     without_host,
 )
+from cellwall.interfaces.http.gate import MAX_UNKNOWN_BYTES
 from cellwall.interfaces.http.problems import problem, status_of
 
 _ELSEWHERE = 421
@@ -56,8 +58,9 @@ _WHO = frozenset({b"host", b"cookie"})
 class FleetFront:
     """ASGI application over a `FleetPort`."""
 
-    def __init__(self, fleet: FleetPort, bodies: RequestBodies) -> None:
-        self._fleet, self._bodies = fleet, bodies
+    def __init__(self, fleet: FleetPort, bodies: RequestBodies, *, max_body_bytes: int) -> None:
+        """`max_body_bytes`: of a body that a host parses."""
+        self._fleet, self._bodies, self._max_body_bytes = fleet, bodies, max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -177,8 +180,9 @@ class FleetFront:
             wish = replace(wish, avoided=wish.avoided | {host_id})
 
     async def _is_known(self, scope: Scope) -> bool:
-        """Whether a host knows the caller. A sandbox is claimed for known callers alone:
-        strangers could empty the pool by asking for sessions that are refused later."""
+        """Whether a host knows the caller. A sandbox is claimed and a large body is parsed for
+        known callers alone: strangers could empty the pool by asking for sessions that are refused
+        later, and stop the front for seconds."""
         asked = _about_caller(scope, "/v1/auth/session")
         answer = Answer()
         await self._call(await self._any(asked), asked, with_body(b""), answer.take)
@@ -186,11 +190,7 @@ class FleetFront:
 
     async def _wish(self, scope: Scope, headers: Mapping[bytes, bytes], body: bytes) -> Wish:
         """From the body as far as it can be read; the host refuses what is malformed."""
-        try:
-            asked = json.loads(body or b"{}")
-        except (ValueError, RecursionError):
-            asked = {}
-        asked = asked if isinstance(asked, dict) else {}
+        asked = await self._asked(scope, body)
         labels = labels_of(headers)
         if headers.get(LABELS_HEADER) and not labels:
             raise BadInput(
@@ -203,9 +203,22 @@ class FleetFront:
             host_id=await self._nearest(scope, asked),
         )
 
+    async def _asked(self, scope: Scope, body: bytes) -> Mapping[str, Any]:
+        """The JSON of a body; empty where the host refuses the body, as one that it would not
+        parse on its event loop either."""
+        try:
+            if len(body) > MAX_UNKNOWN_BYTES:
+                if len(body) > self._max_body_bytes or not await self._is_known(scope):
+                    return {}
+                check_json(body)
+            asked = json.loads(body or b"{}")
+        except (BadInput, ValueError, RecursionError):
+            return {}
+        return asked if isinstance(asked, dict) else {}
+
     async def _nearest(self, scope: Scope, asked: Mapping[str, Any]) -> str:
         """The host that has the files of a kept session or a snapshot; any where none is named."""
-        if resumed := _text(asked.get("resume")):
+        if is_id(resumed := _text(asked.get("resume"))):
             place = await self._fleet.find("session", resumed)
             if place is not None and place.is_lost:
                 raise host_lost()
@@ -288,20 +301,34 @@ class _Offer:
 
 
 def _telling(lost: CellwallError | None, scope: Scope, receive: Receive, send: Send) -> Send:
-    """Pass the answer of another host on; `CW-ELSEWHERE` of the owner becomes `lost`."""
+    """Pass the answer of another host on; `CW-ELSEWHERE` of the owner becomes `lost`. Others have
+    the same status: a request with a wrong Host is refused before its caller is known."""
     if lost is None:
         return send
-    is_told = False
+    held = Answer()
 
     async def tell(message: Message) -> None:
-        nonlocal is_told
         if message["type"] == "http.response.start" and message["status"] == _ELSEWHERE:
-            is_told = True
-            await _refuse(lost, scope, receive, send)
-        if not is_told:
+            await held.take(message)
+        elif not held.status:
             await send(message)
+        else:
+            await held.take(message)
+            if message.get("more_body", False):
+                return
+            if _code_of(held) == "CW-ELSEWHERE":
+                await _refuse(lost, scope, receive, send)
+            else:
+                await held.send(send)
 
     return tell
+
+
+def _code_of(answer: Answer) -> str:
+    try:
+        return str(json.loads(answer.body)["error"]["code"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
 
 
 def _naming(host_id: str, send: Send) -> Send:
@@ -319,8 +346,7 @@ def _naming(host_id: str, send: Send) -> Send:
 
 
 async def _refuse(error: CellwallError, scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await receive()
+    if scope["type"] == "websocket":  # a call may have received its beginning
         await send({"type": "websocket.close", "code": _INTERNAL_CLOSE})
         return
     await problem(ErrorInfo.of(error), status_of(error))(scope, receive, send)

@@ -43,7 +43,8 @@ async def serve_front(
     from cellwall.interfaces.http.fleet_front import FleetFront
     from cellwall.interfaces.http.http_server import HttpServer
 
-    server = HttpServer(settings.server, FleetFront(fleet, bodies), listening, lambda: False)
+    front = FleetFront(fleet, bodies, max_body_bytes=settings.server.max_body_bytes)
+    server = HttpServer(settings.server, front, listening, lambda: False)
 
     async def announce() -> None:
         on_ready(
