@@ -41,13 +41,15 @@ if TYPE_CHECKING:
     from cellwall.core.verdict import Decision, Verdict
     from cellwall.guard.report import Report
     from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
-    from cellwall.interfaces.sdk.blocking import Process, Sandbox, run_code, run_command
+    from cellwall.interfaces.sdk.blocking import Process, Sandbox
     from cellwall.interfaces.sdk.calendar import Calendar
     from cellwall.interfaces.sdk.changes import Changes, waiting_changes
-    from cellwall.interfaces.sdk.commands import AsyncProcess, Execution
+    from cellwall.interfaces.sdk.commands import AsyncProcess
+    from cellwall.interfaces.sdk.execution import Execution
     from cellwall.interfaces.sdk.guard import Guard, redact
     from cellwall.interfaces.sdk.os_errors import as_os_error, check_access
     from cellwall.interfaces.sdk.session_data import erase
+    from cellwall.interfaces.sdk.single_runs import run_code, run_command
     from cellwall.interfaces.sdk.vault import Vault
     from cellwall.policy.engine import Policy
 
@@ -66,7 +68,7 @@ _HOMES = {
     "Decision": "cellwall.core.verdict",
     "Denied": "cellwall.core.errors",
     "EgressRefused": "cellwall.core.errors",
-    "Execution": "cellwall.interfaces.sdk.commands",
+    "Execution": "cellwall.interfaces.sdk.execution",
     "FileChange": "cellwall.core.files",
     "FileEntry": "cellwall.core.files",
     "Guard": "cellwall.interfaces.sdk.guard",
@@ -99,8 +101,8 @@ _HOMES = {
     "check_access": "cellwall.interfaces.sdk.os_errors",
     "erase": "cellwall.interfaces.sdk.session_data",
     "redact": "cellwall.interfaces.sdk.guard",
-    "run_code": "cellwall.interfaces.sdk.blocking",
-    "run_command": "cellwall.interfaces.sdk.blocking",
+    "run_code": "cellwall.interfaces.sdk.single_runs",
+    "run_command": "cellwall.interfaces.sdk.single_runs",
     "waiting_changes": "cellwall.interfaces.sdk.changes",
 }
 

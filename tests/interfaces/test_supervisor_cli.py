@@ -16,9 +16,10 @@ import pytest
 
 from cellwall.core.users_inside import SANDBOX_USER
 from cellwall.interfaces.cli.commands import cli
-from cellwall.interfaces.cli.plain_run import WORKSPACE, command_of
+from cellwall.interfaces.cli.plain_run import command_of
 from cellwall.interfaces.cli.run import run
 from cellwall.interfaces.sandbox_options import SandboxOptions
+from cellwall.interfaces.supervisor.requests import WORKSPACE
 from conftest import audit_records
 from interfaces import prepared_program
 from interfaces.test_cli_process import PROGRAM, cellwall, error_code

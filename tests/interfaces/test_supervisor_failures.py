@@ -198,15 +198,26 @@ def test_nonsense_on_the_socket_ends_nothing(supervisor):
     assert supervisor.pid() == pid
 
 
+SINGLE = {"operation": {}, "shaping": {}, "stdin": None, "cwd": "/"}
+
+
 @pytest.mark.requirement("ERR-1")
 @pytest.mark.parametrize(
     "message",
     [
         {"do": "nothing"},
-        {"do": ["run"]},
-        {"do": "run"},
-        {"do": "run", "options": 5, "operation": {}, "shaping": {}, "stdin": None},
-        {"do": "run", "options": {"env": [], "allow_domain": []}, "operation": {}, "shaping": {}},
+        {"do": ["single"]},
+        {"do": "single"},
+        {"do": "single", "options": 5, **SINGLE},
+        {"do": "single", "options": {"env": [], "allow_domain": []}, "operation": {}, "shaping": {}},
+        {"do": "single", "options": {}, **SINGLE, "cwd": "here"},
+        {"do": "single", "options": {}, **SINGLE, "stdin": -1},
+        {"do": "single", "options": {}, **SINGLE, "stdin": True},
+        {"do": "single", "options": {}, **SINGLE, "operation": []},
+        {"do": "single", "options": {"memroy": 1}, **SINGLE},
+        {"do": "single", "choices": {}, **SINGLE},
+        {"do": "single", "choices": {"tools": []}, **SINGLE, "surroundings": [], "streams": False},
+        {"do": "single", "choices": {"envs": {"A": 1}}, **SINGLE, "surroundings": [], "streams": 1},
         {"do": "create", "keep_alive_s": 5},
         {"do": "create", "keep_alive_s": "x", "options": {}, "shaping": {}},
         {"do": "create", "keep_alive_s": 5, "options": {"a": 1}, "shaping": {}},

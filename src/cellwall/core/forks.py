@@ -16,13 +16,10 @@ enough, since a child that is PID 1 of a new PID namespace can have the id of it
 
 from __future__ import annotations
 
-import logging
 import os
 import weakref
 from collections.abc import Callable
 from typing import Protocol
-
-_log = logging.getLogger("cellwall")
 
 
 class ForkAware(Protocol):
@@ -67,7 +64,10 @@ class _ForkHook:
             try:
                 step()
             except Exception as error:  # noqa: BLE001  # the other objects must still forget
-                _log.warning("forgetting the parent process failed: %s", type(error).__name__)
+                import logging  # noqa: PLC0415  # late: it takes longer to import than this module
+
+                log = logging.getLogger("cellwall")
+                log.warning("forgetting the parent process failed: %s", type(error).__name__)
 
 
 _hook = _ForkHook()

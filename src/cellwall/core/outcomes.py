@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from cellwall.core.errors import (
     CellwallError,
@@ -17,8 +17,10 @@ from cellwall.core.errors import (
     make_error,
 )
 from cellwall.core.limits import LimitName
-from cellwall.core.types import Json
 from cellwall.core.verdict import Decision, Verdict
+
+if TYPE_CHECKING:
+    from cellwall.core.types import Json
 
 
 class Status(StrEnum):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING
 
 from cellwall.core.errors import BadInput
-from cellwall.core.types import Json
+
+if TYPE_CHECKING:
+    from cellwall.core.types import Json
 
 
 def to_bytes(text: str | bytes | bytearray | memoryview, *, what: str) -> bytes:

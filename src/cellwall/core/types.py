@@ -392,6 +392,9 @@ class Action:
     """The template, with its packages, in which Python runs."""
     policy: tuple[str, ...] = ()
     """Policy files that a person has named; never chosen by an agent."""
+    asked_in: str = ""
+    """The requester's working directory on the host: the policies of the projects around it apply.
+    Empty: this process's own."""
     skills: tuple[str, ...] = ()
     """Names of approved skills, mounted below /skills (SKL-1)."""
     second_user: bool = False

@@ -119,7 +119,12 @@ class SandboxOptions:
         }
 
     def action(
-        self, app: App, operation: RunCommand | RunCode, *, stdin: bytes | None = None
+        self,
+        app: App,
+        operation: RunCommand | RunCode,
+        *,
+        stdin: bytes | None = None,
+        asked_in: str = "",
     ) -> Action:
         """The action that the runtime carries out; raises `BadInput` for a wrong option."""
         from cellwall.core.types import Action, RunCommand
@@ -140,6 +145,7 @@ class SandboxOptions:
             stdin=stdin,
             template=self.template,
             policy=named_policy(self.policy),
+            asked_in=asked_in,
             skills=self.skill,
             second_user=isinstance(operation, RunCommand) and operation.user == SECOND_USER,
         )

@@ -16,10 +16,10 @@ from cellwall.core.errors import SandboxFailed
 from cellwall.core.labels import RULE_OF_TWO
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, RunResult, Status
-from cellwall.core.types import Action, CallTool, UseTool
+from cellwall.core.types import Action, CallTool
 from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.policy.rules import OTHERWISE
-from cellwall.runtime.policy_places import shown_source
+from cellwall.runtime.policy_places import project_folder, shown_source
 
 PACKAGES_RULE = "packages"
 """The rule of decisions by the package judge."""
@@ -232,8 +232,7 @@ def _message(action: Action, decision: Decision, place: str) -> str:
 
 
 def _place(action: Action, decision: Decision) -> str:
-    cwd = action.operation.cwd if isinstance(action.operation, UseTool) else os.getcwd()
-    return shown_source(decision.source, cwd=cwd, environ=os.environ)
+    return shown_source(decision.source, cwd=project_folder(action), environ=os.environ)
 
 
 def _hint(decision: Decision, place: str) -> str:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -38,6 +37,7 @@ from cellwall.core.packages import InstallRuling
 from cellwall.core.ports import ApproverPort, BrokerPort
 from cellwall.core.types import Action
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime import policy_places
 from cellwall.runtime.package_judging import rules_about
 from cellwall.runtime.questions import make_question
 
@@ -114,7 +114,7 @@ class PackageSessions:
         key = action.session_id or action.id
         named = action.policy or self._policies
         session = self._sessions.setdefault(key, _PackageSession())
-        session.named, session.cwd = named, os.getcwd()
+        session.named, session.cwd = named, policy_places.project_folder(action)
         session.answers.update(self._consents.pop(action.id, {}))
         if action.id in session.askers:
             yield _client_settings(self._wait_s)

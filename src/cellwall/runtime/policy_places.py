@@ -15,7 +15,7 @@ from cellwall.audit.files import closing_fd, open_folder, open_private
 from cellwall.config.load import candidates
 from cellwall.core.errors import CellwallError
 from cellwall.core.home import state_path
-from cellwall.core.types import Json
+from cellwall.core.types import Action, Json, UseTool
 
 ADMINISTRATOR = "/etc/cellwall/policy.toml"
 PROJECT_FILES = (".cellwall/policy.toml", ".claude/settings.json", ".claude/settings.local.json")
@@ -60,6 +60,13 @@ def project_files(cwd: str) -> Iterator[str]:
         there = (os.path.join(folder, name) for name in PROJECT_FILES)
         yield from (path for path in there if is_there(path))
         folder = os.path.dirname(folder)
+
+
+def project_folder(action: Action) -> str:
+    """The directory on the host in which the action was asked for: projects around it forbid."""
+    if isinstance(action.operation, UseTool):
+        return action.operation.cwd
+    return action.asked_in or os.getcwd()
 
 
 def shown_source(source: str, *, cwd: str, environ: Mapping[str, str]) -> str:

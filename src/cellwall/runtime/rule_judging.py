@@ -50,7 +50,7 @@ def judge_by_rules(
     protects_build_files: bool = False,
 ) -> Decision:
     """The decision by all policy files that apply to the action."""
-    cwd = action.operation.cwd if isinstance(action.operation, UseTool) else os.getcwd()
+    cwd = policy_places.project_folder(action)
     if _may_name_files(action.operation):
         policy = effective_policy(
             named=named, cwd=cwd, environ=environ, protects_build_files=protects_build_files

@@ -15,7 +15,6 @@ and in a live sandbox, which keeps its packages, once a minute.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 
@@ -25,6 +24,7 @@ from cellwall.config.models import Settings
 from cellwall.core.errors import Denied
 from cellwall.core.types import Action
 from cellwall.core.verdict import Verdict
+from cellwall.runtime.policy_places import project_folder
 from cellwall.sandbox.templates import environments
 from cellwall.sandbox.templates.definitions import PYTHON, SHIPPED, UV
 
@@ -64,7 +64,7 @@ class TemplatePackages:
         from cellwall.runtime.package_judging import open_judge, rules_now
 
         named = action.policy or self._settings.policy.files
-        decide = rules_now(named=named, cwd=os.getcwd(), environ=self._environ)
+        decide = rules_now(named=named, cwd=project_folder(action), environ=self._environ)
         judge = open_judge(self._settings, self._home, decide)
         for name, version in environment.packages:
             verdict = judge.judge_installed(

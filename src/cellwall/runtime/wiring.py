@@ -78,6 +78,11 @@ def shared_app(config: str | None = None, profile: str | None = None) -> App:
     return app
 
 
+def has_shared() -> bool:
+    """Whether this process has a runtime of its own."""
+    return bool(_SHARED)
+
+
 def close_shared(home: str) -> None:
     """Close the shared runtimes of this state folder; their live sandboxes end."""
     for key, app in list(_SHARED.items()):

@@ -13,9 +13,7 @@ import os
 TYPE_CHECKING = False  # `typing` itself takes as long to import as Python takes to start
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
-WORKSPACE = "/workspace"
 _INTERACTIVE = frozenset(
     {"sh", "bash", "dash", "zsh", "fish", "ksh", "python", "python3", "ipython", "node", "irb"}
 )
@@ -35,23 +33,12 @@ def command_of(words: Sequence[str]) -> list[str] | None:
 def run_plain(command: list[str]) -> int | None:
     """The exit code; None if no supervisor takes the run, and nothing was run."""
     from cellwall.interfaces.cli.via_supervisor import open_connection, run_in_supervisor
+    from cellwall.interfaces.supervisor.requests import command_message
 
     connection = open_connection()
     if connection is None:
         return None
-    return run_in_supervisor(connection, {}, command_message(command, WORKSPACE), b"")
-
-
-def command_message(command: Sequence[str], cwd: str, user: str = "sandbox") -> dict[str, Any]:
-    """The operation in the supervisor's request."""
-    return {
-        "kind": "command",
-        "argv": list(command),
-        "cwd": cwd,
-        "background": False,
-        "terminal": None,
-        "user": user,
-    }
+    return run_in_supervisor(connection, {}, command_message(command), b"")
 
 
 def is_interactive(command: Sequence[str]) -> bool:

@@ -23,8 +23,9 @@ from cellwall.interfaces.cli.options import (
     build_packages,
     sandbox_options,
 )
-from cellwall.interfaces.cli.plain_run import WORKSPACE, command_message, is_interactive
+from cellwall.interfaces.cli.plain_run import is_interactive
 from cellwall.interfaces.sandbox_options import SandboxOptions, read_bounded
+from cellwall.interfaces.supervisor.requests import WORKSPACE, code_message, command_message
 
 if TYPE_CHECKING:
     from cellwall.core.types import RunCode, RunCommand
@@ -163,7 +164,7 @@ def code(language: str | None, text: str | None, file: str | None, **typed: Any)
     return _run(
         options,
         operation,
-        {"kind": "code", "language": name},
+        code_message(name),
         lambda: _read_source(text, file, max_bytes=_MAX_REMOTE_BYTES),
     )
 

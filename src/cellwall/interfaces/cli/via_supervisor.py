@@ -17,7 +17,13 @@ from cellwall import __version__
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.home import shaping, state_path
 from cellwall.interfaces.cli.run_output import RunRenderer
-from cellwall.interfaces.supervisor.client import SupervisorConnection, connect, raise_for_error
+from cellwall.interfaces.supervisor.client import (
+    SupervisorConnection,
+    connect,
+    is_switched_off,
+    is_text,
+    raise_for_error,
+)
 
 _MAX_INPUT_BYTES = 64 * 1024 * 1024
 _RECENT_S = 600.0
@@ -27,14 +33,14 @@ _DRAIN_S = 1.0
 
 def open_connection() -> SupervisorConnection | None:
     """A connection to the supervisor, if one runs and the user has not switched it off."""
-    if os.environ.get("CELLWALL_SUPERVISOR") == "off":
+    if is_switched_off(os.environ):
         return None
     return connect(os.environ)
 
 
 def start_after_second_run() -> None:
     """Start a supervisor where this is the second run within ten minutes: more runs will follow."""
-    if os.environ.get("CELLWALL_SUPERVISOR") == "off":
+    if is_switched_off(os.environ):
         return
     stamp = os.path.join(state_path(os.environ), _STAMP)
     recent = False
@@ -63,8 +69,12 @@ def run_in_supervisor(
     began_ns = time.monotonic_ns()
     if options.get("secret"):
         return None  # the vault's passphrase is asked for at this terminal
-    if not _is_text(operation) or not _is_text(options):
-        return None  # frames carry text only; a file name that is not UTF-8 needs a local run
+    try:
+        here = os.getcwd()
+    except OSError:  # removed
+        return None
+    if not is_text((operation, options, here)):
+        return None
     stdin = None
     if options.get("stdin"):
         from cellwall.interfaces.sandbox_options import read_bounded
@@ -77,9 +87,10 @@ def run_in_supervisor(
                 code="CW-STDIN-TOO-LARGE",
             )
     message = {
-        "do": "run",
+        "do": "single",
         "began_ns": began_ns,
         "version": __version__,
+        "cwd": here,
         "operation": operation,
         "options": options,
         "shaping": shaping(os.environ),
@@ -88,19 +99,12 @@ def run_in_supervisor(
     ended = _RemoteRun(connection, options).follow(message, (stdin or b"") + data)
     if ended is None and stdin is not None:
         raise SandboxFailed(
-            "the supervisor belongs to another version of Cellwall and ends",
-            hint="Run the command again; its standard input was already read.",
+            "the supervisor did not take the run: it hangs, or belongs to another version",
+            hint="Run the command again, with CELLWALL_SUPERVISOR=off if that does not help; its "
+            "standard input was already read.",
             code="CW-SUPERVISOR-STALE",
         )
     return ended
-
-
-def _is_text(value: object) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 class _RemoteRun:
@@ -132,11 +136,10 @@ class _RemoteRun:
         return ended
 
     def _follow(self, message: Mapping[str, Any], blob: bytes) -> int | None:
-        try:
-            self._connection.send(message, blob)
-            self._is_sent = True
-        except OSError:
+        if not self._connection.begin(message, blob):
+            self._connection.close()
             return None if self._stopped_by is None else self._show_stopped(None)
+        self._is_sent = True
         while True:
             if not self._wait_for_frame():
                 self._connection.close()  # which ends the run
@@ -153,8 +156,6 @@ class _RemoteRun:
                     code="CW-SUPERVISOR-GONE",
                 )
             answer, data = frame
-            if "stale" in answer:
-                return None
             if "asking" in answer:
                 self._ask(str(answer["asking"]))
             elif "out" not in answer:

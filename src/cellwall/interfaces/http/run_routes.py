@@ -31,7 +31,7 @@ from cellwall.interfaces.http.runs import Run
 from cellwall.interfaces.http.service import CurrentService, Service, service_of
 from cellwall.interfaces.http.waiting import CountedStream
 from cellwall.interfaces.output_files import run_into_file
-from cellwall.interfaces.sdk.commands import argv_of
+from cellwall.interfaces.sdk.execution import argv_of
 
 EVENTS = "text/event-stream"
 _LOOK_EVERY_S = 0.05

@@ -38,7 +38,8 @@ from cellwall.interfaces.http.callers import (
 from cellwall.interfaces.http.cookies import ACCESS_COOKIE
 from cellwall.interfaces.http.owned_sandbox import OwnedSandbox
 from cellwall.interfaces.http.service import Service, service_of
-from cellwall.interfaces.sdk.commands import COLUMNS, ROWS, argv_of
+from cellwall.interfaces.sdk.commands import COLUMNS, ROWS
+from cellwall.interfaces.sdk.execution import argv_of
 from cellwall.interfaces.supervisor.codec import Operation
 
 routes = APIRouter()

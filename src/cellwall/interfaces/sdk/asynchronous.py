@@ -23,7 +23,8 @@ from cellwall.interfaces.sandbox_options import (
     skill_names,
 )
 from cellwall.interfaces.sdk import snapshots
-from cellwall.interfaces.sdk.commands import AsyncCommands, Execution, TextSink, text_sink
+from cellwall.interfaces.sdk.commands import AsyncCommands
+from cellwall.interfaces.sdk.execution import Execution, TextSink, text_sink
 from cellwall.interfaces.sdk.files import AsyncFiles
 from cellwall.interfaces.sdk.hosts import Host, SandboxSpec
 from cellwall.interfaces.sdk.local_host import LocalHost

@@ -21,22 +21,18 @@ from typing import (
 from cellwall.core.files import FileChange
 from cellwall.core.labels import LabelSet
 from cellwall.core.snapshots import NotCarried, WorkspaceSnapshot
-from cellwall.interfaces.sdk import one_shot
 from cellwall.interfaces.sdk.asynchronous import AsyncSandbox
 from cellwall.interfaces.sdk.commands import (
     COLUMNS,
     ROWS,
     AsyncCommands,
     AsyncProcess,
-    Execution,
-    TextSink,
 )
+from cellwall.interfaces.sdk.execution import Execution, TextSink
 from cellwall.interfaces.sdk.files import AsyncFiles, AsyncWatch
 from cellwall.interfaces.sdk.one_shot import (
     CreateOptions,
-    OneShot,
-    SandboxChoices,
-    prepare_template,
+    build_packages,
 )
 from cellwall.interfaces.sdk.packages import AsyncPackages
 from cellwall.interfaces.sdk.ports import Ports
@@ -239,7 +235,7 @@ class Sandbox(_Facade[AsyncSandbox]):
         See `AsyncSandbox.create` for the options.
         """
         _CREATE.bind(cls, **options)  # a misspelt option is refused before a build
-        _build_packages(options)
+        build_packages(options)
 
         async def make() -> AsyncSandbox:
             return await AsyncSandbox.create(**options)
@@ -301,27 +297,3 @@ class Sandbox(_Facade[AsyncSandbox]):
     allow_domains = _blocking(AsyncSandbox.allow_domains)
     interrupt = _blocking(AsyncSandbox.interrupt)
     kill = _blocking(AsyncSandbox.kill)
-
-
-def run_code(
-    code: str | bytes, *, language: str = "python", **options: Unpack[OneShot]
-) -> Execution:
-    """Run code once in a fresh sandbox; nothing is kept."""
-    _build_packages(options)
-    return thread_loop.call(lambda: one_shot.run_code(code, language=language, **options))
-
-
-def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
-    """Run a command once in a fresh sandbox: a string by the shell, a list directly."""
-    _build_packages(options)
-    return thread_loop.call(lambda: one_shot.run_command(command, **options))
-
-
-def _build_packages(options: SandboxChoices) -> None:
-    """Build the packages into a template, outside of the loop: Ctrl-C ends a build at once."""
-    if "packages" in options:
-        template, config = options.get("template", "python"), options.get("config")
-        options["template"] = prepare_template(
-            options["packages"], template, config, options.get("profile")
-        )
-        options["packages"] = ()

@@ -15,7 +15,7 @@ from cellwall.runtime import guarding
 
 if TYPE_CHECKING:
     from cellwall.guard.channel_formats import Channel
-    from cellwall.interfaces.sdk.commands import Execution
+    from cellwall.interfaces.sdk.execution import Execution
     from cellwall.runtime.guarding import Mode, Report
 
 

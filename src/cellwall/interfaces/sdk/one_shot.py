@@ -25,9 +25,10 @@ from cellwall.interfaces.sandbox_options import (
     template_with,
     with_limits,
 )
-from cellwall.interfaces.sdk.commands import Execution, TextSink, argv_of, text_sink
+from cellwall.interfaces.sdk.execution import Execution, TextSink, argv_of, text_sink
 from cellwall.interfaces.sdk.tools import HostFunction, ToolBroker
 from cellwall.runtime import wiring
+from cellwall.runtime.app import App
 from cellwall.runtime.approvals import AnswerQuestion, CallbackApprover
 from cellwall.runtime.home import local_principal
 
@@ -86,11 +87,7 @@ class OneShot(SandboxChoices, total=False):
 
 
 async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
-    named = parse_user(options.get("user"))
-    if isinstance(operation, RunCommand):
-        operation = replace(operation, user=named)
-    elif named != SANDBOX_USER:
-        raise no_second_user()  # code always runs as the first
+    operation = _with_user(operation, options)
     unknown = options.keys() - OneShot.__annotations__.keys()
     if unknown:
         # A misspelt limit must not be dropped silently.
@@ -100,14 +97,28 @@ async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot])
             code="CW-UNKNOWN-OPTION",
         )
     config, profile = options.get("config"), options.get("profile")
-    template = await template_for(
+    options["template"] = await template_for(
         options.get("packages", ()), options.get("template", "python"), config, profile
     )
     app = wiring.shared_app(config, profile)
-    stdin = options.get("stdin")
     offered = options.get("tools")
     broker = ToolBroker(offered) if offered else None
-    action = Action(
+    action = single_action(app, operation, options)
+    if broker is not None and isinstance(operation, RunCode):
+        action = replace(action, tools=broker.names)
+    sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
+    answer = options.get("on_question")
+    approver = CallbackApprover(answer) if answer else None
+    return Execution.of(await app.runtime.perform(action, sink=sink, tools=broker, ask=approver))
+
+
+def single_action(
+    app: App, operation: RunCommand | RunCode, options: OneShot, *, asked_in: str = ""
+) -> Action:
+    """The action of a single run; in this process, or for a client of the supervisor, whose
+    working directory is `asked_in`."""
+    operation, stdin = _with_user(operation, options), options.get("stdin")
+    return Action(
         principal=local_principal("sdk"),
         operation=operation,
         workspace=parse_workspace(options.get("workspace")),
@@ -122,16 +133,21 @@ async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot])
         allow_domains=listed_words(options.get("allow_domains", ()), "allow_domains"),
         registries=listed_words(options.get("registries", ()), "registries"),
         secrets=listed_words(options.get("secrets", ()), "secrets"),
-        tools=broker.names if broker is not None and isinstance(operation, RunCode) else (),
-        template=template,
+        template=options.get("template", "python"),
         skills=skill_names(options.get("skills", ())),
         policy=named_policy(options.get("policy")),
-        second_user=named != SANDBOX_USER,
+        asked_in=asked_in,
+        second_user=isinstance(operation, RunCommand) and operation.user != SANDBOX_USER,
     )
-    sink = text_sink(options.get("on_stdout"), options.get("on_stderr"))
-    answer = options.get("on_question")
-    approver = CallbackApprover(answer) if answer else None
-    return Execution.of(await app.runtime.perform(action, sink=sink, tools=broker, ask=approver))
+
+
+def _with_user(operation: RunCommand | RunCode, options: OneShot) -> RunCommand | RunCode:
+    named = parse_user(options.get("user"))
+    if isinstance(operation, RunCommand):
+        return replace(operation, user=named)
+    if named != SANDBOX_USER:
+        raise no_second_user()  # code always runs as the first
+    return operation
 
 
 async def template_for(
@@ -177,6 +193,16 @@ def prepare_template(
         interface="sdk",
         on_progress=_tell_progress,
     )
+
+
+def build_packages(options: SandboxChoices) -> None:
+    """Build the packages into a template, outside of the loop: Ctrl-C ends a build at once."""
+    if "packages" in options:
+        template, config = options.get("template", "python"), options.get("config")
+        options["template"] = prepare_template(
+            options["packages"], template, config, options.get("profile")
+        )
+        options["packages"] = ()
 
 
 def _tell_progress(text: str) -> None:

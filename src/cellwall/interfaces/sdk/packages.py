@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Outcome
 from cellwall.core.packages import RegistryName, parse_install
-from cellwall.interfaces.sdk.commands import TextSink, text_sink
+from cellwall.interfaces.sdk.execution import TextSink, text_sink
 
 if TYPE_CHECKING:
     from cellwall.interfaces.sdk.hosts import Host

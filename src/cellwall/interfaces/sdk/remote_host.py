@@ -13,6 +13,7 @@ import anyio.to_thread
 
 import cellwall
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
+from cellwall.core.files import FileOperation
 from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.labels import LabelSet
@@ -21,7 +22,8 @@ from cellwall.core.snapshots import NotCarried
 from cellwall.core.types import Json, OutputSink
 from cellwall.interfaces.sdk.hosts import CallOptions, SandboxSpec, refuse_ended
 from cellwall.interfaces.supervisor.client import raise_for_error
-from cellwall.interfaces.supervisor.codec import Operation, decode_outcome, encode_operation
+from cellwall.interfaces.supervisor.codec import Operation, encode_operation
+from cellwall.interfaces.supervisor.outcome_frames import decode_outcome
 from cellwall.runtime.home import start_supervisor, state_home
 from cellwall.runtime.label_store import recorded_labels
 
@@ -86,7 +88,8 @@ class RemoteHost:
         outcome = answer["outcome"]
         assert isinstance(outcome, dict)  # noqa: S101  # the supervisor is our own process
         # In a thread: it may write a whole archive to a file of the caller.
-        return await anyio.to_thread.run_sync(decode_outcome, outcome, blob, operation)
+        target = operation.sink if isinstance(operation, FileOperation) else None
+        return await anyio.to_thread.run_sync(decode_outcome, outcome, blob, target)
 
     async def end(self) -> None:
         self.alive = False

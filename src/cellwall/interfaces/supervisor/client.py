@@ -1,4 +1,4 @@
-"""The command line's connection to the supervisor.
+"""A client's connection to the supervisor.
 
 Only little of the standard library: a warm run takes less time than most imports.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -15,15 +16,52 @@ from typing import Any
 from cellwall.core.errors import CellwallError, make_error
 from cellwall.core.home import SUPERVISOR_SOCKET, open_private
 
-_MAX_FRAME_BYTES = 256 * 1024 * 1024
+_MAX_FRAME_BYTES = 2 * 1024 * 1024 * 1024
+"""More than the largest output limit, so that every outcome fits."""
+_TAKES_WITHIN_S = 5.0
+_ENDS_WITHIN_S = 60.0
+_CREDENTIALS = struct.Struct("3i")
 
 
 class SupervisorConnection:
     """A blocking connection for one request."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, pid: int = 0) -> None:
         self._socket = connected
         self._buffer = bytearray()
+        self.pid = pid
+        """The supervisor's process id; 0 where this process cannot see it."""
+        self._has_begun = False
+
+    def begin(self, message: Mapping[str, Any], data: bytes) -> bool:
+        """Send a request to run something; False if the supervisor did not take it.
+
+        The data follows the supervisor's word that it takes the run. A supervisor that hangs, that
+        ends at this moment or that is of another version has then begun nothing, and never will:
+        the caller can run the action itself without running it twice.
+        """
+        self._socket.settimeout(_TAKES_WITHIN_S)
+        try:
+            self.send(message)
+            answer = self.read()
+            if answer is None or "taken" not in answer[0]:
+                return False
+            self._socket.settimeout(None)
+            self._has_begun = True
+            self.send({"do": "go"}, data)
+        except (OSError, ValueError):  # an incomplete frame begins nothing
+            return False
+        return True
+
+    def end(self) -> None:
+        """End the run, if it has begun, and wait until nothing of it is left."""
+        if not self._has_begun:
+            return
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)  # which is the word to stop
+            self._socket.settimeout(_ENDS_WITHIN_S)
+            while self._socket.recv(1 << 18):
+                pass
 
     def send(self, message: Mapping[str, Any], blob: bytes = b"") -> None:
         text = json.dumps(message).encode("ascii")
@@ -48,7 +86,10 @@ class SupervisorConnection:
     def _take(self, count: int) -> bytes | None:
         # The buffer keeps what was read if a signal handler interrupts.
         while len(self._buffer) < count:
-            chunk = self._socket.recv(1 << 18)
+            try:
+                chunk = self._socket.recv(1 << 18)
+            except ConnectionError:  # killed with a frame of ours unread
+                return None
             if not chunk:
                 return None
             self._buffer += chunk
@@ -88,6 +129,20 @@ def raise_for_error(answer: Mapping[str, Any]) -> None:
         )
 
 
+def is_text(value: object) -> bool:
+    """Whether frames can carry the value: file names that are not UTF-8 cannot be sent."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_switched_off(environ: Mapping[str, str]) -> bool:
+    """Whether the user wants every action in the process that asks for it."""
+    return environ.get("CELLWALL_SUPERVISOR") == "off"
+
+
 def connect(environ: Mapping[str, str]) -> SupervisorConnection | None:
     """A connection to the supervisor of this user and state folder, if one runs."""
     folder = open_private(environ)
@@ -98,9 +153,15 @@ def connect(environ: Mapping[str, str]) -> SupervisorConnection | None:
         try:
             # By descriptor: the path of a socket is limited to 107 bytes.
             connected.connect(f"/proc/self/fd/{folder}/{SUPERVISOR_SOCKET}")
+            # Defence in depth: only this user can make a socket in the folder.
+            raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         except OSError:
             connected.close()
             return None
-        return SupervisorConnection(connected)
+        pid, uid, _ = _CREDENTIALS.unpack(raw)
+        if uid != os.geteuid():
+            connected.close()
+            return None
+        return SupervisorConnection(connected, pid)
     finally:
         os.close(folder)

@@ -1,5 +1,5 @@
-"""One client's connection to the supervisor, and the requests of one action each: `cellwall run`,
-`cellwall code` and `cellwall hook`. An operation ends when its client leaves."""
+"""One client's connection to the supervisor, and the requests of `cellwall hook`. An operation ends
+when its client leaves."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ from typing import Any, Literal
 import anyio
 import anyio.abc
 
-from cellwall.core.approvals import Answer, Question
-from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.outcomes import Outcome
-from cellwall.core.types import Action, Json, OutputSink, RunCode, RunCommand
+from cellwall.core.types import Json, OutputSink
 from cellwall.interfaces.hooks.answer import HookOptions, reply_to
-from cellwall.interfaces.outcome_text import exit_code, kept_changes, notes_of
-from cellwall.interfaces.sandbox_options import SandboxOptions
-from cellwall.interfaces.supervisor.codec import UNKNOWN_REQUEST, decode_operation
 from cellwall.interfaces.supervisor.runtime_cache import RuntimeCache
 from cellwall.runtime.agent_processes import mark_agent
 from cellwall.runtime.app import App
@@ -94,59 +89,6 @@ async def perform_while_connected(
     return outcomes[0] if outcomes else None
 
 
-_LISTS = ("env", "allow_domain", "secret", "package", "packages", "skill")
-
-
-async def run_request(
-    client: Conversation, cache: RuntimeCache, message: Mapping[str, Any], blob: bytes
-) -> None:
-    """Carry out options as the client's user typed them; notes go back as text."""
-    fields = message["options"]
-    lists = {name: tuple(fields[name]) for name in _LISTS if name in fields}
-    options = SandboxOptions(**{**fields, **lists})
-    stdin_bytes = message["stdin"]
-    stdin = None if stdin_bytes is None else blob[: int(stdin_bytes)]
-    operation = decode_operation(message["operation"], blob[len(stdin or b"") :])
-    if not isinstance(operation, RunCommand | RunCode):
-        raise BadInput(UNKNOWN_REQUEST)
-    async with cache.lease(options.config, options.profile, message["shaping"]) as app:
-        action = options.action(app, operation, stdin=stdin)
-        await _run(client, app, action, as_json=options.as_json)
-        _note_latency(app, "run", message)
-
-
-async def _run(client: Conversation, app: App, action: Action, *, as_json: bool) -> None:
-    async def work(sink: OutputSink) -> Outcome:
-        return await app.runtime.perform(
-            action, sink=None if as_json else sink, ask=_ClientApprover(client)
-        )
-
-    outcome = await perform_while_connected(client, work)
-    if outcome is None:
-        await client.send({"stopped": True, "workspace_id": kept_changes(app, action)})
-        return
-    await client.send(
-        {
-            "exit": exit_code(outcome),
-            "outcome": outcome.to_json() if as_json else None,
-            "notes": [] if as_json else notes_of(action, outcome),
-        }
-    )
-
-
-class _ClientApprover:
-    """Sends the client the id of the question; the answer comes through the approval queue."""
-
-    name = "terminal"
-
-    def __init__(self, client: Conversation) -> None:
-        self._client = client
-
-    async def ask(self, question: Question) -> Answer:
-        await self._client.send({"asking": question.id})
-        raise CellwallError("the answer comes through the queue", code="CW-ASKED-THERE")
-
-
 async def hook_request(
     client: Conversation, cache: RuntimeCache, message: Mapping[str, Any], question: bytes
 ) -> None:
@@ -167,13 +109,13 @@ async def hook_request(
     size = len(reply.stdout).to_bytes(4, "big")
     await client.send({"hook": True}, bytes([reply.exit_code]) + size + reply.stdout + reply.stderr)
     for app in used:
-        _note_latency(app, "hook", message)
+        note_latency(app, "hook", message)
 
 
 _MAX_LATENCY_NS = 3600 * 10**9
 
 
-def _note_latency(app: App, kind: str, message: Mapping[str, Any]) -> None:
+def note_latency(app: App, kind: str, message: Mapping[str, Any]) -> None:
     """The time since the client's process began, by the clock that all processes of a host share.
 
     A short process cannot be scraped, so the supervisor measures for it. Another time namespace has

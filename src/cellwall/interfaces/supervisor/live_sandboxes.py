@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cellwall.core.errors import BadInput
+from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Json, OutputSink
 from cellwall.interfaces.sdk.hosts import SandboxSpec
 from cellwall.interfaces.sdk.local_host import LocalHost
-from cellwall.interfaces.supervisor.codec import UNKNOWN_REQUEST, decode_operation, encode_outcome
+from cellwall.interfaces.supervisor.codec import UNKNOWN_REQUEST, DownloadBuffer, decode_operation
 from cellwall.interfaces.supervisor.conversation import Conversation, perform_while_connected
+from cellwall.interfaces.supervisor.outcome_frames import encode_outcome
 from cellwall.interfaces.supervisor.runtime_cache import RuntimeCache
 from cellwall.runtime.app import App
 
@@ -150,7 +152,9 @@ class LiveSandboxes:
             live.busy -= 1
             live.used_at = time.monotonic()
         if outcome is not None:
-            body, data = encode_outcome(outcome, operation)
+            sink = operation.sink if isinstance(operation, FileOperation) else None
+            downloaded = sink.getvalue() if isinstance(sink, DownloadBuffer) else None
+            body, data = encode_outcome(outcome, downloaded)
             await client.send({"outcome": body}, data)
 
     async def end_overdue(self) -> None:

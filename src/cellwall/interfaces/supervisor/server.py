@@ -31,9 +31,10 @@ from cellwall.core.home import SUPERVISOR_SOCKET, shaping
 from cellwall.core.outcomes import ErrorInfo
 from cellwall.core.types import Json
 from cellwall.interfaces.supervisor.codec import UNKNOWN_REQUEST
-from cellwall.interfaces.supervisor.conversation import Conversation, hook_request, run_request
+from cellwall.interfaces.supervisor.conversation import Conversation, hook_request
 from cellwall.interfaces.supervisor.live_sandboxes import LiveSandboxes
 from cellwall.interfaces.supervisor.runtime_cache import RuntimeCache
+from cellwall.interfaces.supervisor.single_runs import single_request
 from cellwall.runtime.home import state_home
 from cellwall.runtime.observing import log_to_file, metrics_text
 
@@ -211,8 +212,8 @@ class Supervisor:
         self, client: Conversation, message: Mapping[str, Any], blob: bytes
     ) -> None:
         match message.get("do"):
-            case "run":
-                await run_request(client, self.cache, message, blob)
+            case "single":
+                await single_request(client, self.cache, message)
             case "hook":
                 await hook_request(client, self.cache, message, blob)
             case "status":

@@ -7,7 +7,7 @@ import pytest
 import cellwall
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import ErrorInfo, Outcome
-from cellwall.interfaces.sdk.commands import Execution
+from cellwall.interfaces.sdk.execution import Execution
 from cellwall.interfaces.sdk.packages import Installation
 
 
