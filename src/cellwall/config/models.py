@@ -175,8 +175,8 @@ class SandboxSection(Section):
         (), "host directories mounted read-only at the same path; all code can read them", most=64
     )
     backend: Annotated[str, one_of(*_BACKENDS)] = word(
-        "builds the outer wall: bubblewrap, or a container engine with its usual runtime, with "
-        "gVisor, or with a virtual machine for each container",
+        "builds the outer wall: bubblewrap, or a container engine with its usual runtime or with "
+        "gVisor; kvm, a virtual machine for each cell, is refused",
         *_BACKENDS,
     )
     javascript: Annotated[str, one_of(*_JAVASCRIPT)] = word(

@@ -38,7 +38,7 @@ _PRELUDE = f"""
 import json, os, socket
 given, found = json.loads(os.environ["{_GIVEN}"]), []
 status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
-# Another kernel than the host's (gVisor, a virtual machine) need not show all that Linux does.
+# Another kernel than the host's (gVisor) need not show all that Linux does.
 has_own_kernel = os.uname().release != given["kernel"]
 missing = "0" if has_own_kernel else "1"
 def tries(name, deed):

@@ -65,14 +65,11 @@ class ContainerCell(PreparedCell):
         *,
         may_share: frozenset[str],
         is_gvisor: bool,
-        needs_own_kernel: bool,
     ) -> None:
-        """`may_share`: the namespaces of the host that the configuration accepts.
-        `needs_own_kernel`: the backend promises that code does not use the host's kernel."""
+        """`may_share`: the namespaces of the host that the configuration accepts."""
         super().__init__(shape, name)
         self._engine = engine
         self._may_share, self._is_gvisor = may_share, is_gvisor
-        self._needs_own_kernel = needs_own_kernel
         self._container: str | None = None
         self._words: list[str] | None = None
         self._join_directory = os.path.join(directory, self._entry.id)
@@ -106,10 +103,10 @@ class ContainerCell(PreparedCell):
                 pid, uid, _gid = struct.unpack(
                     "iII", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
                 )
-                if self._needs_own_kernel:
-                    check_own_kernel(pid)
                 # Of gVisor, the peer is its file server, not a process of the container.
-                if not self._is_gvisor:
+                if self._is_gvisor:
+                    check_own_kernel(pid)
+                else:
                     check_identity(pid, uid, self._may_share)
                 self.meter = self.group_of(pid)
                 # (6)
@@ -237,8 +234,8 @@ def check_identity(pid: int, uid: int, may_share: frozenset[str]) -> None:
 
 
 def check_own_kernel(pid: int) -> None:
-    """Refuse a runtime that is called gVisor's or a virtual machine's, and starts a process of the
-    host's kernel: then `cellwall-cell` itself is the peer, and no process of another kernel."""
+    """Refuse a runtime that is called gVisor's and starts a process of the host's kernel: then
+    `cellwall-cell` itself is the peer, and no process of another kernel."""
     program = read_text(f"/proc/{pid}/cmdline").split("\0")[0]
     if program in ("", CELL_INSIDE):
         raise LayerMissing(

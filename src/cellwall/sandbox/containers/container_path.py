@@ -38,7 +38,6 @@ from cellwall.sandbox.containers.container_walls import (
     EngineChoice,
     container_walls,
     find_engine,
-    has_kvm,
     judge_engine,
     user_in,
 )
@@ -95,7 +94,7 @@ class ContainerHost:
             if self._ready is None:
                 engine = find_engine(self._settings, os.environ)
                 facts = engine.facts()
-                choice = judge_engine(self._settings, facts, has_kvm=has_kvm())
+                choice = judge_engine(self._settings, facts)
                 with open(cell_program(), "rb") as file:
                     program = file.read()
                 archive = root_image.root_archive(visible_host.survey(), program, home=_HOME_INSIDE)
@@ -205,7 +204,6 @@ class ContainerHost:
             self._directory,
             may_share=frozenset({"user"} if shares_user else ()),
             is_gvisor=walls.is_gvisor,
-            needs_own_kernel=self._settings.backend in ("gvisor", "kvm"),
         )
 
     def tools(

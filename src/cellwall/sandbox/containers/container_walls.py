@@ -16,9 +16,6 @@ from cellwall.sandbox.linux import cell_plan, outer_wall, seccomp, visible_host
 from cellwall.sandbox.linux.layers import Backend, HostLayers, NativeSettings
 
 _GVISOR = ("runsc",)
-# Runtimes that start a virtual machine for each container: libkrun, Kata (QEMU or Firecracker).
-_KVM = ("krun", "kata", "kata-fc", "kata-qemu", "kata-runtime", "io.containerd.kata.v2")
-_KVM_DEVICE = "/dev/kvm"
 _SYSTEM_SOCKETS = ("/run/docker.sock", "/run/podman/podman.sock")
 _USER_SOCKETS = ("docker.sock", "podman/podman.sock")
 
@@ -44,7 +41,7 @@ class EngineChoice:
 def find_engine(settings: NativeSettings, environ: Mapping[str, str]) -> Engine:
     """The engine of the configured socket, or of the first that is there."""
     if settings.backend == "kvm":  # no engine would help
-        _check_kvm(has_kvm=has_kvm())
+        raise _no_virtual_machine()
     if settings.engine_socket:
         return Engine(settings.engine_socket)
     own = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
@@ -61,9 +58,9 @@ def find_engine(settings: NativeSettings, environ: Mapping[str, str]) -> Engine:
     return Engine(usable[0])
 
 
-def judge_engine(settings: NativeSettings, facts: EngineFacts, *, has_kvm: bool) -> EngineChoice:
+def judge_engine(settings: NativeSettings, facts: EngineFacts) -> EngineChoice:
     """Decide whether this engine builds every wall that the configuration demands. Pure."""
-    runtime = _runtime(settings.backend, facts, has_kvm=has_kvm)
+    runtime = _runtime(settings.backend, facts)
     if not facts.has_limits:  # no setting accepts this: containers are not sampled
         raise LayerMissing(
             "the container engine cannot limit memory, processes and processor time",
@@ -92,7 +89,9 @@ def judge_engine(settings: NativeSettings, facts: EngineFacts, *, has_kvm: bool)
     return EngineChoice(runtime, facts.has_user_namespace, facts.root_ids, facts.is_podman)
 
 
-def _runtime(backend: Backend, facts: EngineFacts, *, has_kvm: bool) -> str:
+def _runtime(backend: Backend, facts: EngineFacts) -> str:
+    if backend == "kvm":
+        raise _no_virtual_machine()
     if backend == "gvisor":
         found = [name for name in _GVISOR if name in facts.runtimes]
         if not found:
@@ -104,37 +103,20 @@ def _runtime(backend: Backend, facts: EngineFacts, *, has_kvm: bool) -> str:
                 code="CW-LAYER-GVISOR",
             )
         return found[0]
-    if backend == "kvm":
-        _check_kvm(has_kvm=has_kvm)
-        found = [name for name in _KVM if name in facts.runtimes]
-        if not found:
-            raise LayerMissing(
-                "the container engine has no runtime that starts virtual machines",
-                hint="Install Kata Containers (with Firecracker or QEMU) or crun with libkrun, and "
-                f"register it with the engine under one of these names: {', '.join(_KVM)}",
-                code="CW-LAYER-KVM",
-            )
-        return found[0]
     return ""
 
 
-def _check_kvm(*, has_kvm: bool) -> None:
-    """Raise `LayerMissing` on a host that starts no virtual machine, whatever its engine."""
-    if not has_kvm:
-        raise LayerMissing(
-            f"this host has no {_KVM_DEVICE} that this user may open: no virtual machine "
-            "can be started",
-            hint="Use a host with hardware virtualisation (in a cloud: nested virtualisation "
-            "or bare metal), load kvm_intel or kvm_amd, and add the user to the group kvm; "
-            "or choose another sandbox.backend.",
-            code="CW-LAYER-KVM",
-        )
-
-
-def has_kvm() -> bool:
-    """Whether this user may start virtual machines. An engine's daemon may even if we may not; then
-    the user asks in vain, which is no hole."""
-    return os.access(_KVM_DEVICE, os.R_OK | os.W_OK)
+def _no_virtual_machine() -> LayerMissing:
+    """Whatever /dev/kvm and the runtimes of the engine are: init gets its plan, its pipes and its
+    life line as descriptors, and the kernel of a virtual machine connects to no socket of the
+    host, nor could it hold one of the host's descriptors. gVisor's file server hands them on."""
+    return LayerMissing(
+        "a cell cannot run in a virtual machine of its own, with or without /dev/kvm: its first "
+        "process receives pipes and sockets of this kernel, which another kernel cannot hold",
+        hint='Choose sandbox.backend = "gvisor" for a kernel of its own around each cell, or run '
+        "all of Cellwall in a virtual machine; see docs/guides/backends.md.",
+        code="CW-LAYER-KVM",
+    )
 
 
 def user_in(choice: EngineChoice, settings: NativeSettings, *, uid_offset: int) -> ContainerUser:

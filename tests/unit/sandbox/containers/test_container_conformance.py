@@ -115,16 +115,6 @@ def test_gvisor_passes_every_check_and_lacks_what_it_declares(plain: str, tmp_pa
 
 
 @pytest.mark.requirement("ISO-4", "ISO-11")
-def test_kvm_is_refused_with_a_hint_where_no_virtual_machine_can_be_started(
-    plain: str, tmp_path: Path
-) -> None:
-    outcome = run(configuration(tmp_path, plain, backend="kvm"), ("true",))
-    assert outcome.error is not None
-    assert (outcome.status, outcome.error.code) == (Status.ERROR, "CW-LAYER-KVM")
-    assert outcome.error.hint
-
-
-@pytest.mark.requirement("ISO-4", "ISO-11")
 def test_engine_without_user_namespace_is_refused_and_accepted_only_by_name(
     plain: str, tmp_path: Path
 ) -> None:

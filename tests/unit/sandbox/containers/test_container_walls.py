@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from cellwall.core.errors import LayerMissing
 from cellwall.core.limits import Limits
+from cellwall.core.outcomes import Status
+from cellwall.sandbox import doctor
 from cellwall.sandbox.containers import container_cell, container_request, root_image
-from cellwall.sandbox.containers import container_walls as walls
 from cellwall.sandbox.containers.container_request import ContainerBind, ContainerSpec
 from cellwall.sandbox.containers.container_walls import (
     EngineChoice,
@@ -24,6 +26,7 @@ from cellwall.sandbox.containers.engine import EngineFacts
 from cellwall.sandbox.linux.cgroups import Choice
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
 from cellwall.sandbox.linux.visible_host import HostRoot
+from unit.sandbox.containers.test_container_conformance import configuration, run
 
 SETTINGS = NativeSettings(
     uid_base=1_900_000_000, tmp_bytes=1 << 20, shm_bytes=1 << 20, max_result_bytes=1 << 20
@@ -32,7 +35,7 @@ GOOD = EngineFacts(
     version="Docker 28.1",
     has_user_namespace=True,
     is_rootless=False,
-    runtimes=frozenset({"runc", "runsc", "krun"}),
+    runtimes=frozenset({"runc", "runsc", "krun", "kata"}),
     has_limits=True,
     root_ids=(300_000, 300_000),
 )
@@ -48,46 +51,42 @@ LAYERS = HostLayers(None, 4, Choice("none", {}))
 
 @pytest.mark.requirement("ISO-11", "ISO-4")
 @pytest.mark.parametrize(
-    ("backend", "change", "has_kvm", "code"),
+    ("backend", "change", "code"),
     [
-        ("container", {"has_user_namespace": False}, True, "CW-LAYER-USERNS"),
-        ("container", {"has_limits": False}, True, "CW-LAYER-CGROUP"),
-        ("gvisor", {"runtimes": frozenset({"runc"})}, True, "CW-LAYER-GVISOR"),
-        ("gvisor", {"has_user_namespace": True}, True, "CW-LAYER-GVISOR"),
-        ("gvisor", {"has_limits": False}, True, "CW-LAYER-CGROUP"),
-        ("kvm", {}, False, "CW-LAYER-KVM"),
-        ("kvm", {"runtimes": frozenset({"runc"})}, True, "CW-LAYER-KVM"),
+        ("container", {"has_user_namespace": False}, "CW-LAYER-USERNS"),
+        ("container", {"has_limits": False}, "CW-LAYER-CGROUP"),
+        ("gvisor", {"runtimes": frozenset({"runc"})}, "CW-LAYER-GVISOR"),
+        ("gvisor", {"has_user_namespace": True}, "CW-LAYER-GVISOR"),
+        ("gvisor", {"has_limits": False}, "CW-LAYER-CGROUP"),
     ],
 )
-def test_engine_that_lacks_a_wall_is_refused_with_a_hint(backend, change, has_kvm, code) -> None:
+def test_engine_that_lacks_a_wall_is_refused_with_a_hint(backend, change, code) -> None:
     settings = replace(SETTINGS, backend=backend)
     good = fit_for(backend)
-    assert judge_engine(settings, good, has_kvm=True)
+    assert judge_engine(settings, good)
     with pytest.raises(LayerMissing) as refused:
-        judge_engine(settings, replace(good, **change), has_kvm=has_kvm)
+        judge_engine(settings, replace(good, **change))
     assert refused.value.code == code
     assert refused.value.hint
 
 
 @pytest.mark.requirement("ISO-11")
-@pytest.mark.parametrize(
-    ("backend", "runtime"), [("container", ""), ("gvisor", "runsc"), ("kvm", "krun")]
-)
+@pytest.mark.parametrize(("backend", "runtime"), [("container", ""), ("gvisor", "runsc")])
 def test_backend_names_the_runtime(backend: str, runtime: str) -> None:
     settings = replace(SETTINGS, backend=backend)
-    assert judge_engine(settings, fit_for(backend), has_kvm=True).runtime == runtime
+    assert judge_engine(settings, fit_for(backend)).runtime == runtime
 
 
 @pytest.mark.requirement("ISO-11", "CFG-1")
 def test_engine_without_user_namespace_is_used_only_by_the_dangerous_setting() -> None:
     settings = replace(SETTINGS, backend="container", dangerously_without_user_namespace=True)
-    choice = judge_engine(settings, replace(GOOD, has_user_namespace=False), has_kvm=False)
+    choice = judge_engine(settings, replace(GOOD, has_user_namespace=False))
     user = user_in(choice, settings, uid_offset=7)
     assert user.inside == user.outside
     assert 0 not in user.inside
     with pytest.raises(LayerMissing, match="user namespace"):
         no_setting = replace(settings, dangerously_without_user_namespace=False)
-        judge_engine(no_setting, replace(GOOD, has_user_namespace=False), has_kvm=False)
+        judge_engine(no_setting, replace(GOOD, has_user_namespace=False))
 
 
 def test_code_in_a_user_namespace_is_an_unprivileged_user_inside_and_outside() -> None:
@@ -258,12 +257,29 @@ def test_process_in_no_known_hierarchy_has_no_group() -> None:
     assert container_cell.engine_group("0::/x\n", "") is None
 
 
-@pytest.mark.requirement("ISO-11")
-def test_a_host_without_kvm_is_told_before_an_engine_is_looked_for(monkeypatch) -> None:
+@pytest.mark.requirement("ISO-4", "ISO-11")
+def test_a_virtual_machine_is_refused_with_a_hint_whatever_the_engine_has() -> None:
+    """Its kernel cannot hold the descriptors that init receives."""
+    kvm, container = (replace(SETTINGS, backend=name) for name in ("kvm", "container"))
+    for refused_by in (lambda: find_engine(kvm, {}), lambda: judge_engine(kvm, GOOD)):
+        with pytest.raises(LayerMissing, match="virtual machine") as refused:
+            refused_by()
+        assert (refused.value.code, bool(refused.value.hint)) == ("CW-LAYER-KVM", True)
+    assert judge_engine(container, GOOD)  # the control
+
+
+@pytest.mark.requirement("ISO-4", "ISO-11", "ISO-12")
+def test_a_run_in_a_virtual_machine_is_refused_before_an_engine_is_asked(tmp_path: Path) -> None:
+    refused = run(configuration(tmp_path, "/nowhere", backend="kvm"), ("true",))
+    assert (refused.status, refused.error.code) == (Status.ERROR, "CW-LAYER-KVM")
     settings = replace(SETTINGS, backend="kvm", engine_socket="/nowhere")
-    monkeypatch.setattr(walls, "_KVM_DEVICE", "/nowhere")
-    with pytest.raises(LayerMissing, match="no virtual machine") as refused:
-        find_engine(settings, {})
-    assert refused.value.code == "CW-LAYER-KVM"
-    monkeypatch.setattr(walls, "_KVM_DEVICE", "/dev/null")
-    assert find_engine(settings, {})  # the control
+    (check,) = [
+        each
+        for each in doctor.judge(doctor.gather(weakened=(), settings=settings)).checks
+        if each.name == "backend kvm"
+    ]
+    assert (check.status, check.found) == ("missing", refused.error.message)
+    assert check.hint == refused.error.hint
+    # The control: another backend asks the engine, which is not there.
+    asked = run(configuration(tmp_path, "/nowhere"), ("true",))
+    assert asked.error.code == "CW-LAYER-ENGINE"

@@ -134,7 +134,7 @@ def test_an_engine_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_runtime_that_uses_the_hosts_kernel_is_refused_where_another_is_promised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the name of the peer's program: of gVisor or a virtual machine it is another one."""
+    """By the name of the peer's program: of gVisor it is another one."""
     check_own_kernel(os.getpid())
     with pytest.raises(LayerMissing) as refused:
         check_own_kernel(0)  # not visible

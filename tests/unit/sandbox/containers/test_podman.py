@@ -98,10 +98,10 @@ def test_a_rootless_podman_has_a_user_namespace_and_is_refused_without_limits() 
         backend="container", uid_base=1, tmp_bytes=1, shm_bytes=1, max_result_bytes=1
     )
     if IS_V2 and facts.has_limits:
-        assert judge_engine(settings, facts, has_kvm=False).has_user_namespace
+        assert judge_engine(settings, facts).has_user_namespace
         return
     with pytest.raises(LayerMissing) as refused:
-        judge_engine(settings, facts, has_kvm=False)
+        judge_engine(settings, facts)
     assert (refused.value.code, "rootless" in refused.value.hint) == ("CW-LAYER-CGROUP", True)
 
 
