@@ -81,7 +81,12 @@ class HostExchange:
         than a server inside reads must not fill the memory of the host."""
         if message["type"] == _FRAME:
             await self._incoming.put(message)
-        elif message["type"] == self._gone["type"]:
+        else:
+            self.feed_now(message)
+
+    def feed_now(self, message: Message) -> None:
+        """The same without waiting for room, which no application makes before it has begun."""
+        if message["type"] == self._gone["type"]:
             self._incoming.end(message)
         else:
             self._incoming.put_now(message)

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from cellwall.core.errors import CellwallError
+from cellwall.fleet.bounded_messages import MAX_MESSAGES
 from cellwall.fleet.engine import Application
 from cellwall.fleet.exchanges import HostExchange, Plain
 from cellwall.fleet.ray_peers import RayPeers
@@ -109,7 +110,7 @@ class RayHost:
         application, forget = self._opened().application, partial(self._forget, call_id)
         exchange = HostExchange(application, scope, body, forget)
         for message in self._early.pop(call_id, ()):
-            await exchange.feed(message)
+            exchange.feed_now(message)
         self._exchanges[call_id] = exchange
         return await self.more(call_id, 0)
 
@@ -133,8 +134,12 @@ class RayHost:
         if exchange is not None:
             await self._in_service(exchange.feed(message))
         elif call_id not in self._seen:
-            self._early.setdefault(call_id, []).append(message)
-            if len(self._early) > _MAX_EARLY:
+            early = self._early.setdefault(call_id, [])
+            early.append(message)
+            if len(early) > MAX_MESSAGES:  # the request is refused when it comes
+                del self._early[call_id]
+                self._see(call_id)
+            elif len(self._early) > _MAX_EARLY:
                 self._early.popitem(last=False)
 
     async def leave(self, call_id: str) -> None:

@@ -11,6 +11,7 @@ pytest.importorskip("ray", reason="Ray (extra fleet, Python 3.11 to 3.13)")
 from starlette.responses import StreamingResponse
 
 from cellwall.core.errors import Busy
+from cellwall.fleet.bounded_messages import MAX_MESSAGES
 from cellwall.fleet.engine import Message, Receive, Scope, Send
 from cellwall.fleet.ray_host import RayHost
 from cellwall.fleet.request_bodies import RequestBodies
@@ -241,6 +242,37 @@ def test_a_call_that_the_front_has_left_is_not_executed(
             with pytest.raises(RuntimeError, match="twice"):
                 await host.answer("call_1", dict(HTTP), b"")
         assert count == is_known
+        await host.stop()
+
+    run(go)
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_frames_that_overtake_their_request_are_bounded_and_do_not_hold_the_request(
+    beyond: int,
+) -> None:
+    """No application makes room for them before it has begun."""
+
+    async def go() -> None:
+        got = 0
+
+        async def application(_scope: Scope, receive: Receive, send: Send) -> None:
+            nonlocal got
+            while (await receive())["type"] != "websocket.disconnect":
+                got += 1
+            await send({"type": "websocket.close", "code": 1000})
+
+        host = await started_host(application)
+        for _ in range(MAX_MESSAGES + beyond):
+            await host.feed("call_1", {"type": "websocket.receive", "bytes": bytes(64 * 1024)})
+        if beyond:
+            with pytest.raises(RuntimeError, match="twice"):
+                await host.answer("call_1", dict(WEBSOCKET), b"")
+        else:
+            answering = asyncio.ensure_future(host.answer("call_1", dict(WEBSOCKET), b""))
+            await until(lambda: got == MAX_MESSAGES)
+            await host.feed("call_1", {"type": "websocket.disconnect", "code": 1000})
+            assert (await answering)["is_last"]
         await host.stop()
 
     run(go)
