@@ -3,6 +3,8 @@
 `--dist loadgroup` hands out single tests. What a module or a worker prepares for its tests is then
 prepared by each worker, and the controller looks at all tests run so far whenever one is done: of
 25,000 tests that alone took 40 s.
+
+`.venv/bin/python tests/scheduling.py` writes `slow_files.json` anew, from the last whole run here.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 # A worker that is left alone at the end shall have little left to do.
-FIRST_FOLDERS = ("tests/adversarial/", "tests/interfaces/", "tests/fuzz/", "tests/contract/")
-# In a new clone, by seconds of processor time of an earlier one; only their order counts.
-SLOW_FILES: Mapping[str, float] = json.loads(
-    Path(__file__).with_name("slow_files.json").read_text()
+FIRST_FOLDERS = (
+    *("tests/examples/", "tests/adversarial/", "tests/interfaces/", "tests/fuzz/"),
+    "tests/contract/",
 )
+_SLOW_FILES = Path(__file__).with_name("slow_files.json")
+# For a new clone: the seconds of a whole run elsewhere. Only their order counts.
+SLOW_FILES: Mapping[str, float] = json.loads(_SLOW_FILES.read_text())
+_SLOW_S = 4.0
 
 
 def find_scope(nodeid: str) -> str:
@@ -102,3 +107,18 @@ class FilesInTurn(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no ty
         self._seconds.add(scope, duration, is_last=is_last)
         if is_last:
             del self.assigned_work[node][scope]
+
+
+def slow_files(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Those of `SLOW_FILES`, the slowest first; groups come first without it."""
+    slowest = sorted(seconds.items(), key=lambda each: (-each[1], each[0]))
+    return {
+        scope: round(time_s, 1)
+        for scope, time_s in slowest
+        if time_s >= _SLOW_S and scope.endswith(".py") and Path(scope).is_file()
+    }
+
+
+if __name__ == "__main__":
+    known = Path(".pytest_cache/v/cellwall/seconds").read_text()
+    _SLOW_FILES.write_text(json.dumps(slow_files(json.loads(known)), indent=1) + "\n")

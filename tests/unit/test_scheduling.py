@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduling import SLOW_FILES, ScopeSeconds, find_scope, rank_scope
+from scheduling import SLOW_FILES, ScopeSeconds, find_scope, rank_scope, slow_files
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,15 @@ def test_in_a_new_clone_the_files_that_are_known_to_be_slow_come_after_the_group
         slow[0],
         slow[-1],
         "tests/adversarial/test_new.py",
+    ]
+
+
+def test_the_slow_files_of_a_run_are_those_that_take_seconds_and_still_exist():
+    here, other = "tests/unit/test_scheduling.py", "tests/unit/test_tables.py"
+    seconds = {here: 4.0, other: 60.04, "tests/unit/test_no_more.py": 9.0, "group": 9.0}
+    assert list(slow_files({**seconds, "tests/conftest.py": 3.9}).items()) == [
+        (other, 60.0),
+        (here, 4.0),
     ]
 
 
