@@ -147,13 +147,15 @@ def host_lost(*, was_sent: bool = False) -> HostLost:
     )
 
 
-def call_failed() -> Busy:
+def call_failed(*, was_sent: bool = True) -> Busy:
     """The engine has failed, and the host is there."""
-    return Busy(
-        "the host of this request could not be asked, or its answer was lost",
-        hint="The request may have been executed: look for it in the record, and send it again.",
-        code="CW-HOST-UNREACHABLE",
-    )
+    if was_sent:
+        message = "the host of this request could not be asked, or its answer was lost"
+        hint = "The request may have been executed: look for it in the record, and send it again."
+    else:
+        message = "the host of this request could not be asked"
+        hint = "Try again in a moment: the request was not executed."
+    return Busy(message, hint=hint, code="CW-HOST-UNREACHABLE")
 
 
 def no_host(reason: str) -> Busy:

@@ -291,7 +291,16 @@ class KubernetesFleet:
                 code="CW-FLEET-NO-WEBSOCKET",
             )
         async with self._bodies.read(scope, receive) as body:
-            await self._pass_on(self._request(claim, scope, body), host_id, send)
+            request, failure = self._request(claim, scope, body), None
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_end_with_client, receive, tasks.cancel_scope)
+                try:
+                    await self._pass_on(request, host_id, send)
+                except Exception as error:  # noqa: BLE001  # raised below, not as a group
+                    failure = error
+                tasks.cancel_scope.cancel()
+            if failure is not None:
+                raise failure
 
     def _request(self, claim: ClaimState, scope: Scope, body: bytes) -> httpx2.Request:
         host = f"[{claim.address}]" if ":" in claim.address else claim.address
@@ -327,6 +336,13 @@ class KubernetesFleet:
             # A connection that was never made has carried nothing.
             was_sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
             raise host_lost(was_sent=was_sent) from None
+
+
+async def _end_with_client(receive: Receive, call: anyio.CancelScope) -> None:
+    """Without a client nobody ends an answer that has no end."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    call.cancel()
 
 
 def _unknown(host_id: str) -> BadInput:

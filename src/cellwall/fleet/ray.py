@@ -56,6 +56,7 @@ __all__ = [
 _log = logging.getLogger("cellwall.fleet")
 _LOOK_EVERY_S = 0.25
 _RAY_ANSWERS_WITHIN_S = 0.5
+_HANDLE_WITHIN_S = 10.0
 _TOLD_S = 2.0
 """A host tells its load at least this often."""
 _MAX_KNOWN = 100_000
@@ -101,6 +102,7 @@ class RayFleet:
         self._coordinator, self._is_second = coordinator, False
         self._states: dict[str, HostState] = {}
         self._actors: dict[str, Any] = {}
+        self._asking: dict[str, asyncio.Future[Any]] = {}
         self._calls = OpenCalls()
         self._looking = asyncio.Lock()
         self._naming: asyncio.Future[frozenset[str]] | None = None
@@ -265,13 +267,27 @@ class RayFleet:
             raise host_lost()
         found = self._actors.get(state.incarnation)
         if found is None:
-            try:
-                name = actor_name(host_id, state.incarnation)
-                found = await ask_ray(lambda: ray.get_actor(name))
-            except ValueError:
-                raise host_lost() from None
-            self._actors[state.incarnation] = found
+            found = self._actors[state.incarnation] = await self._handle_of(state)
         return found
+
+    async def _handle_of(self, state: HostState) -> Any:  # noqa: ANN401  # Ray's handle has no type
+        """Asked for once at a time, and not waited for without end: Ray's control store may be away
+        for minutes, and each question is a thread."""
+        name = actor_name(state.id, state.incarnation)
+        asking = self._asking.get(name)
+        if asking is None:
+            asking = self._asking[name] = ask_ray(lambda: ray.get_actor(name))
+            asking.add_done_callback(lambda _: self._asking.pop(name, None))
+        await asyncio.wait({asking}, timeout=_HANDLE_WITHIN_S)
+        if not asking.done():
+            raise call_failed(was_sent=False)
+        try:
+            return asking.result()
+        except ValueError:
+            raise host_lost() from None
+        except RayError as error:
+            _log.error("Ray does not tell where a host is: %s", type(error).__name__)
+            raise call_failed(was_sent=False) from None
 
     async def list(self) -> tuple[HostState, ...]:
         if time.monotonic() - self._looked_at > _TOLD_S:
@@ -343,7 +359,10 @@ async def wait_for_node() -> None:
     """Returns when the node of Ray on this machine has ended: its end closes the connection. Ray
     itself tells nothing to a program without an actor there."""
     path = ray._private.worker.global_worker.node.raylet_socket_name  # noqa: SLF001  # not public
-    reader, writer = await asyncio.open_unix_connection(path)
+    try:
+        reader, writer = await asyncio.open_unix_connection(path)
+    except (ConnectionError, FileNotFoundError):
+        return
     try:
         with suppress(ConnectionError):
             await reader.read(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -372,6 +372,13 @@ class PodService(BaseHTTPRequestHandler):
         self.send_header("x-told", "yes")
         self.end_headers()
         self.wfile.write(b"5\r\nfirst\r\n")
+        if self.path == "/endless":
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(b"4\r\nmore\r\n")
+            self.seen.append(("its client is gone", "", b""))
+            self.close_connection = True
+            return
         if self.path == "/broken":
             self.close_connection = True
             return
@@ -381,8 +388,23 @@ class PodService(BaseHTTPRequestHandler):
         pass
 
 
+class _Asking:
+    """A client that sends a body, and leaves when it is told to."""
+
+    def __init__(self) -> None:
+        self.leaves = anyio.Event()
+        self._has_sent = False
+
+    async def receive(self) -> dict[str, Any]:
+        if not self._has_sent:
+            self._has_sent = True
+            return {"type": "http.request", "body": b"asked", "more_body": False}
+        await self.leaves.wait()
+        return {"type": "http.disconnect"}
+
+
 async def _nothing() -> dict[str, Any]:
-    return {"type": "http.request", "body": b"asked", "more_body": False}
+    return {"type": "http.disconnect"}
 
 
 async def _ignore(_message: Any) -> None:
@@ -404,7 +426,7 @@ async def test_a_request_reaches_the_service_of_its_sandbox_and_is_never_sent_tw
                 headers = [(b"authorization", b"Bearer t"), (b"connection", b"close")]
                 scope = {"type": "http", "method": "POST", "path": path, "query_string": b"",
                          "headers": headers}  # fmt: skip
-                await fleet.call(host_id, scope, _nothing, send)
+                await fleet.call(host_id, scope, _Asking().receive, send)
 
             await call("/v1/sessions")
             assert handler.seen == [("/v1/sessions", "Bearer t", b"asked")]
@@ -421,4 +443,28 @@ async def test_a_request_reaches_the_service_of_its_sandbox_and_is_never_sent_tw
     async with world.fleet() as fleet:
         with pytest.raises(HostLost, match="was lost, and the session ended"):  # nobody listens
             scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
-            await fleet.call(host_id, scope, _nothing, _ignore)
+            await fleet.call(host_id, scope, _Asking().receive, _ignore)
+
+
+async def test_an_answer_without_an_end_ends_with_its_client(world: World):
+    handler = type("Service", (PodService,), {"seen": []})
+    with serving(handler, world.context) as port:
+        world.settings = replace(world.settings, port=port)
+        async with world.fleet() as fleet:
+            host_id = await fleet.place(Wish())
+            client, count = _Asking(), 0
+
+            async def send(_message: Any) -> None:
+                """As a server without its client: without effect."""
+                nonlocal count
+                count += 1
+                if count == 100:
+                    client.leaves.set()
+
+            scope = {"type": "http", "method": "POST", "path": "/endless", "query_string": b"",
+                     "headers": [(b"authorization", b"Bearer t")]}  # fmt: skip
+            with anyio.fail_after(30):
+                await fleet.call(host_id, scope, client.receive, send)
+                while len(handler.seen) < 2:
+                    await anyio.sleep(0.01)
+        assert [path for path, *_ in handler.seen] == ["/endless", "its client is gone"]

@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
+from cellwall.core.errors import Busy, CellwallError
 from cellwall.core.hosts import HostRecord
 from cellwall.fleet.open_calls import HostGone
 from cellwall.fleet.request_bodies import RequestBodies
 
 pytestmark = pytest.mark.requirement("SRV-6")
 pytest.importorskip("ray", reason="Ray (extra fleet, Python 3.11 to 3.13)")
-from cellwall.fleet import ray as engine  # noqa: E402  # Ray is there
+from ray.exceptions import RayError  # noqa: E402  # Ray is there
+
+from cellwall.fleet import ray as engine  # noqa: E402  # as above
 from cellwall.fleet.ray_peers import actor_name  # noqa: E402  # as above
 
 LOST_AFTER_S = 4.0
@@ -142,6 +145,54 @@ def test_a_host_with_a_lease_and_a_process_is_there(monkeypatch):
     run(go)
 
 
+def test_requests_do_not_wait_without_end_for_the_control_store(monkeypatch):
+    free, asked = threading.Event(), list[str]()
+
+    def hang(name: str) -> object:
+        asked.append(name)
+        free.wait(30)
+        return "a handle"
+
+    monkeypatch.setattr(engine, "_HANDLE_WITHIN_S", 0.05)
+    monkeypatch.setattr(engine.ray, "get_actor", hang)
+    monkeypatch.setattr(engine, "named_actors", lambda: names(FIRST))
+
+    async def go() -> None:
+        fleet = fleet_over(Records(FIRST))
+        await fleet.look()
+        waiting = [asyncio.ensure_future(fleet._actor(FIRST.id)) for _ in range(9)]
+        for each in waiting:
+            with pytest.raises(Busy) as caught:
+                await each
+            assert caught.value.code == "CW-HOST-UNREACHABLE"
+        assert len(asked) == 1
+        free.set()
+        assert await fleet._actor(FIRST.id) == "a handle"  # the control
+        assert len(asked) <= 2
+
+    run(go)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ValueError, "CW-HOST-LOST"), (RayError, "CW-HOST-UNREACHABLE")]
+)
+def test_what_the_control_store_refuses_is_an_error_of_the_fleet(monkeypatch, error, code):
+    def refuse(_name: str) -> object:
+        raise error
+
+    monkeypatch.setattr(engine.ray, "get_actor", refuse)
+    monkeypatch.setattr(engine, "named_actors", lambda: names(FIRST))
+
+    async def go() -> None:
+        fleet = fleet_over(Records(FIRST))
+        await fleet.look()
+        with pytest.raises(CellwallError) as caught:
+            await fleet._actor(FIRST.id)
+        assert caught.value.code == code
+
+    run(go)
+
+
 def test_the_end_of_the_node_is_noticed_at_once(monkeypatch, tmp_path):
     path = str(tmp_path / "raylet")
     worker = SimpleNamespace(node=SimpleNamespace(raylet_socket_name=path))
@@ -153,6 +204,7 @@ def test_the_end_of_the_node_is_noticed_at_once(monkeypatch, tmp_path):
         async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             lines.append(writer)
 
+        await asyncio.wait_for(engine.wait_for_node(), 5)  # it has ended before
         server = await asyncio.start_unix_server(accept, path)
         waiting = asyncio.ensure_future(engine.wait_for_node())
         while not lines:

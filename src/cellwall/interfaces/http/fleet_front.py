@@ -29,29 +29,24 @@ from cellwall.admin.fleet import (
     Wish,
     host_lost,
 )
-from cellwall.core.errors import BadInput, Busy, CellwallError
+from cellwall.core.errors import BadInput, Busy, CellwallError, SignInRefused
 from cellwall.core.limits import parse_size
-from cellwall.core.outcomes import ErrorInfo
 from cellwall.interfaces.http.checked_route import check_json
 from cellwall.interfaces.http.fleet_answers import Answer, merged, with_body
+from cellwall.interfaces.http.fleet_passing import INTERNAL_CLOSE, Offer, naming, refuse, telling
 from cellwall.interfaces.http.fleet_routing import (
     LABELS_HEADER,
-    UNSERVED_HEADER,
+    MCP_SESSION,
     Target,
     is_id,
     labels_of,
     scraped_host,
     target_of,
-    with_host,
     without_host,
 )
 from cellwall.interfaces.http.gate import MAX_UNKNOWN_BYTES
-from cellwall.interfaces.http.problems import problem, status_of
 
-_ELSEWHERE = 421
-_INTERNAL_CLOSE = 1011
-_MCP_SESSION = b"mcp-session-id"
-_UNSERVED = UNSERVED_HEADER.encode()
+_KNOWN, _UNKNOWN = 200, 401
 _WHO = frozenset({b"host", b"cookie"})
 
 
@@ -77,13 +72,13 @@ class FleetFront:
             await self._route(scope, receive, begin)
         except AnswerBroken:
             if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": _INTERNAL_CLOSE})
+                await send({"type": "websocket.close", "code": INTERNAL_CLOSE})
                 return
             raise  # uvicorn closes the connection: the client sees that the answer is not whole
         except CellwallError as error:
             if has_begun:
                 raise
-            await _refuse(error, scope, receive, send)
+            await refuse(error, scope, receive, send)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
@@ -146,7 +141,7 @@ class FleetFront:
         if place is None or place.is_lost:
             other = await (self._any(scope) if place is None else self._roomy(scope, place.labels))
             lost = None if place is None else host_lost()
-            await self._call(other, scope, receive, _telling(lost, scope, receive, send))
+            await self._call(other, scope, receive, telling(lost, scope, receive, send))
             return
         await self._call(place.host_id, scope, receive, send)
 
@@ -156,11 +151,11 @@ class FleetFront:
             return
         headers = dict(scope["headers"])
         async with self._bodies.read(scope, receive) as body:
-            wish = await self._wish(scope, headers, body)
+            wish, lost = await self._wish(scope, headers, body)
         while True:
-            host_id = await self._fleet.place(wish)
-            answer = _naming(host_id, send) if scope["path"] == "/mcp" else send
-            offer = _Offer(answer)
+            host_id = await self._place(wish, scope)
+            answer = naming(host_id, send) if scope["path"] == "/mcp" else send
+            offer = Offer(telling(lost, scope, receive, answer))
             try:
                 await self._call(host_id, scope, with_body(body, receive), offer.take)
             except HostLost as error:
@@ -179,29 +174,51 @@ class FleetFront:
             # It has begun to drain, or is lost, and the look of the front at it is older.
             wish = replace(wish, avoided=wish.avoided | {host_id})
 
+    async def _place(self, wish: Wish, scope: Scope) -> str:
+        """The host for a new session. Why none fits is told to known callers alone: strangers could
+        ask for the labels of hosts, and so for the names of tenants."""
+        try:
+            return await self._fleet.place(wish)
+        except Busy:
+            if await self._ask_about_caller(scope) == _UNKNOWN:
+                raise SignInRefused(
+                    "this request bears no valid access token",
+                    hint="Send `Authorization: Bearer TOKEN`; POST /v1/auth/token gives a token.",
+                ) from None
+            raise
+
     async def _is_known(self, scope: Scope) -> bool:
         """Whether a host knows the caller. A sandbox is claimed and a large body is parsed for
         known callers alone: strangers could empty the pool by asking for sessions that are refused
         later, and stop the front for seconds."""
+        return await self._ask_about_caller(scope) == _KNOWN
+
+    async def _ask_about_caller(self, scope: Scope) -> int:
+        """The status of the answer; others than these two tell nothing about the caller."""
         asked = _about_caller(scope, "/v1/auth/session")
         answer = Answer()
         await self._call(await self._any(asked), asked, with_body(b""), answer.take)
-        return answer.status == 200
+        return answer.status
 
-    async def _wish(self, scope: Scope, headers: Mapping[bytes, bytes], body: bytes) -> Wish:
-        """From the body as far as it can be read; the host refuses what is malformed."""
+    async def _wish(
+        self, scope: Scope, headers: Mapping[bytes, bytes], body: bytes
+    ) -> tuple[Wish, CellwallError | None]:
+        """From the body as far as it can be read; the host refuses what is malformed. Also what its
+        owner is told where the kept session that it names was on a lost host."""
         asked = await self._asked(scope, body)
         labels = labels_of(headers)
         if headers.get(LABELS_HEADER) and not labels:
             raise BadInput(
                 "Cellwall-Labels has no label", hint="Write for example: region=eu, gpu=a100"
             )
-        return Wish(
+        host_id, lost = await self._nearest(scope, asked)
+        wish = Wish(
             memory_bytes=_size(asked.get("memory")),
             template=_text(asked.get("template") or asked.get("templateID")) or "python",
             labels=labels,
-            host_id=await self._nearest(scope, asked),
+            host_id=host_id,
         )
+        return wish, lost
 
     async def _asked(self, scope: Scope, body: bytes) -> Mapping[str, Any]:
         """The JSON of a body; empty where the host refuses the body, as one that it would not
@@ -216,17 +233,18 @@ class FleetFront:
             return {}
         return asked if isinstance(asked, dict) else {}
 
-    async def _nearest(self, scope: Scope, asked: Mapping[str, Any]) -> str:
-        """The host that has the files of a kept session or a snapshot; any where none is named."""
+    async def _nearest(
+        self, scope: Scope, asked: Mapping[str, Any]
+    ) -> tuple[str, CellwallError | None]:
+        """The host that has the files of a kept session or a snapshot; any where none is named, or
+        where it is lost: only a host can tell the owner from everybody else."""
         if is_id(resumed := _text(asked.get("resume"))):
             place = await self._fleet.find("session", resumed)
             if place is not None and place.is_lost:
-                raise host_lost()
-            return "" if place is None else place.host_id
+                return "", host_lost()
+            return "" if place is None else place.host_id, None
         snapshot = _text(asked.get("from_snapshot")) or _text(asked.get("templateID"))
-        if is_id(snapshot):
-            return await self._find_snapshot(snapshot, scope)
-        return ""
+        return await self._find_snapshot(snapshot, scope) if is_id(snapshot) else "", None
 
     async def _find_snapshot(self, name: str, scope: Scope) -> str:
         asked = _about_caller(scope, f"/v1/snapshots/{name}")
@@ -243,11 +261,11 @@ class FleetFront:
         """A session of a lost host is unknown to all others, and then the client begins anew."""
         live = {host.id for host in await self._live_hosts()}
         headers = [
-            (name, without_host(value) if name == _MCP_SESSION else value)
+            (name, without_host(value) if name == MCP_SESSION else value)
             for name, value in scope["headers"]
         ]
         chosen = host_id if host_id in live else await self._any(scope)
-        await self._call(chosen, {**scope, "headers": headers}, receive, _naming(chosen, send))
+        await self._call(chosen, {**scope, "headers": headers}, receive, naming(chosen, send))
 
     async def _to_all(self, scope: Scope, send: Send) -> None:
         answers = await self._ask_all(scope)
@@ -283,73 +301,6 @@ def _about_caller(scope: Scope, path: str) -> Scope:
     asked: Scope = {**scope, "method": "GET", "path": path, "headers": shown}
     asked["raw_path"], asked["query_string"] = path.encode(), b""
     return asked
-
-
-class _Offer:
-    """The answer of a host to a new session, passed on unless the host does not take it."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.is_refused = self.has_begun = False
-
-    async def take(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.is_refused = any(name == _UNSERVED for name, _ in message["headers"])
-            self.has_begun = message["status"] < 300
-        if not self.is_refused:
-            await self._send(message)
-
-
-def _telling(lost: CellwallError | None, scope: Scope, receive: Receive, send: Send) -> Send:
-    """Pass the answer of another host on; `CW-ELSEWHERE` of the owner becomes `lost`. Others have
-    the same status: a request with a wrong Host is refused before its caller is known."""
-    if lost is None:
-        return send
-    held = Answer()
-
-    async def tell(message: Message) -> None:
-        if message["type"] == "http.response.start" and message["status"] == _ELSEWHERE:
-            await held.take(message)
-        elif not held.status:
-            await send(message)
-        else:
-            await held.take(message)
-            if message.get("more_body", False):
-                return
-            if _code_of(held) == "CW-ELSEWHERE":
-                await _refuse(lost, scope, receive, send)
-            else:
-                await held.send(send)
-
-    return tell
-
-
-def _code_of(answer: Answer) -> str:
-    try:
-        return str(json.loads(answer.body)["error"]["code"])
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return ""
-
-
-def _naming(host_id: str, send: Send) -> Send:
-    """The id of an MCP session names its host from here on."""
-
-    async def name(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [
-                (key, with_host(value, host_id) if key == _MCP_SESSION else value)
-                for key, value in message["headers"]
-            ]
-        await send(message)
-
-    return name
-
-
-async def _refuse(error: CellwallError, scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":  # a call may have received its beginning
-        await send({"type": "websocket.close", "code": _INTERNAL_CLOSE})
-        return
-    await problem(ErrorInfo.of(error), status_of(error))(scope, receive, send)
 
 
 async def _live(receive: Receive, send: Send) -> None:

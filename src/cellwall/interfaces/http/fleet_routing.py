@@ -28,7 +28,7 @@ HOST_HEADER = b"cellwall-host"
 LABELS_HEADER = b"cellwall-labels"
 UNSERVED_HEADER = "cellwall-unserved"
 """Of an answer: the host has refused the request before anything was done."""
-_MCP_SESSION = b"mcp-session-id"
+MCP_SESSION = b"mcp-session-id"
 _MAX_LABELS = 16
 Headers = Mapping[bytes, bytes]
 
@@ -72,7 +72,7 @@ def target_of(method: str, path: str, headers: Headers) -> Target:
     if path.startswith(_E2B) and (inner := headers.get(b"e2b-sandbox-id")):
         return Target("session", inner.decode("latin-1"))
     if path == _MCP:
-        session = headers.get(_MCP_SESSION, b"").decode("latin-1")
+        session = headers.get(MCP_SESSION, b"").decode("latin-1")
         is_new = not session and method == "POST" and b"mcp-protocol-version" not in headers
         return Target("new" if is_new else "mcp", session.rpartition(".")[2] if session else "")
     return Target("any")

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from cellwall.admin.fleet import HostState, Message, Place, RequestBodies, Scope, Wish, host_lost
+from cellwall.admin.fleet import (
+    HostState,
+    Message,
+    Place,
+    RequestBodies,
+    Scope,
+    Wish,
+    host_lost,
+    no_host,
+)
 from cellwall.interfaces.http import fleet_front
 from cellwall.interfaces.http.fleet_front import FleetFront
 
@@ -30,6 +39,8 @@ class Fleet:
 
     async def place(self, wish: Wish) -> str:
         self.wishes.append(wish)
+        if wish.labels:
+            raise no_host("none has the labels that it asks for")
         return "svc_1"
 
     async def release(self, host_id: str) -> None:
@@ -184,5 +195,45 @@ class TestNewSessions:
             got = await ask(front_of(fleet), dict(self.NEW), message)
             assert got[0]["status"] == 201
             assert [each.host_id for each in fleet.wishes] == ["svc_0" if is_asked else ""]
+
+        asyncio.run(go())
+
+    @pytest.mark.parametrize(
+        ("status", "told"),
+        [
+            (200, (503, "CW-FLEET-FULL")),
+            (401, (401, "CW-SIGN-IN")),
+            (429, (503, "CW-FLEET-FULL")),  # it may be a known one
+        ],
+    )
+    def test_strangers_do_not_learn_which_labels_hosts_have(
+        self, status: int, told: tuple[int, str]
+    ) -> None:
+        async def go() -> None:
+            front = front_of(Fleet(answering(status, "CW-X")))
+            scope = {**self.NEW, "headers": [(b"cellwall-labels", b"tenant=acme")]}
+            message = {"type": "http.request", "body": b"{}", "more_body": False}
+            got = await ask(front, scope, message)
+            assert (got[0]["status"], json_of(got)["error"]["code"]) == told
+
+        asyncio.run(go())
+
+    @pytest.mark.parametrize(
+        ("status", "code", "told"),
+        [
+            (421, "CW-ELSEWHERE", (410, "CW-HOST-LOST")),  # to its owner
+            (404, "CW-NOT-FOUND", (404, "CW-NOT-FOUND")),
+            (401, "CW-SIGN-IN-MISSING", (401, "CW-SIGN-IN-MISSING")),
+        ],
+    )
+    def test_the_owner_alone_learns_that_kept_files_were_lost(
+        self, status: int, code: str, told: tuple[int, str]
+    ) -> None:
+        async def go() -> None:
+            front = front_of(Fleet(answering(status, code), is_lost=True))
+            body = json.dumps({"resume": SESSION}).encode()
+            message = {"type": "http.request", "body": body, "more_body": False}
+            got = await ask(front, dict(self.NEW), message)
+            assert (got[0]["status"], json_of(got)["error"]["code"]) == told
 
         asyncio.run(go())
