@@ -21,9 +21,10 @@ import pytest
 import sqlalchemy
 
 from cellwall.storage.engine import StorageSettings, blocking_engine
-from cellwall.storage.models import TABLES, StateRow
+from cellwall.storage.models import StateRow
 from cellwall.storage.schema import migrate
 from cellwall.storage.store import Store, open_store
+from cellwall.storage.tables import TABLES
 from conftest import ORDINARY_UID, need
 
 KINDS = ("sqlite", "postgresql")

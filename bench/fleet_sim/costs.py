@@ -21,7 +21,8 @@ from cellwall.fleet.engine import HostState, Wish
 from cellwall.fleet.placement import choose_host
 from cellwall.fleet.states import state_of
 from cellwall.storage.engine import StorageSettings, blocking_engine
-from cellwall.storage.models import HostRow, SessionRow
+from cellwall.storage.fleet_models import HostRow
+from cellwall.storage.models import SessionRow
 from cellwall.storage.schema import migrate
 from cellwall.storage.store import open_store
 from fleet_sim.parameters import GIB

@@ -55,7 +55,14 @@ _SEND = """
 const send = (text, length = text.length) => {
   const head = Buffer.alloc(8);
   head.writeUInt32BE(length, 0);
-  require("fs").writeSync(3, Buffer.concat([head, Buffer.from(text)]));
+  let left = Buffer.concat([head, Buffer.from(text)]);
+  while (left.length > 0) {  // a pipe takes 64 KiB at once
+    try {
+      left = left.subarray(require("fs").writeSync(3, left));
+    } catch (error) {
+      if (error.code !== "EAGAIN") throw error;
+    }
+  }
 };
 """
 

@@ -205,6 +205,7 @@ def prepare() -> None:
     from cellwall.parsing.credentials.text_scan import spans_of  # noqa: PLC0415
     from cellwall.policy.policy_file import builtin_rules  # noqa: PLC0415
     from cellwall.runtime.guarding import screened_code  # noqa: PLC0415
+    from cellwall.sandbox import languages  # noqa: PLC0415
     from cellwall.sandbox.linux import seccomp  # noqa: PLC0415
 
     for table in (protected_names.load, protected_names.build_files, protected_names.instructions):
@@ -214,6 +215,8 @@ def prepare() -> None:
     Scanner().scan("a text")
     screened_code("1", "python")
     screened_code("true", "shell")
+    languages.available()  # reads Deno, which is large, to compare its hash
+    languages.inside_files()
     for has_cgroup in (True, False):  # as a cell asks for its filter: it is kept by the arguments
         seccomp.build(seccomp.host_arch(), open_files=Limits().open_files, has_cgroup=has_cgroup)
     seccomp.build(seccomp.host_arch(), open_files=None, for_zygote=True)
@@ -354,6 +357,8 @@ def use(asked: dict[str, Any]) -> object:
 
 
 if __name__ == "__main__":
+    # A folder that does not exist: what is found out about programs is kept in memory alone.
+    os.environ["CELLWALL_HOME"] = os.path.join(os.path.dirname(sys.argv[1]), "state")
     prepare()
     asked = serve(sys.argv[1])
     if asked["has_session"]:

@@ -25,6 +25,7 @@ from cellwall.core.errors import BadInput
 from cellwall.storage import failures
 from cellwall.storage.drafts import private_draft
 from cellwall.storage.engine import StorageSettings, reading
+from cellwall.storage.fleet_models import JoinTokenRow
 from cellwall.storage.inspection import (
     DatabaseReport,
     check,
@@ -34,10 +35,8 @@ from cellwall.storage.inspection import (
     open_file,
 )
 from cellwall.storage.models import (
-    TABLES,
     FamilyRow,
     FlowRow,
-    JoinTokenRow,
     LinkRow,
     RefreshTokenRow,
     ServiceTokenRow,
@@ -45,6 +44,7 @@ from cellwall.storage.models import (
     StateRow,
 )
 from cellwall.storage.schema import migrate, migrate_engine, read_revision, schema_state
+from cellwall.storage.tables import TABLES
 
 _BATCH_ROWS = 500
 _MAX_COUNT = 1 << 31

@@ -15,14 +15,14 @@ from cellwall.core.host_trust import (
     StoredCertificate,
     WitnessedCheckpoint,
 )
-from cellwall.storage.hosts import database_now
-from cellwall.storage.models import (
+from cellwall.storage.fleet_models import (
     HostCertificateRow,
     HostLogRow,
     JoinTokenRow,
     ReleaseRow,
     WitnessedCheckpointRow,
 )
+from cellwall.storage.hosts import database_now
 from cellwall.storage.repository import Repository, insert_missing
 
 _KEEP_TOKENS_S = 30 * 86_400.0

@@ -30,7 +30,8 @@ from cellwall.core.hosts import (
     second_coordinator,
 )
 from cellwall.core.types import Json
-from cellwall.storage.models import ApprovalRow, HostCertificateRow, HostRow, SessionRow
+from cellwall.storage.fleet_models import HostCertificateRow, HostRow
+from cellwall.storage.models import ApprovalRow, SessionRow
 from cellwall.storage.repository import Repository, insert_or_update
 
 _FORGET_AFTER_S = 86_400.0

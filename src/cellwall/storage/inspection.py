@@ -21,7 +21,7 @@ from cellwall.storage.engine import (
     reading,
     sqlite_url,
 )
-from cellwall.storage.models import TABLES, StateRow
+from cellwall.storage.models import StateRow
 from cellwall.storage.schema import (
     REVISIONS,
     SchemaState,
@@ -29,6 +29,7 @@ from cellwall.storage.schema import (
     read_revision,
     schema_state,
 )
+from cellwall.storage.tables import TABLES
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100

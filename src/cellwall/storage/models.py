@@ -1,4 +1,5 @@
-"""The tables. A change here needs a migration; a test compares both.
+"""The tables of accounts, sessions and messages. A change here needs a migration; a test compares
+both. `tables.py` has all tables.
 
 Secrets are never stored: passwords as Argon2id hashes, tokens and links as SHA-256 of 256 random
 bits, signing keys encrypted under a key outside of the database.
@@ -19,14 +20,13 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     String,
-    Text,
     UniqueConstraint,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 STATE_ID = 1
-_ID = String(40)
-_NAME = String(64)
+ID = String(40)
+NAME = String(64)
 
 
 class Base(DeclarativeBase):
@@ -66,8 +66,8 @@ class UserRow(Base):
     """An account with its role."""
 
     __tablename__ = "users"
-    id: Mapped[str] = mapped_column(_ID, primary_key=True)
-    name: Mapped[str] = mapped_column(_NAME, unique=True)
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    name: Mapped[str] = mapped_column(NAME, unique=True)
     role: Mapped[str] = mapped_column(String(32))
     password_hash: Mapped[str | None]
     is_disabled: Mapped[bool]
@@ -79,8 +79,8 @@ class TeamRow(Base):
     """A team."""
 
     __tablename__ = "teams"
-    id: Mapped[str] = mapped_column(_ID, primary_key=True)
-    name: Mapped[str] = mapped_column(_NAME, unique=True)
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    name: Mapped[str] = mapped_column(NAME, unique=True)
     created_s: Mapped[float]
 
 
@@ -89,10 +89,10 @@ class MemberRow(Base):
 
     __tablename__ = "team_members"
     team_id: Mapped[str] = mapped_column(
-        _ID, ForeignKey("teams.id", ondelete="CASCADE"), primary_key=True
+        ID, ForeignKey("teams.id", ondelete="CASCADE"), primary_key=True
     )
     user_id: Mapped[str] = mapped_column(
-        _ID, ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True
+        ID, ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True
     )
 
 
@@ -100,11 +100,9 @@ class ServiceTokenRow(Base):
     """A service token."""
 
     __tablename__ = "service_tokens"
-    id: Mapped[str] = mapped_column(_ID, primary_key=True)
-    user_id: Mapped[str] = mapped_column(
-        _ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
-    )
-    name: Mapped[str] = mapped_column(_NAME)
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    user_id: Mapped[str] = mapped_column(ID, ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    name: Mapped[str] = mapped_column(NAME)
     token_hash: Mapped[bytes] = mapped_column(unique=True)
     scopes: Mapped[list[str]]
     created_s: Mapped[float]
@@ -116,10 +114,8 @@ class FamilyRow(Base):
     """A sign-in."""
 
     __tablename__ = "refresh_families"
-    id: Mapped[str] = mapped_column(_ID, primary_key=True)
-    user_id: Mapped[str] = mapped_column(
-        _ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
-    )
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    user_id: Mapped[str] = mapped_column(ID, ForeignKey("users.id", ondelete="CASCADE"), index=True)
     audience: Mapped[str]
     created_s: Mapped[float]
     expires_s: Mapped[float] = mapped_column(index=True)
@@ -132,7 +128,7 @@ class RefreshTokenRow(Base):
     __tablename__ = "refresh_tokens"
     token_hash: Mapped[bytes] = mapped_column(primary_key=True)
     family_id: Mapped[str] = mapped_column(
-        _ID, ForeignKey("refresh_families.id", ondelete="CASCADE"), index=True
+        ID, ForeignKey("refresh_families.id", ondelete="CASCADE"), index=True
     )
     is_used: Mapped[bool]
     used_s: Mapped[float | None]
@@ -156,9 +152,7 @@ class ExternalIdentityRow(Base):
     __tablename__ = "external_identities"
     issuer: Mapped[str] = mapped_column(primary_key=True)
     subject: Mapped[str] = mapped_column(primary_key=True)
-    user_id: Mapped[str] = mapped_column(
-        _ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
-    )
+    user_id: Mapped[str] = mapped_column(ID, ForeignKey("users.id", ondelete="CASCADE"), index=True)
     is_managed: Mapped[bool]
     created_s: Mapped[float]
 
@@ -168,11 +162,9 @@ class PasskeyRow(Base):
 
     __tablename__ = "passkeys"
     credential_id: Mapped[bytes] = mapped_column(primary_key=True)
-    id: Mapped[str] = mapped_column(_ID, unique=True)
-    user_id: Mapped[str] = mapped_column(
-        _ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
-    )
-    name: Mapped[str] = mapped_column(_NAME)
+    id: Mapped[str] = mapped_column(ID, unique=True)
+    user_id: Mapped[str] = mapped_column(ID, ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    name: Mapped[str] = mapped_column(NAME)
     public_key: Mapped[bytes]
     sign_count: Mapped[int]
     created_s: Mapped[float]
@@ -183,7 +175,7 @@ class RevokedTokenRow(Base):
     """An access token that was revoked before its expiry."""
 
     __tablename__ = "revoked_tokens"
-    jti: Mapped[str] = mapped_column(_ID, primary_key=True)
+    jti: Mapped[str] = mapped_column(ID, primary_key=True)
     until_s: Mapped[float] = mapped_column(index=True)
 
 
@@ -191,7 +183,7 @@ class SigningKeyRow(Base):
     """A signing key."""
 
     __tablename__ = "signing_keys"
-    kid: Mapped[str] = mapped_column(_ID, primary_key=True)
+    kid: Mapped[str] = mapped_column(ID, primary_key=True)
     public: Mapped[bytes]
     sealed: Mapped[bytes]
     created_s: Mapped[float]
@@ -204,7 +196,7 @@ class LinkRow(Base):
     __tablename__ = "sign_in_links"
     link_hash: Mapped[bytes] = mapped_column(primary_key=True)
     user_id: Mapped[str | None] = mapped_column(
-        _ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
+        ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
     )
     expires_s: Mapped[float]
 
@@ -224,73 +216,8 @@ class ServiceRow(Base):
     """A service that uses this database, and when it was last seen."""
 
     __tablename__ = "services"
-    id: Mapped[str] = mapped_column(_ID, primary_key=True)
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
     seen_s: Mapped[float]
-
-
-class HostRow(Base):
-    """A host of the fleet and its lease; the times are those of the database's clock."""
-
-    __tablename__ = "hosts"
-    id: Mapped[str] = mapped_column(_ID, primary_key=True)
-    incarnation: Mapped[str] = mapped_column(_ID)
-    about: Mapped[dict[str, Any]]
-    seen_s: Mapped[float]
-    is_draining: Mapped[bool]
-    lost_s: Mapped[float | None]
-
-
-class JoinTokenRow(Base):
-    """A one-time token with which a machine becomes a host; hashed with a key outside of here."""
-
-    __tablename__ = "join_tokens"
-    token_hash: Mapped[bytes] = mapped_column(primary_key=True)
-    made_by: Mapped[str] = mapped_column(_NAME)
-    expires_s: Mapped[float]
-    used_s: Mapped[float | None]
-    used_by: Mapped[str | None] = mapped_column(_ID)
-
-
-class HostCertificateRow(Base):
-    """The certificate of a host, signed outside of here."""
-
-    __tablename__ = "host_certificates"
-    host_id: Mapped[str] = mapped_column(_ID, primary_key=True)
-    public_keys: Mapped[str]
-    pem: Mapped[str] = mapped_column(Text)
-    issued_s: Mapped[float]
-    revoked_s: Mapped[float | None]
-
-
-class HostLogRow(Base):
-    """Which audit log a host writes."""
-
-    __tablename__ = "host_logs"
-    origin: Mapped[str] = mapped_column(String(80), primary_key=True)
-    host_id: Mapped[str] = mapped_column(_ID)
-    statement: Mapped[str] = mapped_column(Text)
-
-
-class WitnessedCheckpointRow(Base):
-    """A checkpoint of a host's audit log, countersigned by another host."""
-
-    __tablename__ = "witnessed_checkpoints"
-    origin: Mapped[str] = mapped_column(String(80), primary_key=True)
-    size: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    witness_id: Mapped[str] = mapped_column(_ID, primary_key=True)
-    note: Mapped[str] = mapped_column(Text)
-    seen_s: Mapped[float]
-
-
-class ReleaseRow(Base):
-    """A version of a policy or a feed, signed outside of here."""
-
-    __tablename__ = "releases"
-    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
-    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    note: Mapped[str] = mapped_column(Text)
-    content: Mapped[bytes]
-    made_s: Mapped[float]
 
 
 class SessionRow(Base):
@@ -301,15 +228,15 @@ class SessionRow(Base):
         Index("ix_sessions_owner_id_ended_s", "owner_id", "ended_s"),
         Index("ix_sessions_service_id_ended_s", "service_id", "ended_s"),
     )
-    id: Mapped[str] = mapped_column(_ID, primary_key=True)
-    owner_id: Mapped[str] = mapped_column(_ID, ForeignKey("users.id", ondelete="CASCADE"))
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ID, ForeignKey("users.id", ondelete="CASCADE"))
     team_id: Mapped[str | None] = mapped_column(
-        _ID, ForeignKey("teams.id", ondelete="SET NULL"), index=True
+        ID, ForeignKey("teams.id", ondelete="SET NULL"), index=True
     )
     created_s: Mapped[float]
     ended_s: Mapped[float | None] = mapped_column(index=True)
     about: Mapped[dict[str, Any]]
-    service_id: Mapped[str] = mapped_column(_ID, server_default="")
+    service_id: Mapped[str] = mapped_column(ID, server_default="")
     end_reason: Mapped[str] = mapped_column(String(32), server_default="")
 
 
@@ -318,7 +245,7 @@ class RunKeyRow(Base):
 
     __tablename__ = "run_keys"
     session_id: Mapped[str] = mapped_column(
-        _ID, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True
+        ID, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True
     )
     key_hash: Mapped[bytes] = mapped_column(primary_key=True)
 
@@ -328,16 +255,16 @@ class ApprovalRow(Base):
 
     __tablename__ = "approvals"
     __table_args__ = (Index("ix_approvals_owner_id_answered_s", "owner_id", "answered_s"),)
-    id: Mapped[str] = mapped_column(_ID, primary_key=True)
-    session_id: Mapped[str] = mapped_column(_ID, index=True)
-    owner_id: Mapped[str] = mapped_column(_ID, ForeignKey("users.id", ondelete="CASCADE"))
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    session_id: Mapped[str] = mapped_column(ID, index=True)
+    owner_id: Mapped[str] = mapped_column(ID, ForeignKey("users.id", ondelete="CASCADE"))
     asked_s: Mapped[float]
     expires_s: Mapped[float]
     question: Mapped[dict[str, Any]]
     answer: Mapped[str | None] = mapped_column(String(32))
-    answered_by: Mapped[str | None] = mapped_column(_ID)
+    answered_by: Mapped[str | None] = mapped_column(ID)
     answered_s: Mapped[float | None]
-    service_id: Mapped[str] = mapped_column(_ID, server_default="")
+    service_id: Mapped[str] = mapped_column(ID, server_default="")
 
 
 class BudgetRow(Base):
@@ -346,7 +273,7 @@ class BudgetRow(Base):
     __tablename__ = "budgets"
     kind: Mapped[str] = mapped_column(String(16), primary_key=True)
     subject: Mapped[str] = mapped_column(String(120), primary_key=True)
-    resource: Mapped[str] = mapped_column(_NAME, primary_key=True)
+    resource: Mapped[str] = mapped_column(NAME, primary_key=True)
     limit: Mapped[float]
     period_s: Mapped[float]
 
@@ -357,7 +284,7 @@ class UsageRow(Base):
     __tablename__ = "usage"
     kind: Mapped[str] = mapped_column(String(16), primary_key=True)
     subject: Mapped[str] = mapped_column(String(120), primary_key=True)
-    resource: Mapped[str] = mapped_column(_NAME, primary_key=True)
+    resource: Mapped[str] = mapped_column(NAME, primary_key=True)
     period_start_s: Mapped[float] = mapped_column(primary_key=True)
     amount: Mapped[float]
 
@@ -367,9 +294,7 @@ class PairingCodeRow(Base):
 
     __tablename__ = "pairing_codes"
     code_hash: Mapped[bytes] = mapped_column(primary_key=True)
-    user_id: Mapped[str] = mapped_column(
-        _ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
-    )
+    user_id: Mapped[str] = mapped_column(ID, ForeignKey("users.id", ondelete="CASCADE"), index=True)
     expires_s: Mapped[float]
 
 
@@ -378,10 +303,8 @@ class PairingRow(Base):
 
     __tablename__ = "pairings"
     __table_args__ = (UniqueConstraint("channel", "sender_hash", name="uq_pairings_channel"),)
-    id: Mapped[str] = mapped_column(_ID, primary_key=True)
-    user_id: Mapped[str] = mapped_column(
-        _ID, ForeignKey("users.id", ondelete="CASCADE"), index=True
-    )
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    user_id: Mapped[str] = mapped_column(ID, ForeignKey("users.id", ondelete="CASCADE"), index=True)
     channel: Mapped[str] = mapped_column(String(16))
     sender_hash: Mapped[bytes]
     created_s: Mapped[float]
@@ -393,11 +316,7 @@ class MessageRow(Base):
     __tablename__ = "messages"
     __table_args__ = (Index("ix_messages_pairing_id_received_s", "pairing_id", "received_s"),)
     message_hash: Mapped[bytes] = mapped_column(primary_key=True)
-    pairing_id: Mapped[str] = mapped_column(_ID, ForeignKey("pairings.id", ondelete="CASCADE"))
+    pairing_id: Mapped[str] = mapped_column(ID, ForeignKey("pairings.id", ondelete="CASCADE"))
     received_s: Mapped[float]
     answered_s: Mapped[float | None]
     forget_after_s: Mapped[float] = mapped_column(index=True)
-
-
-TABLES = tuple(Base.metadata.sorted_tables)
-"""A table stands behind those that it refers to."""

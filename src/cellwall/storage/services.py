@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import delete, func, select, update
 
+from cellwall.storage.fleet_models import HostRow
 from cellwall.storage.hosts import database_now
-from cellwall.storage.models import ApprovalRow, HostRow, ServiceRow, SessionRow
+from cellwall.storage.models import ApprovalRow, ServiceRow, SessionRow
 from cellwall.storage.repository import Repository, insert_or_update
 
 _FORGET_AFTER_S = 30 * 86_400.0

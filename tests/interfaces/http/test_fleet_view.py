@@ -15,7 +15,7 @@ from cellwall.admin.database import storage_settings
 from cellwall.core.ids import new_id
 from cellwall.interfaces.http.dashboard.templating import size
 from cellwall.storage.engine import blocking_engine
-from cellwall.storage.models import HostRow
+from cellwall.storage.fleet_models import HostRow
 from interfaces.http.browser import PageClient, add_person, page_client
 from interfaces.http.running_service import RunningService, new_session, running_service
 

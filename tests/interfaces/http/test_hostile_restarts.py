@@ -23,8 +23,8 @@ from cellwall.interfaces.sdk.local_host import LocalHost
 from cellwall.runtime.home import local_principal
 from cellwall.runtime.recording import audit_directory
 from cellwall.storage.engine import StorageSettings, blocking_engine
+from cellwall.storage.fleet_models import HostRow
 from cellwall.storage.hosts import database_now
-from cellwall.storage.models import HostRow
 from cellwall.storage.schema import migrate
 from cellwall.storage.store import Store, open_store
 from interfaces.http.running_service import (

@@ -26,8 +26,9 @@ from cellwall.runtime.home import local_principal
 from cellwall.runtime.recording import open_record
 from cellwall.secrets.ownership import stored_name
 from cellwall.storage.engine import StorageSettings
+from cellwall.storage.fleet_models import HostRow
 from cellwall.storage.hosts import database_now
-from cellwall.storage.models import HostRow, SessionRow
+from cellwall.storage.models import SessionRow
 from cellwall.storage.schema import migrate
 from cellwall.storage.store import Store, open_store
 from unit.storage import records

@@ -27,7 +27,7 @@ from cellwall.core.outcomes import Event, EventKind
 from cellwall.fleet.certificates import open_authority
 from cellwall.fleet.enrolment import public_keys
 from cellwall.fleet.identity import HostKeys, open_host_keys
-from cellwall.storage.models import HostLogRow, WitnessedCheckpointRow
+from cellwall.storage.fleet_models import HostLogRow, WitnessedCheckpointRow
 from cellwall.storage.store import Store
 from databases import in_store
 

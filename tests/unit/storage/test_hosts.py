@@ -10,8 +10,8 @@ from sqlalchemy import update
 
 from cellwall.core.hosts import SecondCoordinator
 from cellwall.core.ids import new_id
+from cellwall.storage.fleet_models import HostRow
 from cellwall.storage.hosts import database_now
-from cellwall.storage.models import HostRow
 from cellwall.storage.services import LEASES_DECIDE_S
 from cellwall.storage.store import Store, open_store
 from databases import in_store

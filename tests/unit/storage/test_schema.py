@@ -18,7 +18,6 @@ from sqlalchemy import text
 
 from cellwall.core.errors import StorageError
 from cellwall.storage.engine import StorageSettings, blocking_engine
-from cellwall.storage.models import Base
 from cellwall.storage.schema import (
     HEAD,
     REVISIONS,
@@ -28,6 +27,7 @@ from cellwall.storage.schema import (
     schema_state,
 )
 from cellwall.storage.store import open_store
+from cellwall.storage.tables import METADATA
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_the_migrations_make_exactly_the_tables_of_the_models(settings):
     engine = blocking_engine(settings)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, Base.metadata) == []
+        assert compare_metadata(context, METADATA) == []
     engine.dispose()
 
 
@@ -116,7 +116,7 @@ def test_an_older_schema_is_migrated_with_its_rows(unmade, old):
     assert migrate_engine(engine) == (old, HEAD)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, Base.metadata) == []
+        assert compare_metadata(context, METADATA) == []
         assert connection.execute(text("SELECT name FROM users")).scalars().all() == ["ann"]
     engine.dispose()
 

@@ -60,6 +60,8 @@ from cellwall.sandbox.linux.plan import PAGE_ROOM
 from cellwall.sandbox.linux.prepared_cell import CellShape
 from cellwall.sandbox.linux.programs import cell_program
 from cellwall.sandbox.linux.run_monitor import RunMonitor
+from cellwall.sandbox.linux.skill_plan import skill_files
+from cellwall.sandbox.linux.walls import Walls
 from cellwall.sandbox.run_ledger import RunLedger
 
 _HOME_INSIDE = "/workspace"
@@ -123,7 +125,7 @@ class ContainerHost:
             file.write(seccomp_profile())
         os.replace(fresh, self._profile)
 
-    def walls(self, *, open_files: int, uid_offset: int) -> tuple[cell_plan.Walls, ContainerUser]:
+    def walls(self, *, open_files: int, uid_offset: int) -> tuple[Walls, ContainerUser]:
         """Blocks at first; a required layer that is missing is a refusal (ISO-4)."""
         user = user_in(self.ready().choice, self._settings, uid_offset=uid_offset)
         walls = container_walls(self._settings, self._layers, user, open_files=open_files)
@@ -132,7 +134,7 @@ class ContainerHost:
     def start(
         self,
         cell: ContainerCell,
-        walls: cell_plan.Walls,
+        walls: Walls,
         user: ContainerUser,
         job: cell_plan.Job,
         tools: Sequence[HostDirectory],
@@ -192,9 +194,7 @@ class ContainerHost:
         if egress is not None:
             egress.hand_over()
 
-    def make_cell(
-        self, walls: cell_plan.Walls, name: str, *, wants_stdin: bool = False
-    ) -> ContainerCell:
+    def make_cell(self, walls: Walls, name: str, *, wants_stdin: bool = False) -> ContainerCell:
         shape = CellShape(self.ledger, walls.outer, None, wants_stdin)
         shares_user = self._settings.dangerously_without_user_namespace
         return ContainerCell(
@@ -209,7 +209,7 @@ class ContainerHost:
     def tools(
         self,
         stack: ExitStack,
-        walls: cell_plan.Walls,
+        walls: Walls,
         action: Action,
         program: languages.Program | None,
     ) -> list[HostDirectory]:
@@ -305,7 +305,7 @@ class ContainerCells:
 
 
 def _open_egress(
-    walls: cell_plan.Walls, network: CellNetwork | None, stack: ExitStack
+    walls: Walls, network: CellNetwork | None, stack: ExitStack
 ) -> EgressSockets | None:
     if network is not None and walls.is_gvisor:
         raise LayerMissing(
@@ -324,7 +324,7 @@ def _open_files(limit: int) -> int:
 
 def _file_bytes(job: cell_plan.Job, egress: EgressSockets | None) -> int:
     """An upper bound of what init writes into each of its memory file systems."""
-    _folders, skills = cell_plan.skill_files(job.skills)
+    _folders, skills = skill_files(job.skills)
     network = () if egress is None else egress.plan(0).files.values()
     sizes = [*map(len, job.files.values()), *(len(data) for data, _ in skills.values())]
     sizes += map(len, network)

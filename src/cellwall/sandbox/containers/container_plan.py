@@ -10,8 +10,10 @@ from dataclasses import replace
 
 from cellwall.core.network import NETWORK_INSIDE, PROXY_PORT
 from cellwall.sandbox.linux import cell_plan
-from cellwall.sandbox.linux.cell_plan import Job, Walls
+from cellwall.sandbox.linux.cell_plan import Job
 from cellwall.sandbox.linux.plan import Plan, offer_files
+from cellwall.sandbox.linux.skill_plan import plan_skill_files
+from cellwall.sandbox.linux.walls import Walls, plan_inner_walls
 
 _INIT_IN_PROC = "/proc/1"
 
@@ -38,10 +40,10 @@ def container_plan(
         plan.step("expect", path, device, inode)
     cell_plan.plan_watch(plan, job.limits, replace(job.mount, covers=()))  # the engine's work
     # Into a memory file system of this container, on which Landlock allows no writing.
-    cell_plan.plan_skill_files(plan, job.skills)
+    plan_skill_files(plan, job.skills)
     _plan_egress(plan, job)
     cell_plan.plan_life(plan, job)
-    cell_plan.plan_inner_walls(plan, walls, job.limits)
+    plan_inner_walls(plan, walls, job.limits)
     return plan.encode()
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from cellwall.core.errors import LayerMissing
 from cellwall.sandbox.containers.engine import Engine, EngineFacts, is_socket
-from cellwall.sandbox.linux import cell_plan, outer_wall, seccomp, visible_host
+from cellwall.sandbox.linux import outer_wall, seccomp, visible_host
 from cellwall.sandbox.linux.layers import Backend, HostLayers, NativeSettings
+from cellwall.sandbox.linux.walls import Walls
 
 _GVISOR = ("runsc",)
 _SYSTEM_SOCKETS = ("/run/docker.sock", "/run/podman/podman.sock")
@@ -136,7 +137,7 @@ def user_in(choice: EngineChoice, settings: NativeSettings, *, uid_offset: int) 
 
 def container_walls(
     settings: NativeSettings, layers: HostLayers, user: ContainerUser, *, open_files: int
-) -> cell_plan.Walls:
+) -> Walls:
     """The inner walls, which init builds; a required layer that is missing is a refusal."""
     # gVisor's kernel has neither Landlock nor notifications of a filter.
     is_gvisor = settings.backend == "gvisor"
@@ -149,7 +150,7 @@ def container_walls(
             code="CW-LAYER-LANDLOCK",
         )
     owner = user.outside[0] if user.outside is not None and os.geteuid() == 0 else None
-    return cell_plan.Walls(
+    return Walls(
         outer=outer_wall.OuterWall("", visible_host.survey(), owner),
         landlock_abi=abi,
         seccomp_filter=seccomp.build(

@@ -27,7 +27,7 @@ The states of a cell, cold or warm:
                                                    '---- live cell ----'
 
     prepared   bubblewrap has started init, which waits for its plan
-    building   init carries out its plan (cell_plan.py): mounts, limits, Landlock, seccomp
+    building   init carries out its plan (cell_plan.py, walls.py): mounts, limits, Landlock, seccomp
     ready      a WarmCell in the Pool, or a LiveCell between two runs (live_cell.py)
     running    one RunMonitor (run_monitor.py) serves the pipes (run_io.py, channels.py) and turns
                the end into a RunResult (run_results.py)

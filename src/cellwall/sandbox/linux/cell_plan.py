@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import resource
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cellwall.core.files import SECOND_HOME
@@ -14,29 +14,19 @@ from cellwall.core.skills import SKILLS_INSIDE, Skill
 from cellwall.core.types import WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.files.descriptors import identity_of
 from cellwall.sandbox.linux import outer_wall, visible_host
-from cellwall.sandbox.linux.outer_wall import OuterWall, lower_inside
+from cellwall.sandbox.linux.outer_wall import lower_inside
 from cellwall.sandbox.linux.plan import (
-    PAGE_ROOM,
     EgressPlan,
     Plan,
-    landlock_ruleset,
     network_steps,
     plan_egress,
     user_steps,
 )
+from cellwall.sandbox.linux.skill_plan import plan_skills
+from cellwall.sandbox.linux.walls import CORE_BYTES, Walls, plan_inner_walls
 
-# Above the limit, so that a program can open one descriptor too many and the filter reports its
-# use; otherwise the kernel would refuse silently and the limit could not be named (LIM-2).
-_DESCRIPTOR_ROOM = 64
-_TASK_ROOM = 16
 _TMP_INODES = 16_384
 _SHM_INODES = 1024
-_CPU_FACTOR = 1.5
-_DATA_FACTOR = 2
-_LOCKED_BYTES = 8 * 1024 * 1024
-# POSIX timers included. The kernel counts them per uid, which cells of a template share, and per
-# user namespace, which they do not: this is the share of one cell.
-_PENDING_SIGNALS = 8192
 # The kernel has one number of pseudo-terminals for the whole host (kernel.pty.max) and charges them
 # to no cgroup; an instance without `max` may take them all (LIM-6).
 _MAX_TERMINALS = 64
@@ -60,31 +50,7 @@ PASSWD_WITHOUT_HOME = "/.cellwall/passwd"  # noqa: S105  # a file's name
 _HIDDEN_OF_INIT = ("fd", "fdinfo", "map_files", "task")
 _CODE_ROOM = 64 * 1024
 _INOTIFY_INSTANCES = 16
-# No core is that short, so none is written. Not 0: the kernel would still start the host's core
-# collector (systemd-coredump, apport), as root, on memory that code controls (CVE-2025-4598,
-# CVE-2025-5054). With 1 it does not, see core(5); the filter keeps it at 1.
-_CORE_BYTES = 1
 _TEMPLATE_TMP_BYTES = 16 * 1024 * 1024
-_WRITABLE = ("/workspace", "/tmp", "/dev/shm")
-_DEVICES = (*visible_host.DEVICES, "/dev/pts", "/dev/ptmx")
-
-
-@dataclass(frozen=True, slots=True)
-class Walls:
-    """The layers for this host and configuration."""
-
-    outer: OuterWall
-    landlock_abi: int
-    """0: not enforced, only with `dangerously_without_landlock`."""
-    seccomp_filter: bytes
-    cgroup: bool
-    """False: rlimits alone, only with `dangerously_without_cgroup`."""
-    tmp_bytes: int
-    shm_bytes: int
-    is_gvisor: bool = False
-    """gVisor's kernel has no notifications of a filter, so that the limit of open files is a
-    refusal that the program sees and no outcome names; it has no rlimits but the usual; and
-    everybody may read what its /proc says of a process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +84,7 @@ def init_plan(walls: Walls, job: Job) -> bytes:
     plan.add(_root_steps(walls.outer.root))
     plan.files(job.files)
     _plan_mounts(plan, walls, job)
-    _plan_skills(plan, job.skills)
+    plan_skills(plan, job.skills)
     plan.add(user_steps())
     plan.add(network_steps())
     plan_egress(plan, job.egress, homes=homes(job.mount))
@@ -158,7 +124,7 @@ def template_plan(walls: Walls, job: Job, *, zygote_filter: bytes) -> bytes:
     if not job.argv:
         plan.step("zygote")
     # Only limits that all cells share: a lowered limit cannot be raised again inside.
-    plan.step("rlimit", resource.RLIMIT_CORE, _CORE_BYTES)
+    plan.step("rlimit", resource.RLIMIT_CORE, CORE_BYTES)
     plan.step("drop")
     plan.step("seccomp", 0, len(zygote_filter))
     plan.blob(zygote_filter)
@@ -192,7 +158,7 @@ def warm_plan(
     if job.files:
         plan.step("tmpfs", "/code", f"size={_CODE_ROOM + sum(map(len, job.files.values()))}")
         plan.files(job.files)
-    _plan_skills(plan, job.skills)
+    plan_skills(plan, job.skills)
     plan.add(user_steps())
     plan.add(network_steps())
     plan_egress(plan, job.egress, homes=homes(job.mount))
@@ -211,47 +177,6 @@ def homes(mount: WorkspaceMount) -> tuple[str, ...]:
     return ("/tmp", "/workspace") if mount.home else ("/tmp",)
 
 
-def _plan_skills(plan: Plan, skills: Sequence[Skill]) -> None:
-    """Verified bytes in a tmpfs of this cell: it shares no file with another cell or the host, and
-    is read-only before any program runs. Landlock allows no writing there either (SKL-1)."""
-    if not skills:
-        return
-    folders, files = skill_files(skills)
-    room = sum(map(len, (content for content, _ in files.values())))
-    room += PAGE_ROOM * (len(files) + len(folders))
-    plan.step("tmpfs", SKILLS_INSIDE, f"size={room},mode=0755")
-    plan_skill_files(plan, skills)
-    plan.step("seal", SKILLS_INSIDE)
-
-
-def plan_skill_files(plan: Plan, skills: Sequence[Skill]) -> None:
-    """The files alone; the caller has mounted the file system for them."""
-    folders, files = skill_files(skills)
-    for folder in folders:
-        plan.step("dir", folder)
-    for path, (content, executable) in files.items():
-        plan.step("file", path, 0o555 if executable else 0o444, len(content))
-        plan.blob(content)
-
-
-def skill_files(skills: Sequence[Skill]) -> tuple[list[str], dict[str, tuple[bytes, bool]]]:
-    """The folders, parents first, and path -> (content, whether it is a program)."""
-    paths = {
-        f"{SKILLS_INSIDE}/{skill.name}/{path}": (content, path in skill.executables)
-        for skill in skills
-        for path, content in skill.files.items()
-    }
-    return sorted({path[:end] for path in paths for end in _slashes(path)}), paths
-
-
-def _slashes(path: str) -> Iterator[int]:
-    """The ends of the directory names below the skills directory."""
-    end = path.find("/", len(SKILLS_INSIDE) + 1)
-    while end != -1:
-        yield end
-        end = path.find("/", end + 1)
-
-
 def plan_life(plan: Plan, job: Job) -> None:
     """The program, its variables and its descriptors."""
     # Before the filter: init moves these descriptors, whose numbers may be high, to low ones.
@@ -266,17 +191,6 @@ def plan_life(plan: Plan, job: Job) -> None:
         plan.step("give", descriptor, inside)
     for word in job.argv:
         plan.step("arg", word)
-
-
-def plan_inner_walls(plan: Plan, walls: Walls, limits: Limits) -> None:
-    """The steps that only remove privileges; the filter comes last."""
-    _plan_rlimits(plan, walls, limits)
-    plan.step("drop")
-    if walls.landlock_abi:
-        homes = () if walls.outer.second is None else (SECOND_HOME,)
-        plan.add(_landlock_steps(walls.landlock_abi, homes))
-    plan.step("seccomp", int(not walls.is_gvisor), len(walls.seccomp_filter))
-    plan.blob(walls.seccomp_filter)
 
 
 def task_plan(
@@ -401,43 +315,3 @@ def _cover_steps() -> bytes:
         plan.step("cover", "hide", f"/proc/{name}")
     plan.step("same", visible_host.PROC_STAT, "/proc/stat")
     return plan.joined()
-
-
-@functools.cache
-def _landlock_steps(abi: int, homes: tuple[str, ...]) -> bytes:
-    plan = Plan()
-    rules = landlock_ruleset(abi, writable=(*_WRITABLE, *homes), devices=_DEVICES)
-    plan.step("landlock", rules.handled, rules.scoped)
-    for path, access in rules.rules:
-        plan.step("allow", path, access)
-    plan.step("enforce")
-    return plan.joined()
-
-
-def _plan_rlimits(plan: Plan, walls: Walls, limits: Limits) -> None:
-    rlimits = {
-        resource.RLIMIT_CORE: _CORE_BYTES,
-        resource.RLIMIT_NOFILE: limits.open_files + (0 if walls.is_gvisor else _DESCRIPTOR_ROOM),
-        resource.RLIMIT_FSIZE: limits.file_size_bytes + 1,  # see has_file_of in cell/watch.c
-        # Per process, should the monitor be late; the monitor checks the sum. With room: the kernel
-        # counts by ticks here, more than was used on a busy host, and its SIGKILL names no limit.
-        resource.RLIMIT_CPU: int(limits.cpu_s * _CPU_FACTOR) + 2,
-        resource.RLIMIT_MEMLOCK: _LOCKED_BYTES,
-    }
-    if walls.is_gvisor:
-        # The engine's cgroup counts threads of gVisor, of which one process needs one or several,
-        # by version and platform. The kernel inside counts init as well. It refuses in silence:
-        # with room above the limit, init sees that there are too many, and names it (LIM-2).
-        plan.step("tasks", limits.processes + 1)
-        rlimits[resource.RLIMIT_NPROC] = limits.processes + 1 + _TASK_ROOM
-    else:
-        users = 1 if walls.outer.second is None else 2  # the kernel counts them per uid
-        rlimits[resource.RLIMIT_SIGPENDING] = _PENDING_SIGNALS // users
-        rlimits[resource.RLIMIT_RTPRIO] = rlimits[resource.RLIMIT_NICE] = 0
-    if not walls.cgroup:
-        # Samples come too late for fast allocations, see proc_usage.py. Not RLIMIT_AS: V8, Go
-        # and the JVM reserve far more addresses than they use.
-        rlimits[resource.RLIMIT_DATA] = _DATA_FACTOR * limits.memory_bytes
-        rlimits[resource.RLIMIT_NPROC] = limits.processes + 1
-    for number, value in rlimits.items():
-        plan.step("rlimit", number, value)

@@ -18,7 +18,6 @@ from cellwall.core.limits import Limits
 from cellwall.sandbox import languages
 from cellwall.sandbox.files.operations import FileRules
 from cellwall.sandbox.linux import (
-    cell_plan,
     cgroups,
     outer_wall,
     seccomp,
@@ -27,6 +26,7 @@ from cellwall.sandbox.linux import (
 )
 from cellwall.sandbox.linux._syscalls import landlock_abi
 from cellwall.sandbox.linux.second_user import is_mapped
+from cellwall.sandbox.linux.walls import Walls
 
 PACKAGES_INSIDE = "/opt/packages"
 
@@ -159,7 +159,7 @@ def walls_for(
     uid_offset: int,
     open_files: int,
     has_second_user: bool = False,
-) -> cell_plan.Walls:
+) -> Walls:
     """The walls of a cell; a required layer that is missing is a refusal (ISO-4).
 
     `uid_offset` makes the cell's host uid unique, if Cellwall was started as root.
@@ -194,7 +194,7 @@ def walls_for(
         second = second_user.second_user_of(
             drop_to, uid_base=settings.uid_base, has_cgroup=way != "none"
         )
-    return cell_plan.Walls(
+    return Walls(
         outer=outer_wall.OuterWall(layers.bubblewrap, visible_host.survey(), drop_to, second),
         landlock_abi=abi,
         seccomp_filter=seccomp.build(

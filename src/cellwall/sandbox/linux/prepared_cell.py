@@ -18,7 +18,6 @@ from cellwall.core.ids import new_id
 from cellwall.core.limits import LimitName, Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.linux import cgroups, outer_wall, run_cgroup
-from cellwall.sandbox.linux.cell_plan import Walls
 from cellwall.sandbox.linux.channels import CellPipes, EgressSockets, SupervisorEnds, ready_to_read
 from cellwall.sandbox.linux.layers import HostLayers
 from cellwall.sandbox.linux.outside_processes import (
@@ -33,6 +32,7 @@ from cellwall.sandbox.linux.programs import cell_program
 from cellwall.sandbox.linux.run_io import RunIO
 from cellwall.sandbox.linux.run_monitor import MonitoredRun
 from cellwall.sandbox.linux.run_results import unkillable_process
+from cellwall.sandbox.linux.walls import Walls
 from cellwall.sandbox.run_ledger import RunLedger
 
 _SCOPE_WITHIN_S = 20.0

@@ -3,7 +3,7 @@
 `UsageSampler` replaces the counters of a cgroup, only with `dangerously_without_cgroup`. A cgroup
 refuses memory at the time of the allocation; a sample sees the memory up to one monitor interval
 later, so the limit can be exceeded for that long. rlimits bound each single process meanwhile, see
-cell_plan.py. Not available without a cgroup: a share of processors, disk bandwidth, and the name of
+walls.py. Not available without a cgroup: a share of processors, disk bandwidth, and the name of
 the limit that refused a fork. Every process of a cell is a descendant of its shim: the cell's init
 adopts orphans. Calls that allocate memory which no process maps and no file system shows are
 refused: `without_cgroup` in seccomp.toml. Buffers of pipes and sockets are not measured, see

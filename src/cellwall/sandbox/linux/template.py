@@ -35,6 +35,7 @@ from cellwall.sandbox.linux.layers import (
 )
 from cellwall.sandbox.linux.outside_processes import FIRST_SENT_FD, CellShim, memory_file
 from cellwall.sandbox.linux.prepared_cell import CellShape, PreparedCell
+from cellwall.sandbox.linux.walls import Walls
 from cellwall.sandbox.run_ledger import RunLedger
 
 _START_WITHIN_S = 30.0
@@ -111,7 +112,7 @@ class Template:
             stack.callback(self._close_plans)
             self._stack = stack.pop_all()
 
-    def walls(self, limits: Limits) -> cell_plan.Walls:
+    def walls(self, limits: Limits) -> Walls:
         return walls_for(
             self._settings,
             self._layers,
@@ -119,7 +120,7 @@ class Template:
             open_files=limits.open_files,
         )
 
-    def _plan(self, walls: cell_plan.Walls, numbers: Mapping[int, int]) -> bytes:
+    def _plan(self, walls: Walls, numbers: Mapping[int, int]) -> bytes:
         files = dict(jobs.base_files(home="/workspace"))
         files[cell_plan.PASSWD_WITHOUT_HOME] = jobs.base_files(home="/tmp")["/etc/passwd"]
         files |= languages.script_files()

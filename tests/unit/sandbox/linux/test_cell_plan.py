@@ -13,11 +13,12 @@ from cellwall.core.errors import BadInput
 from cellwall.core.limits import Limits
 from cellwall.core.types import WorkspaceMode, WorkspaceMount
 from cellwall.sandbox.linux import cell_plan, outer_wall, visible_host
+from cellwall.sandbox.linux.walls import Walls
 
 ROOT = visible_host.HostRoot(("/usr",), (), (), None)
 FILTER = b"\x06\0\0\0\0\0\xff\x7f"
 OUTER = outer_wall.OuterWall("/usr/bin/bwrap", ROOT, None)
-WALLS = cell_plan.Walls(OUTER, 6, FILTER, True, 1 << 20, 1 << 20)
+WALLS = Walls(OUTER, 6, FILTER, True, 1 << 20, 1 << 20)
 PRIVATE = WorkspaceMount(mode=WorkspaceMode.PRIVATE)
 JOB = cell_plan.Job(
     limits=Limits(),
@@ -29,11 +30,11 @@ JOB = cell_plan.Job(
 )
 
 
-def init(walls: cell_plan.Walls = WALLS, job: cell_plan.Job = JOB) -> list[str]:
+def init(walls: Walls = WALLS, job: cell_plan.Job = JOB) -> list[str]:
     return cell_plan.init_plan(walls, job).decode("latin-1").split("\0")
 
 
-def keep(walls: cell_plan.Walls, job: cell_plan.Job) -> list[str]:
+def keep(walls: Walls, job: cell_plan.Job) -> list[str]:
     layered = job.mount.mode is WorkspaceMode.COPY_ON_WRITE
     plan = outer_wall.shim_plan(
         walls.outer, outer_wall.workspace_directories(job.mount),
