@@ -209,7 +209,12 @@ SINGLE = {"operation": {}, "shaping": {}, "stdin": None, "cwd": "/"}
         {"do": ["single"]},
         {"do": "single"},
         {"do": "single", "options": 5, **SINGLE},
-        {"do": "single", "options": {"env": [], "allow_domain": []}, "operation": {}, "shaping": {}},
+        {
+            "do": "single",
+            "options": {"env": [], "allow_domain": []},
+            "operation": {},
+            "shaping": {},
+        },
         {"do": "single", "options": {}, **SINGLE, "cwd": "here"},
         {"do": "single", "options": {}, **SINGLE, "stdin": -1},
         {"do": "single", "options": {}, **SINGLE, "stdin": True},

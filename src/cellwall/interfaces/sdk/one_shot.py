@@ -121,7 +121,7 @@ def single_action(
     return Action(
         principal=local_principal("sdk"),
         operation=operation,
-        workspace=parse_workspace(options.get("workspace")),
+        workspace=replace(parse_workspace(options.get("workspace")), base=asked_in),
         limits=with_limits(
             app.limits,
             timeout=options.get("timeout"),

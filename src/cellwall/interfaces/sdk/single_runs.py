@@ -136,9 +136,8 @@ def _request(
         here = os.getcwd()
     except OSError:  # removed
         return None
-    for name in ("workspace", "policy"):
-        if name in choices:
-            choices[name] = os.path.join(here, choices[name])
+    if "policy" in choices:
+        choices["policy"] = os.path.join(here, choices["policy"])
     message = {
         "do": "single",
         "began_ns": began_ns,
