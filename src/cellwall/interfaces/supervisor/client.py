@@ -151,6 +151,7 @@ def connect(environ: Mapping[str, str]) -> SupervisorConnection | None:
     try:
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            connected.settimeout(_TAKES_WITHIN_S)  # a full queue of clients is an error at once
             # By descriptor: the path of a socket is limited to 107 bytes.
             connected.connect(f"/proc/self/fd/{folder}/{SUPERVISOR_SOCKET}")
             # Defence in depth: only this user can make a socket in the folder.
@@ -162,6 +163,7 @@ def connect(environ: Mapping[str, str]) -> SupervisorConnection | None:
         if uid != os.geteuid():
             connected.close()
             return None
+        connected.settimeout(None)
         return SupervisorConnection(connected, pid)
     finally:
         os.close(folder)
