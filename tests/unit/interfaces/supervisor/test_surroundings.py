@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -57,11 +56,15 @@ def test_where_the_kernel_does_not_tell_there_are_none(monkeypatch):
     def fail(*_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(os, "stat", fail)
-    assert surroundings({}) == []
+    with monkeypatch.context() as entered:
+        entered.setattr(os, "stat", fail)
+        found = surroundings({})
+    assert found == []
 
 
 def test_a_chroot_is_another_root(monkeypatch):
     ours, root = surroundings(os.environ), os.stat
-    monkeypatch.setattr(os, "stat", lambda name: root(Path("/proc") if name == "/" else name))
-    assert surroundings(os.environ) not in ([], ours)
+    with monkeypatch.context() as entered:
+        entered.setattr(os, "stat", lambda name: root("/proc" if name == "/" else name))
+        found = surroundings(os.environ)
+    assert found not in ([], ours)
