@@ -20,7 +20,6 @@ from cellwall.core.errors import SandboxFailed
 from cellwall.core.forks import call_in_child
 from cellwall.core.home import shaping
 from cellwall.core.languages import canonical
-from cellwall.core.text import to_bytes
 from cellwall.interfaces.sdk.execution import Execution, argv_of, text_sink
 from cellwall.interfaces.sdk.plain_options import plain_options
 from cellwall.interfaces.supervisor.client import (
@@ -54,7 +53,7 @@ def run_code(
 ) -> Execution:
     """Run code once in a fresh sandbox; nothing is kept."""
     if _may_use_supervisor(options):
-        text = to_bytes(code, what="the code")
+        text = _data(code, what="the code")
         done = _run_in_supervisor(code_message(canonical(language)), text, options)
         if done is not None:
             return done
@@ -122,7 +121,7 @@ def _request(
     local = {"stdin", "on_stdout", "on_stderr", *_LISTS_HERE, *_OBJECTS_HERE}
     choices = plain_options({name: each for name, each in options.items() if name not in local})
     stdin = options.get("stdin")
-    given = b"" if stdin is None else to_bytes(stdin, what="standard input")
+    given = b"" if stdin is None else _data(stdin, what="standard input")
     if choices is None or len(given) + len(data) > _MAX_DATA_BYTES:
         return None
     around, variables = surroundings(os.environ), shaping(os.environ)
@@ -153,6 +152,16 @@ def _request(
     if is_relative or not around or not is_text(message):
         return None
     return message, given + data
+
+
+def _data(value: bytes | str, *, what: str) -> bytes:
+    if type(value) is bytes:
+        return value
+    if type(value) is str and value.isascii():
+        return value.encode("ascii")
+    from cellwall.core.text import to_bytes
+
+    return to_bytes(value, what=what)
 
 
 def _follow(connection: SupervisorConnection, sink: OutputSink | None) -> Execution:
