@@ -21,6 +21,7 @@ from cellwall.core.forks import call_in_child
 from cellwall.core.home import shaping
 from cellwall.core.languages import canonical
 from cellwall.interfaces.sdk.execution import Execution, argv_of, text_sink
+from cellwall.interfaces.sdk.options import OneShot
 from cellwall.interfaces.sdk.plain_options import plain_options
 from cellwall.interfaces.supervisor.client import (
     SupervisorConnection,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from cellwall.core.types import OutputSink
-    from cellwall.interfaces.sdk.one_shot import OneShot
 
 _MAX_DATA_BYTES = 64 * 1024 * 1024
 _LISTS_HERE = ("packages", "registries", "secrets")

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from cellwall.interfaces.sdk.one_shot import OneShot
+from cellwall.interfaces.sdk.options import OneShot
 from cellwall.interfaces.sdk.plain_options import plain_options
 
 PLAIN = {
