@@ -80,13 +80,18 @@ def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Exe
 
 
 def _may_use_supervisor(options: OneShot) -> bool:
-    wiring = sys.modules.get("cellwall.runtime.wiring")
-    if wiring is not None and wiring.has_shared():
+    if _has_runtime():
         return False
     lists = (options.get(name, ()) for name in _LISTS_HERE)
     is_plain = all(isinstance(each, list | tuple) and not each for each in lists)
     is_plain = is_plain and not any(map(options.get, _OBJECTS_HERE))
     return is_plain and not is_switched_off(os.environ)
+
+
+def _has_runtime() -> bool:
+    wiring = sys.modules.get("cellwall.runtime.wiring")
+    # Another thread may be in the middle of the import.
+    return wiring is not None and getattr(wiring, "has_shared", bool)()
 
 
 def _run_in_supervisor(

@@ -52,6 +52,14 @@ def test_another_view_or_other_rights_are_other_surroundings(before):
     assert elsewhere(*before) not in ([], surroundings(os.environ))
 
 
+def test_another_python_is_other_surroundings(monkeypatch):
+    ours = surroundings(os.environ)
+    for name in ("prefix", "base_prefix"):
+        with monkeypatch.context() as entered:
+            entered.setattr(sys, name, "/opt")
+            assert surroundings(os.environ) != ours
+
+
 def test_where_the_kernel_does_not_tell_there_are_none(monkeypatch):
     def fail(*_: object) -> None:
         raise PermissionError
