@@ -15,11 +15,13 @@ import time
 from typing import Any
 
 _PROGRAM = os.path.join(os.path.dirname(sys.executable), "cellwall")
-_FIRST_RUN = (
+_FIRST = (
     "import time; began = time.perf_counter(); import cellwall; "
-    "cellwall.run_command(['/bin/true']).raise_for_status(); "
-    "print((time.perf_counter() - began) * 1000)"
+    "cellwall.{call}.raise_for_status(); print((time.perf_counter() - began) * 1000)"
 )
+_FIRST_RUN = _FIRST.format(call="run_command(['/bin/true'])")
+_FIRST_CODE = _FIRST.format(call="run_code('print(1)')")
+_ALONE = "import os; os.environ['CELLWALL_SUPERVISOR'] = 'off'; "
 _WAYS = {
     "python": [sys.executable, "-c", "pass"],
     "import": [sys.executable, "-c", "import cellwall"],
@@ -29,32 +31,44 @@ _WAYS = {
     "cli_run_true": [_PROGRAM, "run", "--", "true"],
     "cli_code": [_PROGRAM, "code", "-c", "print(1)"],
     "first_run": [sys.executable, "-c", _FIRST_RUN],
+    "first_code": [sys.executable, "-c", _FIRST_CODE],
+    "first_run_alone": [sys.executable, "-c", _ALONE + _FIRST_RUN],
 }
+_SLOW = {"first_run_alone"}
+"""Each takes as long as a hundred of the others."""
+_SLOW_EACH = 5
 
 
 def measure(rounds: int, *, quiet: bool) -> dict[str, Any]:
     del quiet  # short: nothing to say before the end
     walls: dict[str, list[float]] = {name: [] for name in _WAYS}
     processor: dict[str, list[float]] = {name: [] for name in _WAYS}
-    first_runs = []
+    inside: dict[str, list[float]] = {name: [] for name in _WAYS if name.startswith("first_")}
     _ended([_PROGRAM, "supervisor", "start"])
     try:
         for words in _WAYS.values():
             _ended(words)
-        for _ in range(rounds):
+        for number in range(rounds):
             for name, words in _WAYS.items():
+                if name in _SLOW and number % _SLOW_EACH:
+                    continue
                 wall, cpu, out = _ended(words)
                 walls[name].append(wall)
                 processor[name].append(cpu)
-                if name == "first_run":
-                    first_runs.append(float(out))
+                if name in inside:
+                    inside[name].append(float(out))
     finally:
         _ended([_PROGRAM, "supervisor", "stop"])
     figures: dict[str, Any] = {}
     for name in _WAYS:
         figures[f"{name}_p50_ms"] = _ms(walls[name])
         figures[f"{name}_cpu_p50_ms"] = _ms(processor[name])
-    figures["first_run_inside_p50_ms"] = round(statistics.median(first_runs), 2)
+    for name, times_ms in inside.items():
+        figures[f"{name}_inside_p50_ms"] = round(statistics.median(times_ms), 2)
+        figures[f"{name}_inside_best_ms"] = round(min(times_ms), 2)
+        figures[f"{name}_added_cpu_ms"] = _difference(figures, name)
+    ratio = figures["first_run_cpu_p50_ms"] / figures["first_run_alone_cpu_p50_ms"]
+    figures["first_run_over_alone_cpu"] = round(ratio, 3)
     figures["import_added_cpu_ms"] = _difference(figures, "import")
     figures["import_sandbox_added_cpu_ms"] = _difference(figures, "import_sandbox")
     for name in ("cli_run_true", "cli_code"):

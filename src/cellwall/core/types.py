@@ -320,6 +320,8 @@ class WorkspaceRequest:
     directory: str | None = None
     at_own_path: bool = False
     """Mount the directory at its host path as well as at /workspace."""
+    base: str = ""
+    """The directory on the host that a relative name starts from; empty: this process's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

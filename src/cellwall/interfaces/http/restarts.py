@@ -181,6 +181,7 @@ def _spec(options: Mapping[str, Any], snapshot_id: str) -> SandboxSpec:
         envs=options["envs"],
         limits=options["limits"],
         template=options["template"],
+        asked_in="",
         from_snapshot=snapshot_id,
         second_user=options.get("second_user", False),  # a copy of an earlier version has none
         **listed,

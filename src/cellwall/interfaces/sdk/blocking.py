@@ -30,10 +30,8 @@ from cellwall.interfaces.sdk.commands import (
 )
 from cellwall.interfaces.sdk.execution import Execution, TextSink
 from cellwall.interfaces.sdk.files import AsyncFiles, AsyncWatch
-from cellwall.interfaces.sdk.one_shot import (
-    CreateOptions,
-    build_packages,
-)
+from cellwall.interfaces.sdk.one_shot import build_packages
+from cellwall.interfaces.sdk.options import CreateOptions
 from cellwall.interfaces.sdk.packages import AsyncPackages
 from cellwall.interfaces.sdk.ports import Ports
 from cellwall.interfaces.sdk.skills import AsyncSkills

@@ -33,6 +33,8 @@ class SandboxSpec:
     from_snapshot: str | None = None
     """The id of a snapshot whose files the sandbox has at its beginning."""
     second_user: bool = False
+    asked_in: str = ""
+    """See `Action.asked_in`."""
 
 
 class CallOptions(TypedDict, total=False):

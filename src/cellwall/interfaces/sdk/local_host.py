@@ -105,6 +105,7 @@ class LocalHost:
             secrets=tuple(spec.secrets),
             template=spec.template,
             policy=named_policy(spec.policy),
+            asked_in=spec.asked_in,
             skills=skill_names(spec.skills),
             second_user=spec.second_user,
         )

@@ -1,12 +1,12 @@
-"""Single runs in fresh sandboxes, and the options of every new sandbox."""
+"""Single runs in fresh sandboxes, in this process; and the packages of every new sandbox."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import anyio
 
@@ -25,11 +25,12 @@ from cellwall.interfaces.sandbox_options import (
     template_with,
     with_limits,
 )
-from cellwall.interfaces.sdk.execution import Execution, TextSink, argv_of, text_sink
-from cellwall.interfaces.sdk.tools import HostFunction, ToolBroker
+from cellwall.interfaces.sdk.execution import Execution, argv_of, text_sink
+from cellwall.interfaces.sdk.options import OneShot, SandboxChoices
+from cellwall.interfaces.sdk.tools import ToolBroker
 from cellwall.runtime import wiring
 from cellwall.runtime.app import App
-from cellwall.runtime.approvals import AnswerQuestion, CallbackApprover
+from cellwall.runtime.approvals import CallbackApprover
 from cellwall.runtime.home import local_principal
 
 
@@ -44,46 +45,6 @@ async def run_code(
 async def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Execution:
     """Run a command once in a fresh sandbox: a string by the shell, a list directly."""
     return await _one_shot(RunCommand(argv_of(command)), **options)
-
-
-class SandboxChoices(TypedDict, total=False):
-    """The options of every new sandbox."""
-
-    profile: str | None
-    config: str | None
-    workspace: str | None
-    allow_domains: Sequence[str]
-    registries: Sequence[str]
-    secrets: Sequence[str]
-    envs: Mapping[str, str] | None
-    timeout: float | None
-    memory: str | int | None
-    limits: Mapping[str, float] | None
-    tools: Mapping[str, HostFunction] | None
-    template: str
-    packages: Sequence[str]
-    skills: Sequence[str]
-    policy: str | None
-    on_question: AnswerQuestion | None
-
-
-class CreateOptions(SandboxChoices, total=False):
-    """The options of `Sandbox.create`."""
-
-    language: str
-    keep_alive: float | None
-    from_snapshot: str | None
-    second_user: bool
-
-
-class OneShot(SandboxChoices, total=False):
-    """The options of `run_code` and `run_command`."""
-
-    stdin: bytes | str | None
-    on_stdout: TextSink | None
-    on_stderr: TextSink | None
-    user: str | None
-    """Of `run_command`: `sandbox`, or `root`, a second unprivileged user."""
 
 
 async def _one_shot(operation: RunCommand | RunCode, **options: Unpack[OneShot]) -> Execution:
@@ -121,7 +82,7 @@ def single_action(
     return Action(
         principal=local_principal("sdk"),
         operation=operation,
-        workspace=parse_workspace(options.get("workspace")),
+        workspace=replace(parse_workspace(options.get("workspace")), base=asked_in),
         limits=with_limits(
             app.limits,
             timeout=options.get("timeout"),

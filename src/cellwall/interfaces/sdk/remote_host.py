@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 import cellwall
-from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, WorkspaceError
 from cellwall.core.files import FileOperation
 from cellwall.core.frames import BadFrame, FrameReader, encode
 from cellwall.core.home import SUPERVISOR_SOCKET, shaping
@@ -48,7 +48,7 @@ class RemoteHost:
         await anyio.to_thread.run_sync(start_supervisor, dict(os.environ))
         request: dict[str, Json] = {"do": "create", "keep_alive_s": keep_alive_s}
         request |= {"config": config, "profile": profile, "shaping": shaping(os.environ)}
-        answer, _ = await _ask({**request, "spec": asdict(spec)})
+        answer, _ = await _ask({**request, "spec": {**asdict(spec), "asked_in": _here()}})
         return cls(str(answer["id"]), ends_with_block=True)
 
     @classmethod
@@ -131,6 +131,18 @@ async def _ask(
                         sink(name, frame.blob)
         except (anyio.EndOfStream, anyio.BrokenResourceError, BadFrame) as error:
             raise _gone() from error
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        # Without it, the policies of the projects around it would be left out.
+        raise WorkspaceError(
+            "the working directory of this process cannot be read",
+            hint="Change to a directory that exists.",
+            code="CW-WORKSPACE-REFUSED",
+        ) from error
 
 
 def _gone() -> SandboxFailed:

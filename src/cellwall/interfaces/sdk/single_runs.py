@@ -20,8 +20,8 @@ from cellwall.core.errors import SandboxFailed
 from cellwall.core.forks import call_in_child
 from cellwall.core.home import shaping
 from cellwall.core.languages import canonical
-from cellwall.core.text import to_bytes
 from cellwall.interfaces.sdk.execution import Execution, argv_of, text_sink
+from cellwall.interfaces.sdk.options import OneShot
 from cellwall.interfaces.sdk.plain_options import plain_options
 from cellwall.interfaces.supervisor.client import (
     SupervisorConnection,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from cellwall.core.types import OutputSink
-    from cellwall.interfaces.sdk.one_shot import OneShot
 
 _MAX_DATA_BYTES = 64 * 1024 * 1024
 _LISTS_HERE = ("packages", "registries", "secrets")
@@ -54,7 +53,7 @@ def run_code(
 ) -> Execution:
     """Run code once in a fresh sandbox; nothing is kept."""
     if _may_use_supervisor(options):
-        text = to_bytes(code, what="the code")
+        text = _data(code, what="the code")
         done = _run_in_supervisor(code_message(canonical(language)), text, options)
         if done is not None:
             return done
@@ -81,13 +80,18 @@ def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Exe
 
 
 def _may_use_supervisor(options: OneShot) -> bool:
-    wiring = sys.modules.get("cellwall.runtime.wiring")
-    if wiring is not None and wiring.has_shared():
+    if _has_runtime():
         return False
     lists = (options.get(name, ()) for name in _LISTS_HERE)
     is_plain = all(isinstance(each, list | tuple) and not each for each in lists)
     is_plain = is_plain and not any(map(options.get, _OBJECTS_HERE))
     return is_plain and not is_switched_off(os.environ)
+
+
+def _has_runtime() -> bool:
+    wiring = sys.modules.get("cellwall.runtime.wiring")
+    # Another thread may be in the middle of the import.
+    return wiring is not None and getattr(wiring, "has_shared", bool)()
 
 
 def _run_in_supervisor(
@@ -122,7 +126,7 @@ def _request(
     local = {"stdin", "on_stdout", "on_stderr", *_LISTS_HERE, *_OBJECTS_HERE}
     choices = plain_options({name: each for name, each in options.items() if name not in local})
     stdin = options.get("stdin")
-    given = b"" if stdin is None else to_bytes(stdin, what="standard input")
+    given = b"" if stdin is None else _data(stdin, what="standard input")
     if choices is None or len(given) + len(data) > _MAX_DATA_BYTES:
         return None
     around, variables = surroundings(os.environ), shaping(os.environ)
@@ -136,9 +140,8 @@ def _request(
         here = os.getcwd()
     except OSError:  # removed
         return None
-    for name in ("workspace", "policy"):
-        if name in choices:
-            choices[name] = os.path.join(here, choices[name])
+    if "policy" in choices:
+        choices["policy"] = os.path.join(here, choices["policy"])
     message = {
         "do": "single",
         "began_ns": began_ns,
@@ -154,6 +157,16 @@ def _request(
     if is_relative or not around or not is_text(message):
         return None
     return message, given + data
+
+
+def _data(value: bytes | str, *, what: str) -> bytes:
+    if type(value) is bytes:
+        return value
+    if type(value) is str and value.isascii():
+        return value.encode("ascii")
+    from cellwall.core.text import to_bytes
+
+    return to_bytes(value, what=what)
 
 
 def _follow(connection: SupervisorConnection, sink: OutputSink | None) -> Execution:

@@ -5,9 +5,9 @@ Only little of the standard library: a warm run takes less time than most import
 
 from __future__ import annotations
 
+import _socket  # `socket` takes longer to import than a run takes
 import json
 import os
-import socket
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,7 +26,7 @@ _CREDENTIALS = struct.Struct("3i")
 class SupervisorConnection:
     """A blocking connection for one request."""
 
-    def __init__(self, connected: socket.socket, pid: int = 0) -> None:
+    def __init__(self, connected: _socket.socket, pid: int = 0) -> None:
         self._socket = connected
         self._buffer = bytearray()
         self.pid = pid
@@ -58,7 +58,7 @@ class SupervisorConnection:
         if not self._has_begun:
             return
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)  # which is the word to stop
+            self._socket.shutdown(_socket.SHUT_WR)  # which is the word to stop
             self._socket.settimeout(_ENDS_WITHIN_S)
             while self._socket.recv(1 << 18):
                 pass
@@ -107,7 +107,7 @@ class SupervisorConnection:
     def shut(self) -> None:
         """Shut both directions down; also in the middle of a frame."""
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(_socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._socket.close()
@@ -149,12 +149,13 @@ def connect(environ: Mapping[str, str]) -> SupervisorConnection | None:
     if folder is None:
         return None
     try:
-        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connected = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
+            connected.settimeout(_TAKES_WITHIN_S)  # a full queue of clients is an error at once
             # By descriptor: the path of a socket is limited to 107 bytes.
             connected.connect(f"/proc/self/fd/{folder}/{SUPERVISOR_SOCKET}")
             # Defence in depth: only this user can make a socket in the folder.
-            raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            raw = connected.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS.size)
         except OSError:
             connected.close()
             return None
@@ -162,6 +163,7 @@ def connect(environ: Mapping[str, str]) -> SupervisorConnection | None:
         if uid != os.geteuid():
             connected.close()
             return None
+        connected.settimeout(None)
         return SupervisorConnection(connected, pid)
     finally:
         os.close(folder)

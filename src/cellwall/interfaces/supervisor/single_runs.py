@@ -20,7 +20,8 @@ from cellwall.core.outcomes import Outcome
 from cellwall.core.types import Action, Json, OutputSink, RunCode, RunCommand
 from cellwall.interfaces.outcome_text import exit_code, kept_changes, notes_of
 from cellwall.interfaces.sandbox_options import SandboxOptions
-from cellwall.interfaces.sdk.one_shot import OneShot, single_action
+from cellwall.interfaces.sdk.one_shot import single_action
+from cellwall.interfaces.sdk.options import OneShot
 from cellwall.interfaces.sdk.plain_options import plain_options
 from cellwall.interfaces.supervisor.codec import UNKNOWN_REQUEST, decode_operation
 from cellwall.interfaces.supervisor.conversation import (

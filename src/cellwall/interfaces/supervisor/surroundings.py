@@ -1,5 +1,7 @@
-"""What of the host a process sees, and with which rights: equal for a client and its supervisor, or
-the client's cells would have other files, another network or more rights than the client.
+"""What of the host a process sees, with which rights, and which Python it is.
+
+Equal for a client and its supervisor, or the client's cells would have other files, another network
+or another interpreter than in its own process.
 
 Light, as `client`.
 """
@@ -7,6 +9,7 @@ Light, as `client`.
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False  # `typing` itself takes as long to import as Python takes to start
 if TYPE_CHECKING:
@@ -39,6 +42,9 @@ def surroundings(environ: Mapping[str, str]) -> list[Json]:
         *rights,
         _label(),
         groups,
+        # Cells run this interpreter, and a workspace must not hold these folders.
+        sys.hexversion,
+        *map(os.path.realpath, (sys.base_prefix, sys.prefix, __file__)),
         *(environ.get(name) for name in _VARIABLES),
     ]
 

@@ -47,16 +47,16 @@ _MAX_OWN_PATH_PARTS = 64
 _NEVER_WITHIN = frozenset({".git", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker"})
 
 
-def open_host_directory(directory: str, *, state_home: str) -> tuple[int, str]:
+def open_host_directory(directory: str, *, state_home: str, base: str = "") -> tuple[int, str]:
     """An O_PATH descriptor of the directory, and its real path.
 
     The checks use the descriptor's path, not the path that was typed: a path can be replaced
-    between check and use, the descriptor cannot.
+    between check and use, the descriptor cannot. A relative name starts at `base`, if given.
     """
     if not to_bytes(directory, what="the workspace's name") or "\0" in directory:
         raise _refuse("no directory was named", "Write --workspace DIR[:ro|rw|cow].")
     try:
-        descriptor = os.open(directory.rstrip("/") or "/", OPEN_DIRECTORY)
+        descriptor = os.open(os.path.join(base, directory.rstrip("/") or "/"), OPEN_DIRECTORY)
     except OSError as error:
         raise _refuse(*_why(directory, error)) from error
     try:

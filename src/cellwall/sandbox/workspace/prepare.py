@@ -120,7 +120,7 @@ class WorkspacePreparer:
         # (1) Open and check.
         if session is None:
             descriptor, path = open_host_directory(
-                request.directory or "", state_home=self._store.home
+                request.directory or "", state_home=self._store.home, base=request.base
             )
         else:
             descriptor, path = self._store.open_directory(session)
