@@ -45,9 +45,9 @@ _SHARED = "log"
 # As `seal_body` spells a line: the words in clear stand before, between and behind the two fields.
 _SEALED_LINE = re.compile(
     rb'\{"action_id":("(?:[^"\\]|\\.)*+"),"body":'
-    rb'\{((?:"(?:action_kind|error_code)":"[0-9A-Za-z_-]++",)*+)"key":"([0-9a-f-]++)"'
-    rb'((?:,"limit":"[0-9A-Za-z_-]++")?+),"sealed":"([0-9A-Za-z+/=]++)"'
-    rb'((?:,"(?:status|verdict)":"[0-9A-Za-z_-]++")*+)\}'
+    rb'\{((?:"(?:action_kind|error_code)":"[0-9A-Za-z_-]++",)*)"key":"([0-9a-f-]++)"'
+    rb'((?:,"limit":"[0-9A-Za-z_-]++")?),"sealed":"([0-9A-Za-z+/=]++)"'
+    rb'((?:,"(?:status|verdict)":"[0-9A-Za-z_-]++")*)\}'
 )
 _is_word = re.compile(r"[A-Za-z][0-9A-Za-z_-]{0,39}").fullmatch
 _quote = json.encoder.encode_basestring_ascii

@@ -40,7 +40,7 @@ _FILE_NAME = re.compile(r"([0-9]{16})(\.jsonl|\.jsonl\.zst|\.checkpoints|\.seal|
 _MAX_LISTINGS = 16
 # Anchored at line starts with possessive quantifiers: otherwise a long line takes quadratic time.
 _NOTE = re.compile(
-    rb"^([^\n]++\n[0-9]++\n[0-9A-Za-z+/=]{44}\n\n(?:\xe2\x80\x94 [^\n]++\n)++)\n", re.MULTILINE
+    rb"^([^\n]++\n[0-9]++\n[0-9A-Za-z+/=]{44}\n\n(?:\xe2\x80\x94 [^\n]++\n)+)\n", re.MULTILINE
 )
 BLOCK_BYTES = 1024 * 1024
 """The unit of one read; longer than any record."""

@@ -21,7 +21,7 @@ URL = re.compile(r"https?://[^\s<>\"'`|]+", re.IGNORECASE)
 
 LIVE = re.compile(
     r"https?://[^\s<>]+"
-    r"|(?:(?<![\w.\\/-])|(?<=//))[\w-]++(?:\.[\w-]++)++\.?+(?::\d{1,5})?+(?:[/?#][^\s<>]*)?+",
+    r"|(?:(?<![\w.\\/-])|(?<=//))[\w-]++(?:\.[\w-]++)+\.?+(?::\d{1,5})?(?:[/?#][^\s<>]*)?+",
     re.IGNORECASE,
 )
 """Everything that some client turns into a link: chat clients take any text up to the next space,

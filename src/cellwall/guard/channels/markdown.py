@@ -21,11 +21,11 @@ _FRONT = re.compile(
 _FENCE = re.compile(r"^[ \t>*+-]{0,40}(`{3,}|~{3,})(?P<info>[^\n]*)$", re.MULTILINE)
 _INFO = re.compile(r"\W*([\w-]{1,40})")
 _CODE = re.compile(r"(?<!`)(`{1,3})(?!`)[^`\n]{1,1000}(?<!`)\1(?!`)")
-# Possessive throughout: what a part has taken it keeps, so no input makes them try twice.
-_DESTINATION = r"<(?P<angle>[^<>\n]*+)>|(?P<bare>[^\s()]*+(?:\([^\s()]*+\)[^\s()]*+)*+)"
+# Each part ends at a character that it cannot take, so no input makes them try many ways.
+_DESTINATION = r"<(?P<angle>[^<>\n]*+)>|(?P<bare>[^\s()]*+(?:\([^\s()]*+\)[^\s()]*+)*)"
 _TITLE = r"\"(?P<double>[^\"]*+)\"|'(?P<single>[^']*+)'|\((?P<round>[^()]*+)\)"
 LINK = re.compile(
-    rf"(?P<image>!?)\[(?P<label>[^\[\]]*+)\]\(\s*+(?:{_DESTINATION})(?:\s++(?:{_TITLE}))?+\s*+\)"
+    rf"(?P<image>!?)\[(?P<label>[^\[\]]*+)\]\(\s*+(?:{_DESTINATION})(?:\s++(?:{_TITLE}))?\s*+\)"
 )
 _DEFINITION = re.compile(
     r"^[ \t>]{0,12}\[(?!\^)(?P<label>[^\[\]\n]{1,999})\]:"

@@ -57,7 +57,7 @@ _BETWEEN_WORDS = re.compile(r"(\?=)\s+(?==\?)")
 _PARAMETER = re.compile(r";\s*([\w!#$%&'^`{}~.+*-]{1,80})\s*=\s*(\"(?:[^\"\\]|\\.)*+\"|[^;\s]*)")
 _COMMENT_SIGNS = re.compile(r"\"(?:[^\"\\]|\\.)*+\"|\\.|[()]", re.DOTALL)
 # A mark of order, blank lines, and the line that parts mails in a mailbox.
-_BEFORE_MAIL = re.compile(r"\ufeff?(?:[ \t]*+\r?\n)*+(>?From [^\n]*+\n)?")
+_BEFORE_MAIL = re.compile(r"\ufeff?(?:[ \t]*+\r?\n)*(>?From [^\n]*+\n)?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ _CUT = re.compile(
     rb"(?:\\u?[0-9a-fA-F]{0,3}|(?:%[0-9a-fA-F]{0,2}){1,4}|&[#A-Za-z0-9]{0,30}|[\xc0-\xff][\x80-\xbf]*)\Z"
 )
 _WORD = rb"[A-Za-z0-9+/_-]"
-_BASE64 = re.compile(rb"%b{48,}+(?:[\r\n]{1,2}%b{4,}+)*+" % (_WORD, _WORD))
+_BASE64 = re.compile(rb"%b{48,}+(?:[\r\n]{1,2}%b{4,}+)*" % (_WORD, _WORD))
 # From the beginning of a run alone: a search from each place in it would take quadratic time.
-_WRAPPED = re.compile(rb"(?<!%b)%b{16,47}+(?:[\r\n]{1,2}%b{4,}+)++" % (_WORD, _WORD, _WORD))
+_WRAPPED = re.compile(rb"(?<!%b)%b{16,47}+(?:[\r\n]{1,2}%b{4,}+)+" % (_WORD, _WORD, _WORD))
 _HEX = re.compile(rb"(?:[0-9a-fA-F]{2}[ :,\r\n]{0,2}){40,}+")
 _RUN_END = re.compile(rb"[A-Za-z0-9+/_\r\n:, -]{1,512}\Z")
 _NOT_HEX = bytes(each for each in range(256) if each not in string.hexdigits.encode())

@@ -25,8 +25,8 @@ _ATTEMPTS = 5
 _TOKEN = re.compile(r"[0-9]+\.[0-9]+|\w+|[^\w\s]|\n")
 _COUNTED_AT_ONCE = 16 * 1024
 _MAX_DOTS = 2_000
-# Possessive, and each run is consumed once: the time is a straight line.
-_DOTTED = re.compile(r"\w++(?:[ \t\f\\\r\n]*+\.[ \t\f\\\r\n]*+\w++)*+")
+# Each run is consumed once, and nothing behind it can fail: the time is a straight line.
+_DOTTED = re.compile(r"\w++(?:[ \t\f\\\r\n]*+\.[ \t\f\\\r\n]*+\w++)*")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 # Before Python 3.11.5, two threads inside `ast.parse` at once share a counter, and one of them gets
 # SystemError (gh-106905). One parse at a time keeps our own threads apart; a parse by another
