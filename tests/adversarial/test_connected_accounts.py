@@ -12,10 +12,10 @@ import pytest
 
 import cellwall
 from cellwall.admin.connections import ConnectionAdmin
-from cellwall.core.connections import ConnectedAccount
+from cellwall.core.connections import CalendarEvent, ConnectedAccount, UseAccount
 from cellwall.core.errors import BadInput, CellwallError, Denied
 from cellwall.core.outcomes import EventKind, Outcome, Status
-from cellwall.core.types import Action, CalendarEvent, Principal, UseAccount
+from cellwall.core.types import Action, Principal
 from cellwall.runtime import wiring
 from cellwall.runtime.app import App
 from cellwall.runtime.home import local_principal

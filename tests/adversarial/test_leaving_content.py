@@ -15,10 +15,11 @@ import pytest
 import cellwall
 from cellwall.admin.canaries import CanaryAdmin
 from cellwall.config.load import load_settings
+from cellwall.core.channel_messages import SendReply
 from cellwall.core.errors import BadInput, Denied
 from cellwall.core.ids import new_id
 from cellwall.core.outcomes import EventKind
-from cellwall.core.types import Action, CallTool, Principal, SendReply, UseTool
+from cellwall.core.types import Action, CallTool, Principal, UseTool
 from cellwall.runtime import wiring
 from cellwall.runtime.home import local_principal
 from conftest import audit_records

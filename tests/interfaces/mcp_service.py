@@ -30,6 +30,7 @@ from cellwall.storage.engine import StorageSettings
 from cellwall.storage.schema import migrate
 from cellwall.storage.store import Store
 from interfaces.mcp_agent import DEADLINE_S, Agent, Person, environment
+from plain_http import NO_AUTHORITIES
 
 BOSS = Principal("root", "cli")
 _PASSWORD = "correct horse battery"
@@ -114,8 +115,8 @@ class McpService:
         own = {"authorization": f"Bearer {token}"} if token else {}
         accept = {"accept": "application/json, text/event-stream"}
         known = {**accept, **own, **headers}
-        # No TLS: its context would take longer than the request.
-        made = httpx2.Client(headers=known, timeout=DEADLINE_S, verify=False, trust_env=False)
+        options = {"timeout": DEADLINE_S, "verify": NO_AUTHORITIES, "trust_env": False}
+        made = httpx2.Client(headers=known, **options)
         self.opened.append(made)
         return made
 
@@ -155,7 +156,8 @@ def mcp_client(
     @asynccontextmanager
     async def opened() -> AsyncIterator[Client]:
         headers = {"authorization": f"Bearer {token}"}
-        async with httpx2.AsyncClient(headers=headers, timeout=DEADLINE_S) as http:
+        options = {"timeout": DEADLINE_S, "verify": NO_AUTHORITIES}
+        async with httpx2.AsyncClient(headers=headers, **options) as http:
             transport = streamable_http_client(url, http_client=http)
             async with Client(transport, mode=mode, elicitation_callback=person.ask) as client:
                 yield client

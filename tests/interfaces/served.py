@@ -18,6 +18,7 @@ import httpx2 as httpx
 
 from conftest import ORDINARY_UID, ordinary_user
 from interfaces import prepared_program
+from plain_http import NO_AUTHORITIES
 
 DEADLINE_S = 90.0
 # Nobody delegates a cgroup to this uid; limits are not what is tested here.
@@ -121,6 +122,7 @@ class Served:
 
     def client(self, token: str = "", **options: Any) -> httpx.Client:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        options = {"verify": NO_AUTHORITIES, **options}
         return httpx.Client(base_url=self.url, headers=headers, timeout=DEADLINE_S, **options)
 
     def ended(self) -> int:

@@ -20,19 +20,11 @@ from cellwall.accounts.pairing import Pairings, Sender
 from cellwall.accounts.signing_keys import Clock
 from cellwall.config.models import Settings
 from cellwall.core.accounts import User
+from cellwall.core.channel_messages import CHANNEL_NAMES, Channel, ReceiveMessage, SendReply
 from cellwall.core.errors import BadInput, NotFound
 from cellwall.core.messages import Admission, MessageEntry, MessagesPort, Pairing
 from cellwall.core.outcomes import Outcome, Status
-from cellwall.core.types import (
-    CHANNEL_NAMES,
-    Action,
-    Channel,
-    Json,
-    Permission,
-    Principal,
-    ReceiveMessage,
-    SendReply,
-)
+from cellwall.core.types import Action, Json, Permission, Principal
 from cellwall.runtime.bounds import MAX_MESSAGE_BYTES
 from cellwall.runtime.judging import roles_of
 from cellwall.runtime.pipeline import Runtime

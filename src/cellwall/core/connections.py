@@ -1,8 +1,8 @@
-"""Connected accounts: a mailbox or calendar of one user at another service (RBAC-3)."""
+"""Connected accounts (RBAC-3): mailboxes or calendars of one user elsewhere, and their use."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 AccountKind: TypeAlias = Literal["caldav"]
@@ -24,3 +24,30 @@ class ConnectedAccount:
     secret: str
     """The name of the password in the vault."""
     created_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarEvent:
+    """An event to create. Times are in ISO 8601 with their zone."""
+
+    summary: str
+    start: str
+    end: str
+    location: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UseAccount:
+    """Read or change a connected account of the principal (RBAC-3)."""
+
+    account: str
+    """The name that its owner gave it, or its id."""
+    name: Literal["list_events", "create_event"]
+    start: str = ""
+    end: str = ""
+    """For `list_events`: the period, in ISO 8601 with its zone."""
+    event: CalendarEvent | None = None
+    """For `create_event`."""
+    target: ConnectedAccount | None = field(default=None, repr=False)
+    """Set by the runtime alone, once the account is known to be the principal's."""

@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
 from cellwall.core.approvals import Answer, Question
+from cellwall.core.channel_messages import ReceiveMessage, SendReply
+from cellwall.core.connections import UseAccount
 from cellwall.core.errors import CellwallError
 from cellwall.core.network import (
     CellNetwork,
@@ -19,17 +21,7 @@ from cellwall.core.outcomes import Event, Finding, Outcome, PackageUse, RunResul
 from cellwall.core.packages import InstallPackages
 from cellwall.core.skills import Skill
 from cellwall.core.tool_servers import CallServerTool
-from cellwall.core.types import (
-    Action,
-    Json,
-    OutputSink,
-    Principal,
-    ReceiveMessage,
-    Role,
-    SendReply,
-    UseAccount,
-    WorkspaceMount,
-)
+from cellwall.core.types import Action, Json, OutputSink, Principal, Role, WorkspaceMount
 from cellwall.core.verdict import Decision
 
 

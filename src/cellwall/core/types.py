@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
-from cellwall.core.connections import ConnectedAccount
+from cellwall.core.channel_messages import ReceiveMessage, SendReply
+from cellwall.core.connections import UseAccount
 from cellwall.core.files import FileOperation
 from cellwall.core.ids import new_id
 from cellwall.core.limits import Limits
@@ -245,58 +246,6 @@ class ToolResult:
     response: Json
     agent_session: str = ""
     call: str = ""
-
-
-Channel: TypeAlias = Literal["plain", "markdown", "html", "email", "telegram", "discord", "slack"]
-CHANNEL_NAMES: tuple[Channel, ...] = get_args(Channel)
-"""The formats in which a channel delivers messages; `guard.channel_formats` has one of each."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiveMessage:
-    """Hand a message of a paired user to an agent. The outcome's `text` is the message, cleaned."""
-
-    channel: Channel
-    content: str = field(repr=False)
-    """In the raw form of the channel: the JSON of a chat service, the MIME source of a mail."""
-    pairing: str
-    """The id of the pairing; the sender's address on the channel is in no log."""
-
-
-@dataclass(frozen=True, slots=True)
-class SendReply:
-    """Prepare the answer of an agent for a channel. The outcome's `text` is what may be sent."""
-
-    channel: Channel
-    content: str = field(repr=False)
-    pairing: str
-
-
-@dataclass(frozen=True, slots=True)
-class CalendarEvent:
-    """An event to create. Times are in ISO 8601 with their zone."""
-
-    summary: str
-    start: str
-    end: str
-    location: str = ""
-    description: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class UseAccount:
-    """Read or change a connected account of the principal (RBAC-3)."""
-
-    account: str
-    """The name that its owner gave it, or its id."""
-    name: Literal["list_events", "create_event"]
-    start: str = ""
-    end: str = ""
-    """For `list_events`: the period, in ISO 8601 with its zone."""
-    event: CalendarEvent | None = None
-    """For `create_event`."""
-    target: ConnectedAccount | None = field(default=None, repr=False)
-    """Set by the runtime alone, once the account is known to be the principal's."""
 
 
 @dataclass(frozen=True, slots=True)

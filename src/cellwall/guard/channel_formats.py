@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from cellwall.core.channel_messages import Channel
 from cellwall.core.errors import BadInput
-from cellwall.core.types import Channel
 from cellwall.guard.channels import html, markdown, markdown_clean
 from cellwall.guard.channels.markdown_clean import visible
 from cellwall.guard.channels.pieces import Extracted, Gathering, Piece

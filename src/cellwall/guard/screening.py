@@ -14,19 +14,18 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from cellwall.core.channel_messages import ReceiveMessage
+from cellwall.core.connections import CalendarEvent, UseAccount
 from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Finding
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import (
     Action,
-    CalendarEvent,
     CallTool,
     Json,
     ProcessOperation,
-    ReceiveMessage,
     RunCode,
     RunCommand,
-    UseAccount,
     UseTool,
 )
 from cellwall.guard.report import TextTreatment

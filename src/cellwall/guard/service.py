@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from cellwall.core.channel_messages import ReceiveMessage, SendReply
 from cellwall.core.network import Page
 from cellwall.core.outcomes import Finding, RunResult
 from cellwall.core.tool_servers import CallServerTool
@@ -23,8 +24,6 @@ from cellwall.core.types import (
     Json,
     OutputSink,
     ProcessOperation,
-    ReceiveMessage,
-    SendReply,
     ToolResult,
     UseTool,
 )

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import assert_never
 
+from cellwall.core.channel_messages import ReceiveMessage, SendReply
+from cellwall.core.connections import UseAccount
 from cellwall.core.errors import CellwallError
 from cellwall.core.files import FileOperation
 from cellwall.core.labels import Label, LabelKey, LabelSet, LabelSource
@@ -35,14 +37,11 @@ from cellwall.core.types import (
     Json,
     ProcessOperation,
     ReachHost,
-    ReceiveMessage,
     RunCode,
     RunCommand,
-    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
-    UseAccount,
     UseTool,
 )
 

@@ -6,7 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cellwall.core.channel_messages import CHANNEL_NAMES, ReceiveMessage, SendReply
 from cellwall.core.command_scripts import MAX_ARGUMENT_BYTES, long_script
+from cellwall.core.connections import UseAccount
 from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation
 from cellwall.core.ids import check_id
@@ -30,20 +32,16 @@ from cellwall.core.tool_servers import (
     is_tool_name,
 )
 from cellwall.core.types import (
-    CHANNEL_NAMES,
     Action,
     CallTool,
     FetchUrl,
     ProcessOperation,
     ReachHost,
-    ReceiveMessage,
     RunCode,
     RunCommand,
-    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
-    UseAccount,
     UseTool,
 )
 from cellwall.core.users_inside import SANDBOX_USER, no_second_user, parse_user

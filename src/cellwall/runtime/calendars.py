@@ -10,13 +10,13 @@ import base64
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from cellwall.core.connections import ConnectedAccount
+from cellwall.core.connections import CalendarEvent, ConnectedAccount, UseAccount
 from cellwall.core.errors import BadInput, EgressRefused
 from cellwall.core.ids import new_id
 from cellwall.core.network import SecretUse, ServiceRequest, ServiceResponse
 from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import EgressPort, VaultPort
-from cellwall.core.types import Action, CalendarEvent, Json, UseAccount
+from cellwall.core.types import Action, Json
 from cellwall.parsing.calendar.dav_xml import BadCalendarData, calendar_query, calendar_texts
 from cellwall.parsing.calendar.icalendar import EventText, events_in, new_event, utc_time
 

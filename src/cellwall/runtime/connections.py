@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from cellwall.core.connections import UseAccount
 from cellwall.core.outcomes import RunResult
 from cellwall.core.ports import ConnectionsPort, EgressPort, VaultPort
-from cellwall.core.types import Action, Principal, UseAccount
+from cellwall.core.types import Action, Principal
 
 
 def resolve_account(connections: ConnectionsPort | None, action: Action) -> Action:

@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from cellwall.core.channel_messages import ReceiveMessage, SendReply
+from cellwall.core.connections import UseAccount
 from cellwall.core.files import FileOperation, StreamedFile, Transfer
 from cellwall.core.network import EgressUsage, Page
 from cellwall.core.outcomes import Outcome, RunResult
@@ -22,13 +24,10 @@ from cellwall.core.types import (
     Json,
     ProcessOperation,
     ReachHost,
-    ReceiveMessage,
     RunCode,
     RunCommand,
-    SendReply,
     ServeClient,
     ToolResult,
-    UseAccount,
     UseTool,
 )
 from cellwall.core.verdict import Decision

@@ -16,18 +16,12 @@ from cellwall.audit.files import DIRECTORY, closing_fd, replace_file
 from cellwall.config.load import load_settings
 from cellwall.config.models import Settings
 from cellwall.config.sections import GuardSection
+from cellwall.core.channel_messages import ReceiveMessage, SendReply
 from cellwall.core.errors import ConfigError
 from cellwall.core.home import cache_path
 from cellwall.core.languages import canonical
 from cellwall.core.outcomes import SEVERITIES, Finding, Outcome, RunResult, Severity
-from cellwall.core.types import (
-    Action,
-    OutputSink,
-    Principal,
-    ReceiveMessage,
-    RunCommand,
-    SendReply,
-)
+from cellwall.core.types import Action, OutputSink, Principal, RunCommand
 from cellwall.guard.mark import MODES, Mode, unwrap, wrap
 from cellwall.guard.report import GuardSettings, Report, TextTreatment, Treatments
 from cellwall.guard.scanning import Scanner

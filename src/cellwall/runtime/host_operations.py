@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import anyio
 
+from cellwall.core.channel_messages import ReceiveMessage, SendReply
+from cellwall.core.connections import UseAccount
 from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation, memory_root
 from cellwall.core.labels import LabelsPort
@@ -17,15 +19,7 @@ from cellwall.core.sandbox_ports import SandboxPort, SnapshotsPort, WorkspacePor
 from cellwall.core.snapshots import TakeSnapshot, WorkspaceSnapshot
 from cellwall.core.telemetry import ActionWatch, Step
 from cellwall.core.tool_servers import CallServerTool
-from cellwall.core.types import (
-    Action,
-    FetchUrl,
-    ProcessOperation,
-    ReceiveMessage,
-    SendReply,
-    ServeClient,
-    UseAccount,
-)
+from cellwall.core.types import Action, FetchUrl, ProcessOperation, ServeClient
 from cellwall.runtime.egress import hold_client
 
 

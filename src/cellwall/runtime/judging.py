@@ -18,6 +18,8 @@ from typing import assert_never
 
 from cellwall.accounts.roles import Roles
 from cellwall.config.models import Settings
+from cellwall.core.channel_messages import ReceiveMessage, SendReply
+from cellwall.core.connections import UseAccount
 from cellwall.core.errors import BadInput, ConfigError
 from cellwall.core.files import FILE_READS, FileOperation
 from cellwall.core.outcomes import SEVERITIES, Finding
@@ -34,15 +36,12 @@ from cellwall.core.types import (
     Principal,
     ProcessOperation,
     ReachHost,
-    ReceiveMessage,
     Role,
     RunCode,
     RunCommand,
-    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
-    UseAccount,
     UseTool,
     WorkspaceMode,
 )

@@ -12,6 +12,8 @@ from dataclasses import asdict, replace
 from typing import assert_never
 
 from cellwall.core.approvals import CONNECT, ID_PREFIX, Proposal, Question
+from cellwall.core.channel_messages import ReceiveMessage, SendReply
+from cellwall.core.connections import UseAccount
 from cellwall.core.errors import Denied
 from cellwall.core.files import FILE_READS, FileOperation
 from cellwall.core.ids import new_id
@@ -29,14 +31,11 @@ from cellwall.core.types import (
     Principal,
     ProcessOperation,
     ReachHost,
-    ReceiveMessage,
     RunCode,
     RunCommand,
-    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
-    UseAccount,
     UseTool,
     WorkspaceMode,
 )

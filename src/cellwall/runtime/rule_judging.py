@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from cellwall.core.channel_messages import ReceiveMessage, SendReply
+from cellwall.core.connections import UseAccount
 from cellwall.core.files import FILE_READS, SECOND_HOME, FileOperation
 from cellwall.core.packages import InstallPackages, packages_of
 from cellwall.core.port_connections import ConnectPort
@@ -18,14 +20,11 @@ from cellwall.core.types import (
     FetchUrl,
     ProcessOperation,
     ReachHost,
-    ReceiveMessage,
     RunCode,
     RunCommand,
-    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
-    UseAccount,
     UseTool,
 )
 from cellwall.core.users_inside import SECOND_USER

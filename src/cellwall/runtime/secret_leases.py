@@ -19,17 +19,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
+from cellwall.core.connections import UseAccount
 from cellwall.core.errors import AuditFailed, BadInput, VaultError
 from cellwall.core.network import SecretUse
-from cellwall.core.types import (
-    Action,
-    FetchUrl,
-    Json,
-    Principal,
-    RunCode,
-    ServeClient,
-    UseAccount,
-)
+from cellwall.core.types import Action, FetchUrl, Json, Principal, RunCode, ServeClient
 
 if TYPE_CHECKING:
     from cellwall.guard.redact.known import KnownValueSearch

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from cellwall.core.channel_messages import ReceiveMessage, SendReply
+from cellwall.core.connections import UseAccount
 from cellwall.core.files import FileOperation
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import SEVERITIES, Status
@@ -24,14 +26,11 @@ from cellwall.core.types import (
     FetchUrl,
     ProcessOperation,
     ReachHost,
-    ReceiveMessage,
     RunCode,
     RunCommand,
-    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
-    UseAccount,
     UseTool,
 )
 from cellwall.core.verdict import Verdict

@@ -30,6 +30,7 @@ from cellwall.runtime.app import App
 from cellwall.storage.engine import StorageSettings, blocking_engine
 from cellwall.storage.schema import migrate
 from cellwall.storage.store import Store
+from plain_http import NO_AUTHORITIES
 
 DEADLINE_S = 60.0
 ROOT = Principal("root", "cli")
@@ -84,9 +85,8 @@ class RunningService:
         headers = dict(options.pop("headers", {}))
         if name is not None:
             headers["Authorization"] = f"Bearer {self.tokens[name]}"
-        return httpx.Client(
-            base_url=self.url, headers=headers, timeout=DEADLINE_S, trust_env=False, **options
-        )
+        options = {"verify": NO_AUTHORITIES, "trust_env": False, **options}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=DEADLINE_S, **options)
 
 
 @functools.cache

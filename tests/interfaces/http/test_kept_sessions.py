@@ -12,8 +12,9 @@ import httpx2 as httpx
 import pytest
 
 from cellwall.audit.retention import hold, release
+from cellwall.core.channel_messages import ReceiveMessage
 from cellwall.core.ids import new_id
-from cellwall.core.types import Action, Principal, ReceiveMessage
+from cellwall.core.types import Action, Principal
 from cellwall.runtime.recording import audit_directory
 from cellwall.runtime.wiring import sweep_state
 from interfaces.http.running_service import ROOT, RunningService, new_session, running_service

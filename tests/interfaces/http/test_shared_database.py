@@ -17,6 +17,7 @@ import pytest
 from databases import PostgresServer, postgres, redis_url  # noqa: F401  # fixtures
 from interfaces.served import DEADLINE_S, Place, Served, new_place, until
 from interfaces.test_cli_process import error_code
+from plain_http import NO_AUTHORITIES
 
 pytestmark = [
     pytest.mark.slow,
@@ -68,8 +69,8 @@ def serving(place: Place, port: int) -> AbstractContextManager[Served]:
 
 def client_of(port: int, token: str = "") -> httpx.Client:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    url = f"http://127.0.0.1:{port}"
-    return httpx.Client(base_url=url, headers=headers, timeout=DEADLINE_S, trust_env=False)
+    options = {"timeout": DEADLINE_S, "trust_env": False, "verify": NO_AUTHORITIES}
+    return httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, **options)
 
 
 def configuration(place: Place, *, database: str, redis: str, key: Path) -> str:

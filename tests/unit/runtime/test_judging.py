@@ -9,6 +9,8 @@ from typing import get_args, get_type_hints
 import pytest
 
 from cellwall.accounts.roles import shipped_roles
+from cellwall.core.channel_messages import ReceiveMessage, SendReply
+from cellwall.core.connections import UseAccount
 from cellwall.core.files import FileOperation
 from cellwall.core.outcomes import Finding
 from cellwall.core.packages import InstallPackages
@@ -23,14 +25,11 @@ from cellwall.core.types import (
     Principal,
     ProcessOperation,
     ReachHost,
-    ReceiveMessage,
     RunCode,
     RunCommand,
-    SendReply,
     ServeClient,
     SetDomains,
     ToolResult,
-    UseAccount,
     UseTool,
     WorkspaceMode,
     WorkspaceRequest,

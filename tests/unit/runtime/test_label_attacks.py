@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cellwall.core.channel_messages import ReceiveMessage, SendReply
 from cellwall.core.errors import CellwallError, Denied, SandboxFailed
 from cellwall.core.files import FileOperation
 from cellwall.core.ids import new_id
@@ -17,9 +18,7 @@ from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
     FetchUrl,
-    ReceiveMessage,
     RunCode,
-    SendReply,
     ToolResult,
     UseTool,
     WorkspaceMode,

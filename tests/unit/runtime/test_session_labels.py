@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from cellwall.config.models import Settings
+from cellwall.core.channel_messages import ReceiveMessage, SendReply
+from cellwall.core.connections import CalendarEvent, UseAccount
 from cellwall.core.files import FileOperation
 from cellwall.core.ids import new_id
 from cellwall.core.labels import RULE_OF_TWO, FlowMode, Label, LabelSet, LabelSource
@@ -18,16 +20,12 @@ from cellwall.core.packages import InstallPackages
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
-    CalendarEvent,
     CallTool,
     FetchUrl,
     Principal,
-    ReceiveMessage,
     RunCode,
-    SendReply,
     SetDomains,
     ToolResult,
-    UseAccount,
     UseTool,
     WorkspaceMode,
     WorkspaceRequest,

@@ -22,9 +22,9 @@ from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
     from cellwall.admin.connections import ConnectionAdmin
-    from cellwall.core.connections import ConnectedAccount
+    from cellwall.core.connections import ConnectedAccount, UseAccount
     from cellwall.core.outcomes import Outcome
-    from cellwall.core.types import Json, UseAccount
+    from cellwall.core.types import Json
 
 _FOR = "For this account of the service.  [default: the user of this machine]"
 
@@ -146,7 +146,7 @@ def list_events(
     account: str, *, start: str, end: str, configured: ConfigOptions, as_json: bool
 ) -> int:
     """Print the events in a period, between two marker lines: their texts are untrusted."""
-    from cellwall.core.types import UseAccount
+    from cellwall.core.connections import UseAccount
 
     operation = UseAccount(account, "list_events", start=start, end=end)
     return _print_outcome(_perform(configured, operation), as_json=as_json)
@@ -179,7 +179,7 @@ def create_event(
     as_json: bool,
 ) -> int:
     """Create an event; none is ever replaced."""
-    from cellwall.core.types import CalendarEvent, UseAccount
+    from cellwall.core.connections import CalendarEvent, UseAccount
 
     event = CalendarEvent(summary, start, end, location, description)
     operation = UseAccount(account, "create_event", event=event)

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import anyio
 from fastapi import APIRouter, Query
 
-from cellwall.core.connections import ConnectedAccount
-from cellwall.core.types import Action, CalendarEvent, UseAccount
+from cellwall.core.connections import CalendarEvent, ConnectedAccount, UseAccount
+from cellwall.core.types import Action
 from cellwall.interfaces.http.bodies import ERRORS
 from cellwall.interfaces.http.bodies.messages import (
     ConnectionBody,

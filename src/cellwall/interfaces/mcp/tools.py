@@ -13,13 +13,14 @@ from typing import Literal, TypeAlias
 
 from mcp_types import Tool, ToolAnnotations
 
+from cellwall.core.connections import CalendarEvent, UseAccount
 from cellwall.core.errors import BadInput
 from cellwall.core.files import FileOperation
 from cellwall.core.languages import NAMES, canonical
 from cellwall.core.packages import REGISTRIES, InstallPackages, parse_install
 from cellwall.core.showing import one_line
 from cellwall.core.text import to_bytes
-from cellwall.core.types import CalendarEvent, FetchUrl, Json, RunCode, RunCommand, UseAccount
+from cellwall.core.types import FetchUrl, Json, RunCode, RunCommand
 from cellwall.core.users_inside import parse_user
 
 Operation: TypeAlias = (

@@ -6,7 +6,8 @@ from typing import Any
 
 import anyio
 
-from cellwall.core.types import Action, CalendarEvent, UseAccount
+from cellwall.core.connections import CalendarEvent, UseAccount
+from cellwall.core.types import Action
 from cellwall.runtime import wiring
 from cellwall.runtime.home import local_principal
 

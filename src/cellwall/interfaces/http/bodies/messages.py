@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from cellwall.core.types import Channel
+from cellwall.core.channel_messages import Channel
 from cellwall.interfaces.http.bodies.base import RequestBody, Seconds, examples
 
 _MAX_CONTENT = 1 << 20
