@@ -25,6 +25,7 @@ from cellwall.core.frames import FrameReader
 from cellwall.core.outcomes import Usage
 from cellwall.interfaces.sdk import single_runs
 from cellwall.interfaces.supervisor.client import SupervisorConnection
+from cellwall.interfaces.supervisor.requests import command_message
 from cellwall.runtime import wiring
 from conftest import audit_records, need
 from interfaces.conftest import Supervised
@@ -380,7 +381,12 @@ def test_a_supervisor_that_hangs_has_begun_nothing(state_home, tmp_path, monkeyp
     ways, words = count_ways(monkeypatch), ["sh", "-c", "echo x >> runs"]
     with closing(socket.socket(socket.AF_UNIX)) as listener:
         listener.bind(os.path.join(state_home, "supervisor.sock"))
-        listener.listen()
+        # A client does not wait for itself: the kernel's word is about the process that listens.
+        other = os.fork()
+        if other == 0:
+            listener.listen()
+            os._exit(0)
+        assert os.waitpid(other, 0)[1] == 0
         assert run_command(words, workspace=f"{tmp_path}:rw").exit_code == 0
         # Its answer comes too late: the client is gone, and has not sent what is to be run.
         late, _ = listener.accept()
@@ -392,6 +398,15 @@ def test_a_supervisor_that_hangs_has_begun_nothing(state_home, tmp_path, monkeyp
         typed = command("run", "--workspace", f"{tmp_path}:rw", "--", *words)
     assert (typed.returncode, ways.taken) == (0, [False])
     assert (tmp_path / "runs").read_text() == "x\nx\n"
+
+
+def test_the_process_that_serves_the_socket_does_not_wait_for_itself(state_home, monkeypatch):
+    ways = count_ways(monkeypatch)
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(os.path.join(state_home, "supervisor.sock"))
+        listener.listen()
+        assert single_runs._run_in_supervisor(command_message(["true"]), b"", {}) is None
+    assert ways.taken == []
 
 
 @pytest.mark.only_on("warm", reason="no cell of the supervisor is made")
