@@ -6,11 +6,13 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,11 @@ import pytest
 
 import cellwall
 from cellwall import Execution, Outcome, run_code, run_command
+from cellwall.core.frames import FrameReader
 from cellwall.core.outcomes import Usage
 from cellwall.interfaces.sdk import single_runs
 from cellwall.interfaces.supervisor.client import SupervisorConnection
+from cellwall.interfaces.supervisor.requests import command_message
 from cellwall.runtime import wiring
 from conftest import audit_records, need
 from interfaces.conftest import Supervised
@@ -371,20 +375,38 @@ def test_kill_9_in_the_middle_of_a_run_is_an_error_and_the_next_run_is_local(own
 
 
 @pytest.mark.requirement("ERR-2")
-@pytest.mark.only_on("warm", reason="the client gives up before a cell is made")
-def test_a_supervisor_that_hangs_has_begun_nothing(own_ways, own_supervisor, tmp_path, monkeypatch):
+def test_a_supervisor_that_hangs_has_begun_nothing(state_home, tmp_path, monkeypatch):
+    monkeypatch.setenv("CELLWALL_SUPERVISOR", "on")
     monkeypatch.setattr("cellwall.interfaces.supervisor.client._TAKES_WITHIN_S", 0.3)
-    pid = own_supervisor.pid()
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        done = run_command("echo x >> runs", workspace=f"{tmp_path}:rw")
-        typed = command("run", "--workspace", f"{tmp_path}:rw", "--", "sh", "-c", "echo y >> runs")
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    assert (done.exit_code, typed.returncode, own_ways.taken) == (0, 0, [False])
-    until(lambda: command("supervisor", "status").returncode == 0)
-    assert run_command(["true"], workspace=f"{tmp_path}:rw").exit_code == 0  # it works again
-    assert (own_ways.taken, (tmp_path / "runs").read_text()) == ([False, True], "x\ny\n")
+    ways, words = count_ways(monkeypatch), ["sh", "-c", "echo x >> runs"]
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(os.path.join(state_home, "supervisor.sock"))
+        # A client does not wait for itself: the kernel's word is about the process that listens.
+        other = os.fork()
+        if other == 0:
+            listener.listen()
+            os._exit(0)
+        assert os.waitpid(other, 0)[1] == 0
+        assert run_command(words, workspace=f"{tmp_path}:rw").exit_code == 0
+        # Its answer comes too late: the client is gone, and has not sent what is to be run.
+        late, _ = listener.accept()
+        with late:
+            late.settimeout(PATIENCE_S)
+            reader = FrameReader(max_frame_bytes=1 << 20)
+            sent = [frame.message["do"] for frame in reader.feed(late.recv(1 << 16))]
+            assert (sent, late.recv(1)) == (["single"], b"")
+        typed = command("run", "--workspace", f"{tmp_path}:rw", "--", *words)
+    assert (typed.returncode, ways.taken) == (0, [False])
+    assert (tmp_path / "runs").read_text() == "x\nx\n"
+
+
+def test_the_process_that_serves_the_socket_does_not_wait_for_itself(state_home, monkeypatch):
+    ways = count_ways(monkeypatch)
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(os.path.join(state_home, "supervisor.sock"))
+        listener.listen()
+        assert single_runs._run_in_supervisor(command_message(["true"]), b"", {}) is None
+    assert ways.taken == []
 
 
 @pytest.mark.only_on("warm", reason="no cell of the supervisor is made")
