@@ -13,6 +13,7 @@ from pathlib import Path
 import image
 
 _USUAL = ("busybox-static", "coreutils", "dash", "libc-bin", "mount", "util-linux")
+_LINKS = ("bin", "sbin", "lib", "lib64")  # to /usr, made by a script of their package
 _PASSWD = (
     "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"
 )
@@ -28,7 +29,7 @@ def build(
     image.install_tools(machine)
     folder = image.CACHE / f"{label}-{machine.debian}"
     wanted = (*_USUAL, *packages, f"linux-image-cloud-{machine.debian}")
-    root = image.CACHE / f"{folder.name}-{image.key(wanted)}.ext4"
+    root = image.CACHE / f"{folder.name}-{image.key((*wanted, *_LINKS))}.ext4"
     if not root.exists():
         image.say(f"unpacking a root file system: {folder.name}")
         _unpack(machine, folder, wanted, release)
@@ -56,8 +57,8 @@ def _unpack(
     )  # fmt: skip
     for name in ("proc", "sys", "run", "root", "job"):
         (folder / name).mkdir(exist_ok=True)
-    for name in ("bin", "sbin", "lib"):  # made by a script of its package
-        if not (folder / name).exists():
+    for name in _LINKS:
+        if not (folder / name).exists() and (folder / "usr" / name).exists():
             (folder / name).symlink_to(f"usr/{name}")
     if not (folder / "bin/sh").exists():
         (folder / "bin/sh").symlink_to("dash")
