@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from guard_families import Text, load
+from guard_found import found
 from guard_records import RecordWriter
 from guard_texts import TextWriter
 from guard_written import Written, written
@@ -68,6 +69,9 @@ _NEAR_MISSES = {
 }
 _PLACINGS = 2
 """Carriers of each written attack and passage that is no text of its own."""
+_ALONE_FROM = 1200
+"""Longer attacks of a package stand alone, others in carriers: alone, they teach that requests to a
+model are attacks, which costs recall at the same rate of false alarms."""
 _WHOLE = ("prompt", "story", "email")
 """These are texts of their own, never a part of a carrier."""
 _BEGIN, _END = "\u2983", "\u2984"
@@ -242,15 +246,15 @@ def corpus(folder: Path, archive_folder: Path) -> list[Text]:
     """Everything that a classifier may be trained on."""
     for entry in _entries("data"):
         check(folder, entry["file"], entry["sha256"])
-    found = carriers(archive_folder)
+    ordinary = carriers(archive_folder)
     published = [
         Text(f"carrier {each.kind}", False, each.text[:_MAX_CHARACTERS])
         for each in published_carriers(folder)
     ]
-    found += random.Random(3).sample(published, min(500, len(published)))
-    placing = Placing([each for each in found if each.family != "carrier prompts"], 7)
+    ordinary += random.Random(3).sample(published, min(500, len(published)))
+    placing = Placing([each for each in ordinary if each.family != "carrier prompts"], 7)
     writer, chance = TextWriter.of_seed(11), random.Random(13)
-    texts = [*found, *(Text("carrier prompts", False, each) for each in chat(folder))]
+    texts = [*ordinary, *(Text("carrier prompts", False, each) for each in chat(folder))]
     # Of the sizes of those with an attack, so that size alone tells nothing.
     texts += [Text("carrier cut", False, placing.carrier()) for _ in range(_CUTS)]
     texts += [Text("carrier snippet", False, placing.snippet()) for _ in range(_SNIPPETS)]
@@ -274,8 +278,17 @@ def corpus(folder: Path, archive_folder: Path) -> list[Text]:
             texts.append(Text(f"near {kind}", False, text if is_alone else placing.put(text)))
     texts += [text for each in written() for text in _from_written(each, placing)]
     texts += prompts(archive_folder)
-    trained = sets_for("training")
-    texts += [each for each in load(folder) if each.family in trained]
+    trained, sets = sets_for("training"), load(folder)
+    texts += [each for each in sets if each.family in trained]
+    for entry in _entries("found"):
+        check(archive_folder, entry["file"], entry["sha256"])
+    for each in found(_entries("found"), archive_folder, sets):
+        is_alone = len(each.text) > _ALONE_FROM
+        texts += (
+            [each]
+            if is_alone
+            else [placing.place(each.family, each.text) for _ in range(_PLACINGS)]
+        )
     return [_shortened(each, chance) for each in texts]
 
 

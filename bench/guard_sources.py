@@ -1,7 +1,7 @@
 """What recall to expect of attacks from a source that nobody here has seen.
 
-A *source* is who made the attacks: a collection with all its sets, or one author of the texts in
-bench/guard_data/written. It is left out of training whole and scored at the threshold that the
+A *source* is who made the attacks: a collection with all its sets, one author of the texts in
+bench/guard_data/written, or the makers of one package (guard_found). It is left out of training whole and scored at the threshold that the
 kinds of ordinary texts give. Sources weigh alike, however many sets they have, and the interval is
 that of drawing other sources, not other texts.
 """
@@ -15,26 +15,29 @@ from dataclasses import dataclass
 
 from guard_families import OperatingPoint, Share, Text, origin
 
-_AT_ONCE = 2
-"""Authors that are left out together: each fold trains both models."""
+_AT_ONCE = {"written ": 2, "found ": 9}
+"""Authors, and packages, that are left out together: each fold trains both models."""
 _DRAWS = 4000
 _OUTER = 0.025
 
 
 def author(family: str) -> str:
-    """Of `written tools` and `near written tools`; empty for other families."""
+    """Of `written tools`, `near written tools` and `found tools`; empty for other families."""
     name = family.removeprefix("near ")
-    return name.removeprefix("written ") if name.startswith("written ") else ""
+    return next((name.removeprefix(head) for head in _AT_ONCE if name.startswith(head)), "")
 
 
 def author_folds(texts: Sequence[Text]) -> list[frozenset[str]]:
     """The families of the authors that are left out together."""
-    names = sorted({author(text.family) for text in texts} - {""})
-    return [
-        frozenset(f"{head}written {name}" for name in names[at::step] for head in ("", "near "))
-        for step in (-(-len(names) // _AT_ONCE),)
-        for at in range(step)
-    ]
+    made = []
+    for head, at_once in _AT_ONCE.items():
+        names = sorted({text.family for text in texts if text.family.startswith(head)})
+        step = -(-len(names) // at_once)
+        made += [
+            frozenset(f"{near}{name}" for name in names[at::step] for near in ("", "near "))
+            for at in range(step)
+        ]
+    return made
 
 
 @dataclass(frozen=True, slots=True)
