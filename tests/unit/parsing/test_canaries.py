@@ -69,6 +69,17 @@ def test_part_of_a_registered_text_is_found_in_every_spelling(spelling: str) -> 
     assert CanarySet().find(data) is None
 
 
+@pytest.mark.parametrize("size", [1, 7, 40, 10_000])
+def test_malformed_bytes_inside_an_escape_hide_nothing_in_any_pieces(size: int) -> None:
+    """They are left out where the text is decoded, so that the escape is whole."""
+    data = quote(PART, safe="").encode().replace(b"%20", b"%2" + b"\xd2" * 90 + b"0")
+    canary = Canary.of("prompt", PROMPT)
+    assert canary is not None
+    stream = CanarySet([canary]).stream()
+    answers = [stream.feed(data[at : at + size]) for at in range(0, len(data), size)]
+    assert answers[-1] == "prompt"
+
+
 @pytest.mark.requirement("GRD-5", "RED-2")
 @pytest.mark.parametrize(
     "number", ["&#" + "9" * 5000, "&#" + "0" * 5000 + "65;", "&#x" + "f" * 5000]

@@ -9,6 +9,7 @@ Other words for the same thing are not found.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -95,8 +96,11 @@ class CanaryStream:
 
     def __init__(self, canaries: CanarySet) -> None:
         self._canaries = canaries
+        self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+        """Leaves out malformed bytes, which a cut inside an escape would hide as well; it holds the
+        beginning of a character."""
         self._held = b""
-        """The beginning of an escape or of a character."""
+        """The beginning of an escape."""
         self._letters = b""
         """The last letters, in which a window may have begun."""
         self._run = b""
@@ -112,7 +116,7 @@ class CanaryStream:
     def _search(self, data: bytes) -> Iterator[str]:
         run = self._run + data
         self._run = cut_run(run)
-        data = self._held + data
+        data = self._held + self._decoder.decode(data).encode()
         end = cut_escape(data)
         self._held = data[end:]
         plain = self._letters + letters(data[:end])

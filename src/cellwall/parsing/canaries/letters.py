@@ -18,9 +18,7 @@ _NO_LETTER = re.compile(r"[\W_]+")
 _JSON_BLANK = re.compile(rb"\\[nrtbf]")
 _JSON_CHARACTER = re.compile(rb"\\u([0-9a-fA-F]{4})")
 _MAX_CUT = 32
-_CUT = re.compile(
-    rb"(?:\\u?[0-9a-fA-F]{0,3}|(?:%[0-9a-fA-F]{0,2}){1,4}|&[#A-Za-z0-9]{0,30}|[\xc0-\xff][\x80-\xbf]*)\Z"
-)
+_CUT = re.compile(rb"(?:\\u?[0-9a-fA-F]{0,3}|(?:%[0-9a-fA-F]{0,2}){1,4}|&[#A-Za-z0-9]{0,30})\Z")
 _WORD = rb"[A-Za-z0-9+/_-]"
 _BASE64 = re.compile(rb"%b{48,}+(?:[\r\n]{1,2}%b{4,}+)*" % (_WORD, _WORD))
 # From the beginning of a run alone: a search from each place in it would take quadratic time.
@@ -57,7 +55,7 @@ def _character(found: re.Match[bytes]) -> bytes:
 
 
 def cut_escape(data: bytes) -> int:
-    """Where an escape or a character may begin that the next piece of a stream completes."""
+    """Where an escape may begin that the next piece of a stream completes."""
     found = _CUT.search(data, max(0, len(data) - _MAX_CUT))
     return len(data) if found is None else found.start()
 
