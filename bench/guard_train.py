@@ -3,7 +3,7 @@
     .venv/bin/python bench/guard_train.py --data FOLDER --archives FOLDER
     .venv/bin/python bench/guard_train.py --data FOLDER --archives FOLDER --write
 
-Needs NumPy alone; a processor is enough (some minutes). The sources, with licences and hashes, are
+Needs NumPy and PyYAML; a processor is enough (some minutes). The sources, with licences and hashes, are
 in bench/guard_data/MANIFEST.toml. One thread adds up in one order, so the same sources give the
 same weights, byte for byte, with the same build of NumPy. Prints recall at fixed rates of false
 alarms; `--authors` also leaves out the authors of the written texts, which tells what to expect of
