@@ -1,9 +1,9 @@
 """What recall to expect of attacks from a source that nobody here has seen.
 
 A *source* is who made the attacks: a collection with all its sets, one author of the texts in
-bench/guard_data/written, or the makers of one package (guard_found). It is left out of training whole and scored at the threshold that the
-kinds of ordinary texts give. Sources weigh alike, however many sets they have, and the interval is
-that of drawing other sources, not other texts.
+bench/guard_data/written, or the makers of one package (guard_found). It is left out of training
+whole and scored at the threshold that the kinds of ordinary texts give. Sources weigh alike,
+however many sets they have, and the interval is that of drawing other sources, not other texts.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
     .venv/bin/python bench/guard_train.py --data FOLDER --archives FOLDER
     .venv/bin/python bench/guard_train.py --data FOLDER --archives FOLDER --write
 
-Needs NumPy alone; a processor is enough (some minutes). The sources, with licences and hashes, are
-in bench/guard_data/MANIFEST.toml. One thread adds up in one order, so the same sources give the
-same weights, byte for byte, with the same build of NumPy. Prints recall at fixed rates of false
-alarms; `--authors` also leaves out the authors of the written texts, which tells what to expect of
-an unseen source; `--guard` runs the whole guard with each left-out classifier; `--plot` draws the
-curve; `--final` also measures the sets of the final check; `--write` trains on all sets for
-training and writes the weights with their hash.
+Needs NumPy and PyYAML; a processor is enough (some minutes). The sources, with licences and
+hashes, are in bench/guard_data/MANIFEST.toml. One thread adds up in one order, so the same sources
+give the same weights, byte for byte, with the same build of NumPy. Prints recall at fixed rates of
+false alarms; `--authors` also leaves out the authors of the written texts and the packages, which
+tells what to expect of an unseen source; `--guard` runs the whole guard with each left-out
+classifier; `--plot` draws the curve; `--final` also measures the sets of the final check; `--write`
+trains on all sets for training and writes the weights with their hash.
 """
 
 from __future__ import annotations
