@@ -34,8 +34,10 @@ _TEXT_RUN = re.compile(rb"[\t\r\n\x20-\x7e\0]{40,}+")
 def letters(data: bytes) -> bytes:
     """Letters and digits alone, in one case; escapes of JSON, URLs and HTML are undone first.
 
-    Malformed UTF-8 is left out.
+    Malformed UTF-8 is left out, before escapes are undone, as in a stream.
     """
+    if not data.isascii():
+        data = data.decode("utf-8", "ignore").encode()
     if b"\\" in data:
         data = _JSON_CHARACTER.sub(_character, data)
         data = _JSON_BLANK.sub(b" ", data)
