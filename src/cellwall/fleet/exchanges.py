@@ -126,7 +126,7 @@ class HostExchange:
         self.abandon()
 
     def abandon(self) -> None:
-        """Nobody takes the rest of the answer."""
+        """No front takes the rest of the answer."""
         self._is_abandoned = True
         if self._overdue is not None:
             self._overdue.cancel()

@@ -339,7 +339,7 @@ class KubernetesFleet:
 
 
 async def _end_with_client(receive: Receive, call: anyio.CancelScope) -> None:
-    """Without a client nobody ends an answer that has no end."""
+    """Without a client, an answer that has no end must be ended here."""
     while (await receive())["type"] != "http.disconnect":
         pass
     call.cancel()
