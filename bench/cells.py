@@ -20,7 +20,7 @@ from steps import cold_steps, live_steps, steps
 import cellwall
 from cellwall import Execution
 from cellwall.admin.templates import Templates
-from cellwall.interfaces.sdk.blocking import run_command
+from cellwall.interfaces.sdk.single_runs import run_command
 from cellwall.runtime.home import local_principal
 from cellwall.sandbox.linux import pool
 from cellwall.sandbox.linux.prepared_cell import spare_cells

@@ -14,7 +14,7 @@ from typing import Any
 
 import cellwall
 from cellwall.audit.log import AuditLog
-from cellwall.interfaces.sdk.blocking import run_command
+from cellwall.interfaces.sdk.single_runs import run_command
 from cellwall.runtime import pipeline
 from cellwall.runtime.consents import Consents
 from cellwall.runtime.pipeline import Runtime
