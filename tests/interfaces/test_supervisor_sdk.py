@@ -274,7 +274,7 @@ def test_ctrl_c_ends_the_run_before_the_caller_knows(supervisor, monkeypatch):
         {"allow_domains": iter(())},
         {"stdin": bytes(65 << 20)},
     ],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 def test_what_is_not_the_same_there_is_not_sent(ways, options, monkeypatch):
     monkeypatch.setattr(wiring, "shared_app", lambda *_: (_ for _ in ()).throw(_Here))
