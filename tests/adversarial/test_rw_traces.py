@@ -194,8 +194,7 @@ def test_a_thing_of_another_kind_is_not_replaced_by_what_the_host_obeys(project:
         "rm .claude; mkdir .claude; mv CLAUDE.md x; echo evil > CLAUDE.md; echo ok > CLAUDE.md/note"
     )
     ran = cellwall.run_command(["sh", "-c", code], workspace=f"{project}:rw")
-    # The guard's classifier takes these errors of the shell for an order (docs/guard.md).
-    assert [each for each in ran.outcome.findings if each.where != "stderr"] == []
+    assert ran.outcome.findings == ()
     assert (project / ".claude").is_file()
     assert (project / "CLAUDE.md/note").read_text() == "ok\n"  # the control: it may be changed
     assert sorted(os.listdir(project)) == [".claude", "CLAUDE.md"]

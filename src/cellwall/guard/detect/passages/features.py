@@ -37,6 +37,10 @@ _MARKS = (
 )
 _LETTERS = rf"[^\W\d_]+(?:[{_MARKS}]+[^\W\d_]*)*"
 _WORD = re.compile(rf"{_LETTERS}(?:['’.-]{_LETTERS})*")
+# A hidden file or folder of a program, as `.claude`: whoever names the folder does not speak to the
+# model of that name.
+_HIDDEN = re.compile(rf"(?<![\w.])\.(?={_LETTERS})")
+_SPOKEN_TO = frozenset(("ai", "machine"))
 # A line that is a part of a sentence: some words, and neither a stop nor a mark of data.
 _PART_OF_SENTENCE = re.compile(
     rf"[ \t]*(?:[>|] ?)?{_LETTERS}(?:[ ,'’-]{{1,2}}{_LETTERS}){{0,6}},?[ \t\r]*\n?"
@@ -257,7 +261,7 @@ def read_passage(text: str, start: int, end: int, low: str, named: Iterable[str]
     its phrases."""
     plain = text[start:end]
     classes = lexicon().classes
-    words = _WORD.findall(low)
+    words = _words(low)
     traits: set[str] = set()
     for word in classes.keys() & set(words):
         traits.update(classes[word])
@@ -312,6 +316,17 @@ def _calm(traits: set[str], words: Sequence[str]) -> None:
     ):
         traits.discard("override")
         traits.discard("opens override")
+
+
+def _words(low: str) -> list[str]:
+    words = _WORD.findall(low)
+    if "." not in low or (hidden := {found.end() for found in _HIDDEN.finditer(low)}) == set():
+        return words
+    classes = lexicon().classes
+    return [
+        f".{word}" if at in hidden and not _SPOKEN_TO.isdisjoint(classes.get(word, ())) else word
+        for word, at in ((found.group(), found.start()) for found in _WORD.finditer(low))
+    ]
 
 
 def _acts_on(words: Sequence[str], traits: set[str]) -> Iterator[str]:
