@@ -47,6 +47,7 @@ class Outside:
     asked: list[str] = field(default_factory=list)
     """Names that were asked for, in order."""
     dns_port: int = 0
+    servers: list[_Server] = field(default_factory=list)
     stack: ExitStack = field(default_factory=ExitStack)
 
     @property
@@ -95,14 +96,14 @@ class Outside:
     def is_idle(self, timeout_s: float) -> bool:
         """Wait until no web server has an open connection; False: one still has."""
         deadline = time.monotonic() + timeout_s
-        for thread in threading.enumerate():
-            if "process_request_thread" in thread.name:
-                thread.join(max(0.0, deadline - time.monotonic()))
-                if thread.is_alive():
-                    return False
+        while any(server.open_count for server in self.servers):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
         return True
 
-    def _serve(self, server: ThreadingHTTPServer) -> None:
+    def _serve(self, server: _Server) -> None:
+        self.servers.append(server)
         thread = threading.Thread(target=partial(server.serve_forever, 0.02), daemon=True)
         thread.start()
         self.stack.callback(server.server_close)
@@ -175,6 +176,24 @@ def _answer_names(line: socket.socket, world: Outside) -> None:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1024
+
+    def __init__(self, *settings: Any) -> None:
+        self.open_count = 0
+        """Connections that were accepted, and are not closed."""
+        self._counting = threading.Lock()
+        super().__init__(*settings)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._counting:
+            self.open_count += 1
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._counting:
+                self.open_count -= 1
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that goes away is what these tests are about."""

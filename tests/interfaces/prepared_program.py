@@ -205,7 +205,7 @@ def prepare() -> None:
     from cellwall.parsing.credentials.text_scan import spans_of  # noqa: PLC0415
     from cellwall.policy.policy_file import builtin_rules  # noqa: PLC0415
     from cellwall.runtime.guarding import screened_code  # noqa: PLC0415
-    from cellwall.sandbox import languages  # noqa: PLC0415
+    from cellwall.sandbox import languages  # noqa: PLC0415  # late: a fork that runs nothing needs none
     from cellwall.sandbox.linux import seccomp  # noqa: PLC0415
 
     for table in (protected_names.load, protected_names.build_files, protected_names.instructions):
