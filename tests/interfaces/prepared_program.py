@@ -199,13 +199,13 @@ def prepare() -> None:
             importlib.import_module(f"{package}.{found.name}")
     for name in _IMPORTED:
         importlib.import_module(name)
-    from cellwall.core import protected_names  # noqa: PLC0415  only the server imports these
+    from cellwall.core import protected_names  # noqa: PLC0415  # this and the next: only the server imports them
     from cellwall.core.limits import Limits  # noqa: PLC0415
     from cellwall.guard.scanning import Scanner  # noqa: PLC0415
     from cellwall.parsing.credentials.text_scan import spans_of  # noqa: PLC0415
     from cellwall.policy.policy_file import builtin_rules  # noqa: PLC0415
     from cellwall.runtime.guarding import screened_code  # noqa: PLC0415
-    from cellwall.sandbox import languages  # noqa: PLC0415  # late: a fork that runs nothing needs none
+    from cellwall.sandbox import languages  # noqa: PLC0415
     from cellwall.sandbox.linux import seccomp  # noqa: PLC0415
 
     for table in (protected_names.load, protected_names.build_files, protected_names.instructions):
