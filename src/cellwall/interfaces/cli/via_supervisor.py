@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from cellwall import __version__
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
-from cellwall.core.home import shaping, state_path
+from cellwall.core.home import state_path
 from cellwall.interfaces.cli.run_output import RunRenderer
 from cellwall.interfaces.supervisor.client import (
     SupervisorConnection,
@@ -24,6 +23,7 @@ from cellwall.interfaces.supervisor.client import (
     is_text,
     raise_for_error,
 )
+from cellwall.interfaces.supervisor.requests import single_message
 
 _MAX_INPUT_BYTES = 64 * 1024 * 1024
 _RECENT_S = 600.0
@@ -69,13 +69,10 @@ def run_in_supervisor(
     began_ns = time.monotonic_ns()
     if options.get("secret"):
         return None  # the vault's passphrase is asked for at this terminal
-    try:
-        here = os.getcwd()
-    except OSError:  # removed
+    message = single_message(operation, began_ns=began_ns)
+    if message is None or not is_text({**message, "options": options}):
         return None
-    if not is_text((operation, options, here)):
-        return None
-    stdin = None
+    message["options"], stdin = options, None
     if options.get("stdin"):
         from cellwall.interfaces.sandbox_options import read_bounded
 
@@ -86,16 +83,7 @@ def run_in_supervisor(
                 hint="Give the data as a file of the workspace.",
                 code="CW-STDIN-TOO-LARGE",
             )
-    message = {
-        "do": "single",
-        "began_ns": began_ns,
-        "version": __version__,
-        "cwd": here,
-        "operation": operation,
-        "options": options,
-        "shaping": shaping(os.environ),
-        "stdin": None if stdin is None else len(stdin),
-    }
+        message["stdin"] = len(stdin)
     ended = _RemoteRun(connection, options).follow(message, (stdin or b"") + data)
     if ended is None and stdin is not None:
         raise SandboxFailed(

@@ -15,10 +15,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from cellwall import __version__
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.forks import call_in_child
-from cellwall.core.home import shaping
 from cellwall.core.languages import canonical
 from cellwall.interfaces.sdk.execution import Execution, argv_of, text_sink
 from cellwall.interfaces.sdk.options import OneShot
@@ -31,7 +29,11 @@ from cellwall.interfaces.supervisor.client import (
     raise_for_error,
 )
 from cellwall.interfaces.supervisor.outcome_frames import decode_outcome
-from cellwall.interfaces.supervisor.requests import code_message, command_message
+from cellwall.interfaces.supervisor.requests import (
+    code_message,
+    command_message,
+    single_message,
+)
 from cellwall.interfaces.supervisor.surroundings import surroundings
 
 if TYPE_CHECKING:
@@ -129,32 +131,24 @@ def _request(
     given = b"" if stdin is None else _data(stdin, what="standard input")
     if choices is None or len(given) + len(data) > _MAX_DATA_BYTES:
         return None
-    around, variables = surroundings(os.environ), shaping(os.environ)
     # Errors show the name of the configuration file as the caller has written it.
     is_relative = any(
         not os.path.isabs(name)
         for name in (choices.get("config"), os.environ.get("CELLWALL_CONFIG"))
         if name
     )
-    try:
-        here = os.getcwd()
-    except OSError:  # removed
+    message, around = single_message(operation, began_ns=began_ns), surroundings(os.environ)
+    if message is None or is_relative or not around:
         return None
     if "policy" in choices:
-        choices["policy"] = os.path.join(here, choices["policy"])
-    message = {
-        "do": "single",
-        "began_ns": began_ns,
-        "version": __version__,
-        "cwd": here,
-        "operation": operation,
+        choices["policy"] = os.path.join(message["cwd"], choices["policy"])
+    message |= {
         "choices": choices,
-        "shaping": variables,
         "surroundings": around,
         "streams": bool(options.get("on_stdout") or options.get("on_stderr")),
         "stdin": None if stdin is None else len(given),
     }
-    if is_relative or not around or not is_text(message):
+    if not is_text(message):
         return None
     return message, given + data
 
