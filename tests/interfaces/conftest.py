@@ -20,6 +20,7 @@ from adversarial.leftovers import UID_BASE, uid_of
 from cellwall.runtime import wiring
 from cellwall.sandbox.linux import layers, pool
 from interfaces import prepared_program
+from interfaces.both_ways import own_ways, ways  # noqa: F401  # fixtures
 from interfaces.test_cli_process import DEADLINE_S, cellwall, until
 
 UIDS_EACH = 500

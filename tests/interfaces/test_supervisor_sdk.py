@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -13,90 +12,21 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import cellwall
-from cellwall import Execution, Outcome, run_code, run_command
+from cellwall import Execution, run_code, run_command
 from cellwall.core.frames import FrameReader
-from cellwall.core.outcomes import Usage
 from cellwall.interfaces.sdk import single_runs
-from cellwall.interfaces.supervisor.client import SupervisorConnection
+from cellwall.interfaces.supervisor import requests
 from cellwall.interfaces.supervisor.requests import command_message
 from cellwall.runtime import wiring
-from conftest import audit_records, need
-from interfaces.conftest import Supervised
+from conftest import need
+from interfaces.both_ways import CONFIGURED, count_ways, records, seen
 from interfaces.test_cli_process import cellwall as command
 from interfaces.test_supervisor import PATIENCE_S, until
-
-_IDS = re.compile(r"\b(act|evt|sbx)_[0-9a-z]{20,32}\b")
-# Of the process that starts the shared supervisor, before a test has its own.
-_CONFIGURED = os.environ.get("XDG_CONFIG_HOME")
-
-
-@dataclass
-class Ways:
-    """How the runs of a test were carried out."""
-
-    monkeypatch: pytest.MonkeyPatch
-    taken: list[bool] = field(default_factory=list)
-    """For each request to the supervisor, whether it took the run."""
-
-    def alone(self, call: Callable[[], Any]) -> Any:
-        with self.monkeypatch.context() as entered:
-            entered.setenv("CELLWALL_SUPERVISOR", "off")
-            return call()
-
-
-def count_ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
-    ways, begin = Ways(monkeypatch), SupervisorConnection.begin
-
-    def counted(self: SupervisorConnection, message: Any, data: bytes) -> bool:
-        ways.taken.append(begin(self, message, data))
-        return ways.taken[-1]
-
-    monkeypatch.setattr(SupervisorConnection, "begin", counted)
-    monkeypatch.setattr(wiring, "has_shared", lambda: False)  # as in a fresh process
-    return ways
-
-
-@pytest.fixture
-def ways(supervisor: Supervised, monkeypatch: pytest.MonkeyPatch) -> Ways:
-    if _CONFIGURED is None:
-        monkeypatch.delenv("XDG_CONFIG_HOME")
-    else:
-        monkeypatch.setenv("XDG_CONFIG_HOME", _CONFIGURED)
-    return count_ways(monkeypatch)
-
-
-@pytest.fixture
-def own_ways(own_supervisor: Supervised, monkeypatch: pytest.MonkeyPatch) -> Ways:
-    return count_ways(monkeypatch)
-
-
-def seen(call: Callable[[], Execution]) -> object:
-    """The whole outcome, without what is another one each time; or the error."""
-    try:
-        done = call()
-    except cellwall.CellwallError as error:
-        return type(error), error.code, error.message, error.hint
-    assert isinstance(done.outcome, Outcome)
-    ids = {"action_id": "", "audit_id": "", "sandbox_path": "", "usage": Usage()}
-    kept = done.outcome.workspace_id is not None
-    return replace(done.outcome, **ids, workspace_id="kept" if kept else None)
-
-
-def records(count: int) -> list[dict[str, Any]]:
-    """The last records, without ids, times and digests of them."""
-    found = []
-    for each in audit_records()[-count:]:
-        body = {k: v for k, v in each["body"].items() if k not in {"usage", "sandbox_path"}}
-        found.append({**{k: each[k] for k in ("kind", "principal", "interface")}, "body": body})
-    return json.loads(_IDS.sub("ID", json.dumps(found)))
-
 
 CASES: dict[str, Callable[[], Execution]] = {
     "value": lambda: run_code("print('é')\n6 * 7"),
@@ -243,8 +173,8 @@ except KeyboardInterrupt:
 @pytest.mark.requirement("ISO-8")
 def test_ctrl_c_ends_the_run_before_the_caller_knows(supervisor, monkeypatch):
     monkeypatch.delenv("XDG_CONFIG_HOME")
-    if _CONFIGURED is not None:
-        monkeypatch.setenv("XDG_CONFIG_HOME", _CONFIGURED)
+    if CONFIGURED is not None:
+        monkeypatch.setenv("XDG_CONFIG_HOME", CONFIGURED)
     with subprocess.Popen(
         [sys.executable, "-c", _INTERRUPTED], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -382,11 +312,13 @@ def test_a_supervisor_that_hangs_has_begun_nothing(state_home, tmp_path, monkeyp
     with closing(socket.socket(socket.AF_UNIX)) as listener:
         listener.bind(os.path.join(state_home, "supervisor.sock"))
         # A client does not wait for itself: the kernel's word is about the process that listens.
+        listens, said = os.pipe()
         other = os.fork()
         if other == 0:
             listener.listen()
-            os._exit(0)
-        assert os.waitpid(other, 0)[1] == 0
+            os.write(said, b"1")
+            signal.pause()
+        os.read(listens, 1)
         assert run_command(words, workspace=f"{tmp_path}:rw").exit_code == 0
         # Its answer comes too late: the client is gone, and has not sent what is to be run.
         late, _ = listener.accept()
@@ -396,6 +328,8 @@ def test_a_supervisor_that_hangs_has_begun_nothing(state_home, tmp_path, monkeyp
             sent = [frame.message["do"] for frame in reader.feed(late.recv(1 << 16))]
             assert (sent, late.recv(1)) == (["single"], b"")
         typed = command("run", "--workspace", f"{tmp_path}:rw", "--", *words)
+        os.kill(other, signal.SIGKILL)
+        os.waitpid(other, 0)
     assert (typed.returncode, ways.taken) == (0, [False])
     assert (tmp_path / "runs").read_text() == "x\nx\n"
 
@@ -411,7 +345,7 @@ def test_the_process_that_serves_the_socket_does_not_wait_for_itself(state_home,
 
 @pytest.mark.only_on("warm", reason="no cell of the supervisor is made")
 def test_another_version_runs_nothing_for_us(own_ways, own_supervisor, monkeypatch):
-    monkeypatch.setattr(single_runs, "__version__", "0.0.0")
+    monkeypatch.setattr(requests, "__version__", "0.0.0")
     assert run_command(["true"]).exit_code == 0
     assert own_ways.taken == [False]
     until(lambda: own_supervisor.pid() is None)  # it ends, as for the command line

@@ -13,13 +13,16 @@ SHAPING = (
     "CELLWALL_CONFIG",
     "XDG_STATE_HOME",
     "XDG_CONFIG_HOME",
+    "XDG_CACHE_HOME",
     "HOME",
     "CELLWALL_PATH",
 )
 """The variables that configure a runtime; another value of one is another runtime."""
 
 SUPERVISOR_SOCKET = "supervisor.sock"
-_NAMES_OF_PLACES = ("CELLWALL_CONFIG", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME")
+_NAMES_OF_PLACES = (
+    *("CELLWALL_CONFIG", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "HOME"),
+)
 
 
 def state_path(environ: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -271,6 +272,11 @@ class WorkspaceRequest:
     """Mount the directory at its host path as well as at /workspace."""
     base: str = ""
     """The directory on the host that a relative name starts from; empty: this process's own."""
+
+    @property
+    def host_path(self) -> str | None:
+        """The path of the directory from this process; errors and records show `directory`."""
+        return None if self.directory is None else os.path.join(self.base, self.directory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

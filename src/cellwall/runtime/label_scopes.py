@@ -64,7 +64,7 @@ class LabelScope:
         self.path = path
         """None: a single run, which ends with its action."""
         self.workspace = workspace
-        place = None if workspace.mode is WorkspaceMode.PRIVATE else workspace.directory
+        place = None if workspace.mode is WorkspaceMode.PRIVATE else workspace.host_path
         self.place = None if place is None else real_directory(place)
         """The directory of the host."""
         self.pending: dict[int, tuple[LabelSource, ...]] = {}

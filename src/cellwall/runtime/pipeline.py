@@ -258,16 +258,12 @@ class Runtime(RuntimeParts):
                     ask,
                     skills,
                 )
-        except CellwallError as error:
-            cause = self.stop.cause_of(error)
-            return self._endings.refuse(action, watch, decision, findings, audit_id, cause)
-        except OSError as error:  # a full disk, no free descriptor: the host's, not a bug
-            if listener is not None and error is listener.error:
+        except (CellwallError, OSError) as error:
+            if listener is not None and error is listener.error:  # the caller's own
                 self.recorder.quietly(action, {"status": "interrupted"})
                 raise
-            return self._endings.refuse(
-                action, watch, decision, findings, audit_id, host_failure(error)
-            )
+            cause = self._cause_of(error)
+            return self._endings.refuse(action, watch, decision, findings, audit_id, cause)
         except BaseException:  # cancelled, or a bug: logged as interrupted
             self.recorder.quietly(action, {"status": "interrupted"})
             raise
@@ -371,6 +367,11 @@ class Runtime(RuntimeParts):
             if not (action.registries or isinstance(action.operation, InstallPackages)):
                 return outcome
             return replace(outcome, packages=self.egress.take_packages(action.id))
+
+    def _cause_of(self, error: CellwallError | OSError) -> CellwallError:
+        if isinstance(error, OSError):  # a full disk, no free descriptor: the host's, not a bug
+            return host_failure(error)
+        return self.stop.cause_of(error)
 
     async def _verify_skills(self, action: Action) -> tuple[Skill, ...]:
         if not action.skills:

@@ -49,7 +49,7 @@ __all__ = [
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-Stamp = tuple[tuple[str, int, int, int], ...]
+Stamp = tuple[tuple[str, int, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,11 @@ def _stamp(found: Sequence[PolicyPlace]) -> Stamp:
         try:
             status = os.stat(each.path)
         except OSError:  # reported when the file is read
-            stamps.append((each.path, 0, 0, 0))
+            stamps.append((each.path, 0, 0, 0, 0))
         else:
-            stamps.append((each.path, status.st_mtime_ns, status.st_size, status.st_ino))
+            # Attack: the modification time can be set back; the time of the change cannot.
+            times = status.st_mtime_ns, status.st_ctime_ns
+            stamps.append((each.path, *times, status.st_size, status.st_ino))
     return tuple(stamps)
 
 

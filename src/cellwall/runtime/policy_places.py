@@ -121,8 +121,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Trusted = frozenset[tuple[str, str]]
 """Real paths, each with the SHA-256 of the trusted content."""
-TrustStamp = tuple[str, int, int, int]
-"""The state folder, and the list's modification time, size and inode."""
+TrustStamp = tuple[str, int, int, int, int]
+"""The state folder, and the list's times of modification and change, size and inode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ def trust_stamp(environ: Mapping[str, str]) -> TrustStamp:
     try:
         found = os.stat(os.path.join(home, FOLDER, NAME))
     except OSError:
-        return (home, 0, 0, 0)
-    return (home, found.st_mtime_ns, found.st_size, found.st_ino)
+        return (home, 0, 0, 0, 0)
+    return (home, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
 def read_trusted(found: TrustStamp) -> Trusted:

@@ -84,6 +84,11 @@ def register_vault(vault: AuditedVault, home: str) -> None:
     _REGISTERED[home] = vault
 
 
+def has_open_vault() -> bool:
+    """Whether this program has a vault open, for any state folder."""
+    return any(vault.is_unlocked for vault in list(_REGISTERED.values()))
+
+
 @dataclass(frozen=True, slots=True)
 class _SessionLease:
     """The lease of a live sandbox, with the data that its release event needs."""
@@ -193,7 +198,7 @@ class SecretLeaser:
 
     def _project(self, action: Action) -> str:
         """The host directory that a person has given to the sandbox."""
-        folder = action.workspace.directory
+        folder = action.workspace.host_path
         if action.session_id is not None:
             folder = self._folder_of(action.session_id)
         return os.path.realpath(folder) if folder else ""

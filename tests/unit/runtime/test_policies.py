@@ -7,6 +7,7 @@ import os
 import pytest
 
 from cellwall.core.errors import CellwallError
+from cellwall.core.home import shaping
 from cellwall.core.tool_servers import CallServerTool
 from cellwall.core.types import Action, CallTool, Principal, UseTool
 from cellwall.runtime import policies, policy_places
@@ -136,13 +137,32 @@ def test_rules_of_the_administrator_that_cannot_be_looked_at_are_not_taken_for_n
 
 
 @pytest.mark.requirement("POL-7")
+def test_a_policy_with_the_old_time_of_change_is_read_again(place):
+    user(place, '[permissions]\nallow = ["Bash(ls)"]\n')
+    assert verdict(place, "Bash(ls)") == "allow"
+    file = place / "config/cellwall/policy.toml"
+    before = file.stat()
+    user(place, '[permissions]\nallow = ["Bash(id)"]\n')
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    now = file.stat()
+    same = (before.st_mtime_ns, before.st_size, before.st_ino)
+    assert (now.st_mtime_ns, now.st_size, now.st_ino) == same
+    assert verdict(place, "Bash(ls)") != "allow"
+
+
+@pytest.mark.requirement("POL-7")
+@pytest.mark.parametrize("is_remote", [False, True], ids=["here", "supervisor"])
 @pytest.mark.parametrize("folder", ["", "elsewhere"])
-def test_no_rule_lets_an_agent_write_the_cache_of_compiled_rules(place, monkeypatch, folder):
+def test_no_rule_lets_an_agent_write_the_cache_of_compiled_rules(
+    place, monkeypatch, folder, is_remote
+):
     """A rule set planted there, with the digest that belongs to it, would blind the guard."""
     monkeypatch.setenv("HOME", str(place))
     cache = f"{place}/{folder or '.cache'}"
     user(place, '[permissions]\nallow = ["Bash(*)", "Write(~/**)"]\n')
     given = environ(place) | ({"XDG_CACHE_HOME": cache} if folder else {})
+    if is_remote:  # the variables that a client sends to the supervisor
+        given = shaping(given)
     policy = effective_policy(cwd=str(place / "project"), environ=given)
 
     def verdict_of(call: str) -> str:

@@ -34,7 +34,11 @@ from cellwall.interfaces.supervisor.requests import (
     command_message,
     single_message,
 )
-from cellwall.interfaces.supervisor.surroundings import surroundings
+from cellwall.interfaces.supervisor.surroundings import (
+    may_inspect,
+    named_places,
+    surroundings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,6 +51,7 @@ _LISTS_HERE = ("packages", "registries", "secrets")
 """Builds with progress on standard error, and what depends on variables of this process or asks at
 its terminal: the proxy for registries, the passphrase of the vault."""
 _OBJECTS_HERE = ("tools", "on_question")
+_CALLBACKS_HERE = ("on_stdout", "on_stderr")
 _open: set[SupervisorConnection] = set()
 
 
@@ -82,7 +87,7 @@ def run_command(command: str | Sequence[str], **options: Unpack[OneShot]) -> Exe
 
 
 def _may_use_supervisor(options: OneShot) -> bool:
-    if _has_runtime():
+    if _has_runtime() or _has_open_vault():
         return False
     lists = (options.get(name, ()) for name in _LISTS_HERE)
     is_plain = all(isinstance(each, list | tuple) and not each for each in lists)
@@ -94,6 +99,12 @@ def _has_runtime() -> bool:
     wiring = sys.modules.get("cellwall.runtime.wiring")
     # Another thread may be in the middle of the import.
     return wiring is not None and getattr(wiring, "has_shared", bool)()
+
+
+def _has_open_vault() -> bool:
+    """Whether this process knows values that output and records of its runs must not show."""
+    leases = sys.modules.get("cellwall.runtime.secret_leases")
+    return leases is not None and getattr(leases, "has_open_vault", bool)()
 
 
 def _run_in_supervisor(
@@ -108,7 +119,9 @@ def _run_in_supervisor(
     _open.add(connection)
     try:
         # The service serves the socket in its own process: it would wait for itself.
-        if connection.pid == os.getpid() or not connection.begin(*request):
+        if connection.pid == os.getpid() or not may_inspect(connection.pid):
+            return None
+        if not connection.begin(*request):
             return None
         return _follow(connection, sink)
     except BaseException:  # Ctrl-C, or an error of a callback: the run ends before the caller knows
@@ -125,7 +138,7 @@ def _request(
     """The request and its data; None for what is not the same in the supervisor, or is no valid
     call: this process says so best."""
     began_ns = time.monotonic_ns()
-    local = {"stdin", "on_stdout", "on_stderr", *_LISTS_HERE, *_OBJECTS_HERE}
+    local = {"stdin", *_CALLBACKS_HERE, *_LISTS_HERE, *_OBJECTS_HERE}
     choices = plain_options({name: each for name, each in options.items() if name not in local})
     stdin = options.get("stdin")
     given = b"" if stdin is None else _data(stdin, what="standard input")
@@ -145,7 +158,8 @@ def _request(
     message |= {
         "choices": choices,
         "surroundings": around,
-        "streams": bool(options.get("on_stdout") or options.get("on_stderr")),
+        "places": named_places("", choices, message["shaping"]),
+        "streams": any(options.get(name) is not None for name in _CALLBACKS_HERE),
         "stdin": None if stdin is None else len(given),
     }
     if not is_text(message):

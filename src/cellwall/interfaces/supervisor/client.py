@@ -9,6 +9,7 @@ import _socket  # `socket` takes longer to import than a run takes
 import json
 import os
 import struct
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -40,16 +41,19 @@ class SupervisorConnection:
         ends at this moment or that is of another version has then begun nothing, and never will:
         the caller can run the action itself without running it twice.
         """
+        deadline = time.monotonic() + _TAKES_WITHIN_S
         self._socket.settimeout(_TAKES_WITHIN_S)
         try:
             self.send(message)
             answer = self.read()
             if answer is None or "taken" not in answer[0]:
                 return False
-            self._socket.settimeout(None)
             self._has_begun = True
             self.send({"do": "go"}, data)
-        except (OSError, ValueError):  # an incomplete frame begins nothing
+            self._socket.settimeout(None)
+        except OSError as error:  # an incomplete frame begins nothing
+            if error.errno is None and time.monotonic() < deadline:
+                raise  # by a handler of the caller's signals, such as `TimeoutError` at SIGALRM
             return False
         return True
 
@@ -66,11 +70,12 @@ class SupervisorConnection:
     def send(self, message: Mapping[str, Any], blob: bytes = b"") -> None:
         text = json.dumps(message).encode("ascii")
         self._socket.sendall(
-            len(text).to_bytes(4, "big") + len(blob).to_bytes(4, "big") + text + blob
+            len(text).to_bytes(4, "big") + len(blob).to_bytes(4, "big") + text + blob,
+            _socket.MSG_NOSIGNAL,  # SIGPIPE ends a caller that has its default action
         )
 
     def read(self) -> tuple[dict[str, Any], bytes] | None:
-        """The next frame; None when the supervisor has disconnected."""
+        """The next frame; None when the supervisor has disconnected, or sends nonsense."""
         head = self._take(8)
         if head is None:
             return None
@@ -80,7 +85,10 @@ class SupervisorConnection:
         text, blob = self._take(sizes[0]), self._take(sizes[1])
         if text is None or blob is None:
             return None
-        message = json.loads(text)
+        try:
+            message = json.loads(text)
+        except ValueError:
+            return None
         return (message, blob) if isinstance(message, dict) else None
 
     def _take(self, count: int) -> bytes | None:

@@ -22,12 +22,15 @@ Key = tuple[object, ...]
 @dataclass(slots=True)
 class _CachedRuntime:
     app: App
+    rules: tuple[object, ...]
+    """The state of the guard's own rule files when the runtime was opened: it reads them once."""
     users: int = 0
     is_retired: bool = False
 
 
 class RuntimeCache:
-    """Runtimes by configuration: a changed, added or removed configuration file makes a new one.
+    """Runtimes by configuration: a changed, added or removed configuration file makes a new one,
+    and so does a file of rules for the guard.
 
     Every `take` is followed by a `give_back`: a runtime with a run or a sandbox in it is never
     closed.
@@ -62,16 +65,18 @@ class RuntimeCache:
         # Under the lock: clients that arrive meanwhile wait for this runtime and open no second.
         with self._lock:
             entry = self._by_key.pop(key, None)
+            if entry is not None and entry.rules != _rule_files(entry.app):
+                self._retire(entry)
+                entry = None
             if entry is None:
-                entry = _CachedRuntime(
-                    open_app(
-                        config=config,
-                        profile=profile,
-                        environ=shaping,
-                        lifetime=Lifetime.SERVICE,
-                    )
+                app = open_app(
+                    config=config,
+                    profile=profile,
+                    environ=shaping,
+                    lifetime=Lifetime.SERVICE,
                 )
-                entry.app.warm_up()
+                entry = _CachedRuntime(app, _rule_files(app))
+                app.warm_up()
                 self._by_app[id(entry.app)] = entry
                 while len(self._by_key) >= _MAX_RUNTIMES:
                     self._retire(self._by_key.pop(next(iter(self._by_key))))
@@ -100,9 +105,15 @@ class RuntimeCache:
             entry.app.close()
 
 
+def _rule_files(app: App) -> tuple[object, ...]:
+    guard = app.settings.guard
+    return tuple(map(_fingerprint, (*guard.rule_files, *guard.secret_rule_files)))
+
+
 def _fingerprint(path: str) -> tuple[object, ...]:
     try:
         info = os.stat(path)
     except OSError:
         return (path, None)
-    return (path, info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size)
+    # Attack: the modification time can be set back; the time of the change cannot.
+    return (path, info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size)

@@ -10,9 +10,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import anyio.to_thread
 
 from cellwall.core.approvals import Answer, Question
 from cellwall.core.errors import BadInput, CellwallError
@@ -31,7 +33,11 @@ from cellwall.interfaces.supervisor.conversation import (
 )
 from cellwall.interfaces.supervisor.outcome_frames import encode_outcome
 from cellwall.interfaces.supervisor.runtime_cache import RuntimeCache
-from cellwall.interfaces.supervisor.surroundings import surroundings
+from cellwall.interfaces.supervisor.surroundings import (
+    may_inspect,
+    named_places,
+    surroundings,
+)
 from cellwall.runtime.app import App
 
 _LISTS = ("env", "allow_domain", "secret", "package", "packages", "skill")
@@ -54,8 +60,9 @@ class _SingleRun:
     streams: bool
     asks: bool
     """Whether a person may be asked at the client's terminal."""
-    surroundings: object
-    """None: a command of a person, who is told where it runs."""
+    is_elsewhere: Callable[[], Awaitable[bool]]
+    """Whether the client's own process would carry it out otherwise. Never of a command of a
+    person, who is told where it runs."""
 
 
 async def single_request(
@@ -63,9 +70,9 @@ async def single_request(
 ) -> None:
     """Carry out one run for a client."""
     # (1)
-    request = _parse(message)
+    request = _parse(message, client.pid)
     # (2) A client in a container, or with fewer rights, runs its action itself.
-    if request.surroundings is not None and not _are_ours(request.surroundings):
+    if await request.is_elsewhere():
         await client.send({"elsewhere": True})
         return
     # (3) A client that has given up on us is gone: nothing runs twice.
@@ -86,11 +93,7 @@ async def single_request(
         note_latency(app, "run", message)
 
 
-def _are_ours(theirs: object) -> bool:
-    return theirs != [] and theirs == surroundings(os.environ)
-
-
-def _parse(message: Mapping[str, Any]) -> _SingleRun:
+def _parse(message: Mapping[str, Any], pid: int) -> _SingleRun:
     here, stdin_bytes = message["cwd"], message["stdin"]
     is_size = stdin_bytes is None or (type(stdin_bytes) is int and stdin_bytes >= 0)
     if not isinstance(here, str) or not os.path.isabs(here) or not is_size:
@@ -99,12 +102,13 @@ def _parse(message: Mapping[str, Any]) -> _SingleRun:
     if not isinstance(operation, Mapping) or not isinstance(shaping, Mapping):
         raise BadInput(UNKNOWN_REQUEST)
     if "choices" in message:
-        return _sdk_run(message, here, operation, shaping, stdin_bytes)
+        return _sdk_run(message, pid, here, operation, shaping, stdin_bytes)
     return _typed_run(message["options"], here, operation, shaping, stdin_bytes)
 
 
 def _sdk_run(
     message: Mapping[str, Any],
+    pid: int,
     here: str,
     operation: Mapping[str, Any],
     shaping: Mapping[Any, Any],
@@ -114,6 +118,15 @@ def _sdk_run(
     choices = plain_options(message["choices"])
     if choices is None:
         raise BadInput(UNKNOWN_REQUEST)
+    theirs = message["surroundings"], message["places"]
+
+    def compare() -> bool:
+        ours = surroundings(os.environ), named_places(here, choices, shaping)
+        return not ours[0] or theirs != ours or not may_inspect(pid)
+
+    async def is_elsewhere() -> bool:
+        # In a thread: a name can lie in a file system that does not answer.
+        return await anyio.to_thread.run_sync(compare)
 
     def build(app: App, operation: RunCommand | RunCode, stdin: bytes | None) -> Action:
         options: OneShot = {**choices, "stdin": stdin}  # type: ignore[typeddict-item]  # checked above
@@ -129,7 +142,7 @@ def _sdk_run(
         render=_render_whole,
         streams=message["streams"] is True,
         asks=False,
-        surroundings=message["surroundings"],
+        is_elsewhere=is_elsewhere,
     )
 
 
@@ -170,8 +183,12 @@ def _typed_run(
         render=render,
         streams=not options.as_json,
         asks=True,
-        surroundings=None,
+        is_elsewhere=_never,
     )
+
+
+async def _never() -> bool:
+    return False
 
 
 async def _run(client: Conversation, app: App, action: Action, request: _SingleRun) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -148,6 +149,62 @@ def test_nonsense_is_no_such_word(answer, monkeypatch):
 def test_a_supervisor_that_says_nothing_is_given_up(monkeypatch):
     monkeypatch.setattr(client, "_TAKES_WITHIN_S", 0.05)
     assert answered() == (False, [({"do": "single"}, b"")])
+
+
+class _Alarm(TimeoutError):
+    """What callers raise in a handler of SIGALRM to bound a call."""
+
+
+def _ring(_number: int, _frame: object) -> None:
+    raise _Alarm
+
+
+def test_an_error_of_a_signal_handler_is_the_caller_s(monkeypatch):
+    monkeypatch.setattr(client, "_TAKES_WITHIN_S", 30.0)
+    before = signal.signal(signal.SIGALRM, _ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    ours, theirs = socket.socketpair()
+    try:
+        with closing(ours), closing(theirs), pytest.raises(_Alarm):
+            SupervisorConnection(ours).begin({"do": "single"}, b"")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_signals_do_not_lengthen_the_wait(monkeypatch):
+    monkeypatch.setattr(client, "_TAKES_WITHIN_S", 0.3)
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+    try:
+        assert answered() == (False, [({"do": "single"}, b"")])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_data_that_a_hanging_supervisor_does_not_read_is_given_up(monkeypatch):
+    monkeypatch.setattr(client, "_TAKES_WITHIN_S", 0.3)
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        theirs.sendall(encode({"taken": True}))
+        assert SupervisorConnection(ours).begin({"do": "single"}, bytes(8 << 20)) is False
+
+
+@pytest.mark.parametrize("how", ["begin", "plain"])
+def test_a_supervisor_that_is_gone_raises_no_sigpipe(how):
+    """A command-line tool that embeds the SDK often has the default action of SIGPIPE: its end."""
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        if how == "plain":
+            ours.sendall(b"x")
+        os._exit(int(SupervisorConnection(ours).begin({"do": "single"}, b"")))
+    ours.close()
+    status = os.waitpid(child, 0)[1]
+    assert status == (signal.SIGPIPE if how == "plain" else 0)  # the first is the control
 
 
 def test_only_text_is_sent():
