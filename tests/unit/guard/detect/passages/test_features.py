@@ -7,11 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.guard.detect.passages.features import (
-    MAX_PASSAGE_CHARACTERS,
-    read,
-    split_passages,
-)
+from cellwall.guard.detect.passages.features import read
+from cellwall.guard.detect.passages.splitting import MAX_PASSAGE_CHARACTERS, split_passages
 
 pytestmark = pytest.mark.requirement("GRD-2")
 

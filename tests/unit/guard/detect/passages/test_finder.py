@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellwall.guard.detect.passages import find, finder
-from cellwall.guard.detect.passages.features import phrase_classes
 from cellwall.guard.detect.passages.lexicon import cues, lexicon
+from cellwall.guard.detect.passages.words import phrase_classes
 from cellwall.guard.detect.scoring import rank
 from cellwall.guard.report import TextTreatment
 from cellwall.guard.scanning import Scanner

@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cellwall.guard.detect.passages.features import split_passages
 from cellwall.guard.detect.passages.forms import ends_colon, forms_of, is_code
+from cellwall.guard.detect.passages.splitting import split_passages
 
 ROOT = Path(__file__).parents[5]
 FORMS = {
