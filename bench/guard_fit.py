@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from guard_families import Text
 
-Rows = list[list[list[int]]]
-"""Of each text, of each passage, the numbers of its features."""
 Floats = np.ndarray
+Rows = list[list[np.ndarray]]
+"""Of each text, of each passage, the numbers of its features."""
 
 _MIN_COUNT = 12
 _SEEDS = range(5)
@@ -41,28 +42,58 @@ def number_features(
                 counts[name] = counts.get(name, 0) + 1
     names = sorted(name for name, count in counts.items() if count >= _MIN_COUNT)
     at = {name: number for number, name in enumerate(names)}
-    return names, [[[at[name] for name in row if name in at] for row in text] for text in named]
+    return names, [
+        [np.array([at[name] for name in row if name in at], np.int32) for row in text]
+        for text in named
+    ]
 
 
 def passage_scores(rows: Rows, weights: Sequence[float], base: float) -> Floats:
     """The score of each passage, of all texts one after the other."""
-    scores = [base + sum(weights[n] for n in row) for text in rows for row in text]
-    return np.array(scores, np.float64)
+    own = np.array(weights)
+    return np.array([base + own[row].sum() for text in rows for row in text], np.float64)
 
 
 def fit(texts: Sequence[Text], rows: Rows, features: int) -> tuple[list[float], float]:
     """Weights and base: the mean of several runs, which is less a matter of chance than one."""
-    runs = [_Run(texts, rows, features, seed).train() for seed in _SEEDS]
+    flat = _Flat.of(rows)
+    runs = [_Run(texts, flat, features, seed).train() for seed in _SEEDS]
     weights = np.mean([weights for weights, _ in runs], axis=0)
     return [float(each) for each in weights], float(np.mean([base for _, base in runs]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Flat:
+    """The features of all passages one after the other: a batch is a few operations, not a loop."""
+
+    features: Floats
+    sizes: Floats
+    """Of each passage."""
+    starts: Floats
+    first: list[int]
+    """The first passage of each text, and how many passages there are."""
+
+    @classmethod
+    def of(cls, rows: Rows) -> _Flat:
+        passages = [row for text in rows for row in text]
+        sizes = np.array([len(row) for row in passages], np.int64)
+        first = np.cumsum([0, *(len(text) for text in rows)]).tolist()
+        return cls(np.concatenate(passages), sizes, np.cumsum(sizes) - sizes, first)
+
+    def of_passages(self, numbers: Floats) -> tuple[Floats, Floats]:
+        """The features of these passages, and beside each which of the passages has it."""
+        sizes = self.sizes[numbers]
+        of = np.repeat(np.arange(len(numbers)), sizes)
+        before = np.cumsum(sizes) - sizes
+        return self.features[np.arange(len(of)) + (self.starts[numbers] - before)[of]], of
 
 
 class _Run:
     """One run of AdamW; the base is the last of the parameters."""
 
-    def __init__(self, texts: Sequence[Text], rows: Rows, features: int, seed: int) -> None:
-        self._labels = [float(text.is_attack) for text in texts]
-        self._rows = [[np.array(row, dtype=np.int64) for row in text] for text in rows]
+    def __init__(self, texts: Sequence[Text], rows: _Flat, features: int, seed: int) -> None:
+        self._labels = np.array([text.is_attack for text in texts], np.float64)
+        self._rows = rows
         self._chance = random.Random(seed)
         self._groups: dict[str, list[int]] = {}
         for number, text in enumerate(texts):
@@ -90,35 +121,30 @@ class _Run:
     def _sample(self, own: list[int], family: str) -> list[int]:
         return self._chance.sample(own, min(len(own), _MORE.get(family, _PER_SET)))
 
+    def _chosen(self, text: int) -> Floats:
+        every = range(self._rows.first[text], self._rows.first[text + 1])
+        is_few = len(every) <= _PASSAGES_A_TEXT
+        return np.array(every if is_few else self._chance.sample(every, _PASSAGES_A_TEXT), np.int64)
+
     def _gradient(self, batch: Sequence[int]) -> Floats:
         """Of the strongest passage of each text, and of all passages of ordinary texts."""
-        passages: list[Floats] = []
-        owners: list[int] = []
-        for owner, number in enumerate(batch):
-            own = self._rows[number]
-            chosen = (
-                own if len(own) <= _PASSAGES_A_TEXT else self._chance.sample(own, _PASSAGES_A_TEXT)
-            )
-            passages += chosen
-            owners += [owner] * len(chosen)
+        chosen = [self._chosen(text) for text in batch]
+        owner = np.repeat(np.arange(len(batch)), [len(each) for each in chosen])
         size = len(self._parameters)
-        if not passages:
+        if not len(owner):
             return np.zeros(size)
-        flat = np.concatenate(passages)
-        of = np.repeat(np.arange(len(passages)), [len(each) for each in passages])
+        flat, of = self._rows.of_passages(np.concatenate(chosen))
         base = self._parameters[-1]
-        scores = np.bincount(of, weights=self._parameters[flat], minlength=len(passages)) + base
+        scores = np.bincount(of, weights=self._parameters[flat], minlength=len(owner)) + base
         chances = 1 / (1 + np.exp(-scores))
-        blame = np.zeros(len(passages))
-        strongest: dict[int, int] = {}
-        for passage, owner in enumerate(owners):
-            if owner not in strongest or scores[passage] > scores[strongest[owner]]:
-                strongest[owner] = passage
-        for owner, passage in strongest.items():
-            label = self._labels[batch[owner]]
-            weight = 1.0 if label else _WEIGHT_OF_CLEAN
-            blame[passage] += weight * (chances[passage] - (label * 0.98 + 0.01)) / len(batch)
-        is_clean = np.array([not self._labels[batch[owner]] for owner in owners])
+        blame, labels = np.zeros(len(owner)), self._labels[list(batch)][owner]
+        most = np.full(len(batch), -np.inf)
+        np.maximum.at(most, owner, scores)
+        tops = np.nonzero(scores == most[owner])[0]
+        tops = tops[np.unique(owner[tops], return_index=True)[1]]
+        weight = np.where(labels[tops] > 0, 1.0, _WEIGHT_OF_CLEAN)
+        blame[tops] += weight * (chances[tops] - (labels[tops] * 0.98 + 0.01)) / len(batch)
+        is_clean = labels == 0
         if is_clean.any():
             blame[is_clean] += _WEIGHT_OF_PASSAGES * chances[is_clean] / is_clean.sum()
         gradient = np.bincount(flat, weights=blame[of], minlength=size)
@@ -126,8 +152,10 @@ class _Run:
         return gradient
 
     def _move(self, gradient: Floats, step: int, rate: float) -> None:
-        self._means = 0.9 * self._means + 0.1 * gradient
-        self._squares = 0.999 * self._squares + 0.001 * gradient * gradient
+        self._means *= 0.9
+        self._means += 0.1 * gradient
+        self._squares *= 0.999
+        self._squares += 0.001 * gradient * gradient
         self._parameters[:-1] *= 1 - rate * _DECAY
         scale = np.sqrt(self._squares / (1 - 0.999**step)) + 1e-8
         self._parameters -= rate * self._means / (1 - 0.9**step) / scale
