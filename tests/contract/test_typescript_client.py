@@ -10,7 +10,6 @@ from clients.typescript import generate
 
 import cellwall
 
-
 _FIRST_LINE = "from clients.typescript import generate as g; print(end=g.first_line(g.document()))"
 
 
