@@ -37,9 +37,9 @@ _MARKS = (
 )
 _LETTERS = rf"[^\W\d_]+(?:[{_MARKS}]+[^\W\d_]*)*"
 _WORD = re.compile(rf"{_LETTERS}(?:['’.-]{_LETTERS})*")
-# A hidden file or folder of a program, as `.claude`: whoever names the folder does not speak to the
-# model of that name.
-_HIDDEN = re.compile(rf"(?<![\w.])\.(?={_LETTERS})")
+# A hidden file or folder of a program, as `~/.claude`, '.claude' or .claude/: whoever names the
+# folder does not speak to the model of that name. Attack: a dot alone before the model's name.
+_HIDDEN = re.compile(rf"(?<=[/'\"`‘“])\.(?={_LETTERS})|(?<![\w.])\.(?={_LETTERS}/)")
 _SPOKEN_TO = frozenset(("ai", "machine"))
 # A line that is a part of a sentence: some words, and neither a stop nor a mark of data.
 _PART_OF_SENTENCE = re.compile(
