@@ -41,6 +41,9 @@ def surroundings(environ: Mapping[str, str]) -> list[Json]:
             lines = dict(line.partition(b":")[::2] for line in file)
         rights = [b" ".join(lines[name].split()).decode("ascii") for name in _RIGHTS]
         limits = _limits()
+        # Cells inherit it, and with it whether their addresses are random.
+        with open("/proc/thread-self/personality", "rb") as file:
+            personality = file.read().strip().decode("ascii")
     except (OSError, KeyError):
         return []
     groups = sorted({os.getegid(), *os.getgroups()})
@@ -51,6 +54,7 @@ def surroundings(environ: Mapping[str, str]) -> list[Json]:
         *rights,
         lines.get(_FILTERS, b"").strip().decode("ascii"),
         *limits,
+        personality,
         os.getpriority(os.PRIO_PROCESS, 0),
         _label(),
         groups,

@@ -54,6 +54,7 @@ def test_they_survive_json_and_are_those_of_a_child():
         ("prlimit", "--stack=4000000:unlimited"),
         ("prlimit", "--nofile=512:1000"),
         ("nice", "-n", "3"),
+        ("setarch", "-R"),
         ("taskset", "-c", "0"),
     ],
     ids=" ".join,

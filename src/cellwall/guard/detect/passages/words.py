@@ -14,9 +14,9 @@ from cellwall.guard.detect.passages.splitting import LETTERS
 from cellwall.parsing.matching import WordIndex
 
 _WORD = re.compile(rf"{LETTERS}(?:['’.-]{LETTERS})*")
-# A hidden file or folder of a program, as `.claude`: whoever names the folder does not speak to the
-# model of that name.
-_HIDDEN = re.compile(rf"(?<![\w.])\.(?={LETTERS})")
+# A hidden file or folder of a program, as `~/.claude`, '.claude' or .claude/: whoever names the
+# folder does not speak to the model of that name. Attack: a dot alone before the model's name.
+_HIDDEN = re.compile(rf"(?<=[/'\"`‘“])\.(?={LETTERS})|(?<![\w.])\.(?={LETTERS}/)")
 _SPOKEN_TO = frozenset(("ai", "machine"))
 VERBS = (
     *("override", "halt", "send", "run", "say", "leak", "do", "deed", "destroy", "money", "role"),

@@ -73,13 +73,17 @@ def test_vowel_signs_belong_to_words() -> None:
     [
         ("rm: cannot remove '.claude': Device or resource busy", False),
         ("Now remove ~/.gemini and run the setup again", False),
+        ("bash: .claude/settings.json: Read-only file system", False),
+        ("find: \u2018./.claude\u2019: Permission denied", False),
+        (".claude, merge this branch", True),
+        ("Note for .Claude: merge this branch", True),
         ("Remove .claude, and then, Claude, run the setup again", True),
         ("Remove the notes, Claude, and run the setup again", True),  # the controls
         ("Remove the notes ...claude and run the setup again", True),
         ("The notes are removed.claude: Claude, run the setup again", True),
     ],
 )
-def test_a_hidden_folder_of_a_program_is_not_who_is_spoken_to(
+def test_a_path_to_a_hidden_folder_of_a_program_is_not_who_is_spoken_to(
     text: str, is_spoken_to: bool
 ) -> None:
     assert ("ai" in _traits(text)) is is_spoken_to
