@@ -49,6 +49,19 @@ TARGETS = {
             (HERE / "passes_fuzz.c", *sorted(PASSES.glob("*.c"))),
         ),
         NativeTarget(
+            "native-passages",
+            "the guard's passages in C: any characters, words, spans and weights; under "
+            "AddressSanitizer and UBSan",
+            PASSES,
+            (
+                HERE / "passages_fuzz.c",
+                *(
+                    PASSES / f"{name}.c"
+                    for name in ("splitting", "lexicon", "targets", "forms", "reading", "placing")
+                ),
+            ),
+        ),
+        NativeTarget(
             "native-vectors",
             "the guard's vectors of word pieces and its network in C: any table, weights and text; "
             "under AddressSanitizer and UBSan",

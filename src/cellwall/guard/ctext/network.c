@@ -1,9 +1,8 @@
 /* A small network over the vectors of a passage and of what stands around it.
  *
  * Input: the mean vector of the passage, that of its two neighbours, that of the rest of the text,
- * the squared cosines between the first and the other two, and the numbers of its traits. One hidden layer.
- * The inner loops go over the hidden layer, so that a compiler makes them wide without changing the
- * order of additions. */
+ * the squared cosines between the first and the other two, and the numbers of its traits. One hidden
+ * layer. Each of its units adds up its inputs in their order, whatever is done side by side. */
 #include "passes.h"
 
 #include <string.h>
@@ -38,11 +37,16 @@ struct around {
     float pieces;
 };
 
-static float score(const struct network *net, const struct around *text, const float *sums,
-                   const uint32_t *pieces, size_t count, size_t at, const uint32_t *traits,
-                   size_t trait_count) {
-    uint32_t dims = net->dims, size = net->hidden;
-    float means[PARTS][CW_MAX_DIMS], beside[CW_MAX_DIMS] = {0}, rest[CW_MAX_DIMS];
+/* Of one passage: three vectors and two cosines. */
+struct inputs {
+    float values[PARTS * CW_MAX_DIMS + PARTS - 1];
+    size_t count;
+};
+
+static void find_inputs(const struct network *net, const struct around *text, const float *sums,
+                        const uint32_t *pieces, size_t count, size_t at, struct inputs *inputs) {
+    uint32_t dims = net->dims;
+    float beside[CW_MAX_DIMS] = {0}, rest[CW_MAX_DIMS], *means = inputs->values;
     const float *own = sums + at * dims;
     float near = 0;
     for (int step = -1; step <= 1; step += 2) {
@@ -54,17 +58,51 @@ static float score(const struct network *net, const struct around *text, const f
     }
     for (uint32_t n = 0; n < dims; n++)
         rest[n] = text->total[n] - own[n];
-    mean_of(own, dims, (float)pieces[at], net->scale, means[0]);
-    mean_of(beside, dims, near, net->scale, means[1]);
-    mean_of(rest, dims, text->pieces - (float)pieces[at], net->scale, means[2]);
+    mean_of(own, dims, (float)pieces[at], net->scale, means);
+    mean_of(beside, dims, near, net->scale, means + dims);
+    mean_of(rest, dims, text->pieces - (float)pieces[at], net->scale, means + 2 * (size_t)dims);
+    inputs->count = PARTS * (size_t)dims;
+    for (size_t part = 1; part < PARTS; part++)
+        inputs->values[inputs->count++] = cosine(means, means + part * dims, dims);
+}
+
+/* So many units are kept in registers while all inputs are gone through. */
+#define LANES 4
+#define WIDE 8
+#define UNITS (LANES * WIDE)
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
+
+static void add_units(const struct network *net, const struct inputs *inputs, uint32_t unit,
+                      float *hidden) {
+    lanes sums[WIDE], weights;
+    memcpy(sums, hidden + unit, sizeof sums);
+    const float *row = net->first + unit;
+    for (size_t n = 0; n < inputs->count; n++, row += net->hidden) {
+        float value = inputs->values[n];
+        lanes by = {value, value, value, value};
+        for (int lane = 0; lane < WIDE; lane++) {
+            memcpy(&weights, row + lane * LANES, sizeof weights);
+            sums[lane] += by * weights;
+        }
+    }
+    memcpy(hidden + unit, sums, sizeof sums);
+}
+
+static void add_inputs(const struct network *net, const struct inputs *inputs, float *hidden) {
+    uint32_t unit = 0;
+    for (; unit + UNITS <= net->hidden; unit += UNITS)
+        add_units(net, inputs, unit, hidden);
+    for (; unit < net->hidden; unit++)
+        for (size_t n = 0; n < inputs->count; n++)
+            hidden[unit] += inputs->values[n] * net->first[n * net->hidden + unit];
+}
+
+static float score(const struct network *net, const struct inputs *inputs, const uint32_t *traits,
+                   size_t trait_count) {
     float hidden[CW_MAX_HIDDEN];
+    uint32_t size = net->hidden;
     memcpy(hidden, net->bias, size * sizeof *hidden);
-    const float *row = net->first;
-    for (int part = 0; part < PARTS; part++)
-        for (uint32_t n = 0; n < dims; n++, row += size)
-            add_scaled(hidden, row, means[part][n], size);
-    for (int part = 1; part < PARTS; part++, row += size)
-        add_scaled(hidden, row, cosine(means[0], means[part], dims), size);
+    add_inputs(net, inputs, hidden);
     for (size_t n = 0; n < trait_count; n++)
         if (traits[n] < net->traits)
             add_scaled(hidden, net->of_traits + (size_t)traits[n] * size, 1, size);
@@ -89,9 +127,11 @@ int cw_network_scores(const struct network *net, const float *sums, const uint32
     size_t begin = 0;
     for (size_t n = 0; n < chosen_count; n++) {
         scores[n] = net->base;
-        if (chosen[n] < count && ends[n] >= begin)
-            scores[n] = score(net, &text, sums, pieces, count, chosen[n], traits + begin,
-                              ends[n] - begin);
+        if (chosen[n] < count && ends[n] >= begin) {
+            struct inputs inputs;
+            find_inputs(net, &text, sums, pieces, count, chosen[n], &inputs);
+            scores[n] = score(net, &inputs, traits + begin, ends[n] - begin);
+        }
         begin = ends[n];
     }
     return 1;

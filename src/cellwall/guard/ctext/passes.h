@@ -98,6 +98,10 @@ EXPORT void cw_vectors_free(struct vectors *made);
 EXPORT void cw_vectors_sum(const struct vectors *made, const uint8_t *data, size_t size,
                            const uint64_t *starts, const uint64_t *ends, size_t count, float *sums,
                            uint32_t *pieces);
+struct passage;
+EXPORT void cw_passages_sum(const struct vectors *made, const uint8_t *data, size_t size,
+                            const struct passage *passages, size_t count, float *sums,
+                            uint32_t *pieces);
 
 /* network.c */
 #define CW_MAX_DIMS 256
@@ -114,5 +118,100 @@ struct network {
 EXPORT int cw_network_scores(const struct network *net, const float *sums, const uint32_t *pieces,
                              size_t count, const uint64_t *chosen, size_t chosen_count,
                              const uint32_t *traits, const uint64_t *ends, float *scores);
+
+/* A text as code points, and the kind of each character. */
+struct letters {
+    const uint32_t *codes;
+    const uint8_t *kinds;
+    size_t size;
+};
+
+/* splitting.c */
+EXPORT int cw_kinds(const uint32_t *codes, size_t size, const uint8_t *table, uint8_t *kinds);
+EXPORT size_t cw_passages_split(const struct letters *text, uint32_t *starts, uint32_t *ends,
+                                size_t room);
+
+/* lexicon.c */
+#define CW_CLASSES 128
+#define CW_TRAIT_WORDS 5
+#define CW_TRAITS (64 * CW_TRAIT_WORDS)
+#define CW_NO_TRAIT 0xffff
+
+struct word_entry {
+    uint64_t classes[2];
+    uint32_t size, is_skipped; /* in code points; whether a passage begins behind it */
+};
+
+struct phrase_entry {
+    uint32_t bytes, class_number;
+};
+
+/* The first classes are those of verbs, and then those of objects. */
+struct class_table {
+    uint64_t gate[CW_TRAIT_WORDS];
+    uint64_t spoken_to[2], openers[2];
+    uint16_t opens[CW_CLASSES]; /* the trait of a passage that begins with a word of the class */
+    uint16_t verbs, objects, override, forget, reminder, instructions, first_act, padding;
+};
+
+struct lexicon;
+EXPORT struct lexicon *cw_lexicon_new(const uint32_t *letters, const struct word_entry *words,
+                                      uint32_t count, const struct phrase_entry *phrases,
+                                      uint32_t phrase_count, const struct class_table *table);
+EXPORT void cw_lexicon_free(struct lexicon *lexicon);
+
+/* reading.c */
+struct passage {
+    uint64_t traits[CW_TRAIT_WORDS];
+    uint64_t byte_start, byte_end; /* in lower case and UTF-8 */
+    uint32_t start, end, script, is_candidate;
+};
+
+/* Spans of passages in a text, in order and apart. */
+struct spans {
+    const uint32_t *starts, *ends;
+    size_t count;
+};
+
+struct phrase_hit {
+    uint32_t number, end; /* in bytes of the text in lower case */
+};
+
+EXPORT size_t cw_passages_read(const struct lexicon *lexicon, const struct letters *text,
+                               const struct spans *spans, const struct letters *lows,
+                               const struct spans *low_spans, const struct phrase_hit *hits,
+                               size_t hit_count, struct passage *passages, uint64_t *candidates);
+
+/* placing.c */
+#define CW_TEXT_TRAITS 64
+#define CW_CARRIED 16
+#define CW_MAX_NUMBERS 512
+#define CW_NO_PAIR 0xff
+
+struct surroundings {
+    uint64_t traits;
+    uint64_t count;
+    uint32_t script, padding;
+};
+
+struct placing {
+    int32_t own[CW_TRAITS], beside[CW_CARRIED], text[CW_TEXT_TRAITS];
+    const int32_t *both, *within, *by;
+    uint16_t own_numbers[CW_TRAITS], beside_numbers[CW_CARRIED], text_numbers[CW_TEXT_TRAITS];
+    uint16_t carried[CW_CARRIED];
+    uint8_t pairs[CW_TRAITS];
+    uint32_t pair_count, padding;
+};
+
+struct common_traits {
+    uint16_t attack_talk, about, you, modal, letter;
+};
+
+EXPORT void cw_surroundings(const struct common_traits *common, const struct passage *passages,
+                            size_t count, uint64_t shape, struct surroundings *found);
+EXPORT size_t cw_passages_place(const struct placing *placing, const struct passage *passages,
+                                const struct surroundings *text, const uint64_t *chosen,
+                                size_t chosen_count, int32_t *weights, uint32_t *numbers,
+                                uint64_t *ends);
 
 #endif

@@ -144,18 +144,41 @@ static size_t character(const uint8_t *data, size_t at, size_t end, int *is_lett
     return size;
 }
 
+/* The rows are whole numbers, so their sum is exact, however it is added up. Sums of the first
+ * numbers wait in 16 bits, and are emptied before a row can be too much for them. */
+#define ROWS_IN_16_BITS 255
+
 struct sum {
     const struct vectors *vectors;
     float *values;
-    uint32_t pieces;
+    uint32_t pieces, waiting, narrow;
+    int16_t few[CW_MAX_DIMS];
 };
 
+static void begin_sum(struct sum *sum, const struct vectors *vectors) {
+    sum->vectors = vectors;
+    sum->narrow = vectors->dims < CW_MAX_DIMS ? vectors->dims : CW_MAX_DIMS;
+    memset(sum->few, 0, sizeof sum->few);
+}
+
+static void empty(struct sum *sum) {
+    for (uint32_t n = 0; n < sum->narrow; n++)
+        sum->values[n] += (float)sum->few[n];
+    memset(sum->few, 0, sum->narrow * sizeof *sum->few);
+    sum->waiting = 0;
+}
+
 static void add_row(struct sum *sum, uint32_t found) {
-    uint32_t dims = sum->vectors->dims;
+    uint32_t dims = sum->vectors->dims, narrow = sum->narrow;
     const int8_t *row = sum->vectors->rows + (size_t)(found - 1) * dims;
-    for (uint32_t n = 0; n < dims; n++)
+    int16_t *few = sum->few;
+    for (uint32_t n = 0; n < narrow; n++)
+        few[n] = (int16_t)(few[n] + row[n]);
+    for (uint32_t n = narrow; n < dims; n++)
         sum->values[n] += (float)row[n];
     sum->pieces++;
+    if (++sum->waiting == ROWS_IN_16_BITS)
+        empty(sum);
 }
 
 static void add_word(struct sum *sum, const uint8_t *data, size_t size) {
@@ -204,15 +227,32 @@ static void add_passage(struct sum *sum, const uint8_t *data, size_t at, size_t 
     }
 }
 
-/* Of each passage the sum of the rows of its pieces, and how many these are. */
+static uint32_t sum_passage(struct sum *sum, const uint8_t *data, size_t start, size_t end,
+                            float *values) {
+    sum->values = values;
+    sum->pieces = sum->waiting = 0;
+    add_passage(sum, data, start, end);
+    empty(sum);
+    return sum->pieces;
+}
+
+/* Of each span the sum of the rows of its pieces, and how many these are. */
 void cw_vectors_sum(const struct vectors *made, const uint8_t *data, size_t size,
                     const uint64_t *starts, const uint64_t *ends, size_t count, float *sums,
                     uint32_t *pieces) {
+    struct sum sum;
+    begin_sum(&sum, made);
     memset(sums, 0, count * made->dims * sizeof *sums);
-    for (size_t n = 0; n < count; n++) {
-        struct sum sum = {made, sums + n * made->dims, 0};
-        if (starts[n] <= ends[n] && ends[n] <= size)
-            add_passage(&sum, data, starts[n], ends[n]);
-        pieces[n] = sum.pieces;
-    }
+    for (size_t n = 0; n < count; n++)
+        pieces[n] = starts[n] <= ends[n] && ends[n] <= size
+                        ? sum_passage(&sum, data, starts[n], ends[n], sums + n * made->dims)
+                        : 0;
+}
+
+/* The same of passages; `data` is their text in lower case. */
+void cw_passages_sum(const struct vectors *made, const uint8_t *data, size_t size,
+                     const struct passage *passages, size_t count, float *sums, uint32_t *pieces) {
+    for (size_t n = 0; n < count; n++)
+        cw_vectors_sum(made, data, size, &passages[n].byte_start, &passages[n].byte_end, 1,
+                       sums + n * made->dims, pieces + n);
 }

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate
 
-from cellwall.guard.ctext.library import DATA, NUMBERS, OFFSETS, SIZE, function
+from cellwall.guard.ctext.library import DATA, OFFSETS, SIZE, function
+from cellwall.guard.ctext.passages import Passages
 
 _POINTER = ctypes.c_void_p
 _FLOATS = ctypes.POINTER(ctypes.c_float)
 _new = function("cw_vectors_new", _POINTER, DATA, DATA, DATA, ctypes.c_uint32, ctypes.c_uint32)
 _free = function("cw_vectors_free", None, _POINTER)
 _sum = function(
-    "cw_vectors_sum", None, _POINTER, DATA, SIZE, OFFSETS, OFFSETS, SIZE, _FLOATS, NUMBERS
+    "cw_vectors_sum", None, _POINTER, DATA, SIZE, OFFSETS, OFFSETS, SIZE, _POINTER, _POINTER
+)
+_sum_passages = function(
+    "cw_passages_sum", None, _POINTER, DATA, SIZE, _POINTER, SIZE, _POINTER, _POINTER
 )
 
 
@@ -23,8 +28,12 @@ _sum = function(
 class PassageSums:
     """Of each passage of a text, the sum of the vectors of its pieces, and their number."""
 
-    sums: ctypes.Array[ctypes.c_float]
-    pieces: ctypes.Array[ctypes.c_uint32]
+    sums: array[float]
+    pieces: array[int]
+
+    def places(self) -> tuple[int, int]:
+        """For C."""
+        return self.sums.buffer_info()[0], self.pieces.buffer_info()[0]
 
 
 class PieceVectors:
@@ -46,11 +55,20 @@ class PieceVectors:
         count = len(data)
         ends = (ctypes.c_uint64 * count)(*accumulate(map(len, data)))
         starts = (ctypes.c_uint64 * count)(0, *ends[: count - 1]) if count else ends
-        sums = (ctypes.c_float * (count * self.dims))()
-        pieces = (ctypes.c_uint32 * count)()
+        found = self._empty(count)
         whole = b"".join(data)
-        _sum(self._made, whole, len(whole), starts, ends, count, sums, pieces)
-        return PassageSums(sums, pieces)
+        _sum(self._made, whole, len(whole), starts, ends, count, *found.places())
+        return found
+
+    def sums_of(self, passages: Passages) -> PassageSums:
+        """Of the passages of a text that was read."""
+        found = self._empty(len(passages))
+        data, records = passages.data, passages.records.buffer_info()[0]
+        _sum_passages(self._made, data, len(data), records, len(passages), *found.places())
+        return found
+
+    def _empty(self, count: int) -> PassageSums:
+        return PassageSums(array("f", bytes(4 * count * self.dims)), array("I", bytes(4 * count)))
 
 
 class _Network(ctypes.Structure):
@@ -71,14 +89,14 @@ _scores = function(
     "cw_network_scores",
     ctypes.c_int,
     ctypes.POINTER(_Network),
-    _FLOATS,
-    NUMBERS,
+    _POINTER,
+    _POINTER,
     SIZE,
-    OFFSETS,
+    _POINTER,
     SIZE,
-    NUMBERS,
-    OFFSETS,
-    _FLOATS,
+    _POINTER,
+    _POINTER,
+    _POINTER,
 )
 
 
@@ -114,24 +132,21 @@ class PassageNetwork:
         )
 
     def scores(
-        self, found: PassageSums, chosen: Sequence[int], traits: Sequence[Sequence[int]]
+        self, found: PassageSums, chosen: array[int], numbers: array[int], ends: array[int]
     ) -> list[float]:
-        """Of the chosen passages of a text, each with the numbers of its traits."""
-        count = len(chosen)
-        numbers = list(chain.from_iterable(traits))
-        ends = (ctypes.c_uint64 * count)(*accumulate(map(len, traits)))
-        scores = (ctypes.c_float * count)()
+        """Of the chosen passages of a text; `numbers`: those of the traits of one after the other,
+        `ends`: where those of each end."""
+        scores = array("f", bytes(4 * len(chosen)))
         is_done = _scores(
             ctypes.byref(self._net),
-            found.sums,
-            found.pieces,
+            *found.places(),
             len(found.pieces),
-            (ctypes.c_uint64 * count)(*chosen),
-            count,
-            (ctypes.c_uint32 * len(numbers))(*numbers),
-            ends,
-            scores,
+            chosen.buffer_info()[0],
+            len(chosen),
+            numbers.buffer_info()[0],
+            ends.buffer_info()[0],
+            scores.buffer_info()[0],
         )
         if not is_done:
             raise ValueError("the network is larger than the compiled library takes")
-        return scores[:]
+        return scores.tolist()

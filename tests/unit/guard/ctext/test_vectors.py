@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import struct
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate, chain
 
 import pytest
 from hypothesis import given
@@ -70,9 +73,17 @@ def _cosine(left: list[float], right: list[float]) -> float:
     return both * abs(both) / size if size > 1e-9 else 0.0
 
 
+def _scores(
+    network: PassageNetwork, found: PassageSums, chosen: Sequence[int], traits: list[list[int]]
+) -> list[float]:
+    numbers, ends = chain.from_iterable(traits), accumulate(map(len, traits))
+    return network.scores(found, array("Q", chosen), array("I", numbers), array("Q", ends))
+
+
 @pytest.mark.requirement("GRD-10")
-def test_the_network_is_that_of_plain_python() -> None:
-    shape = NetworkShape(dims=2, hidden=3, traits=2)
+@pytest.mark.parametrize("hidden", [3, 32, 37])  # units side by side, and those that are left
+def test_the_network_is_that_of_plain_python(hidden: int) -> None:
+    shape = NetworkShape(dims=2, hidden=hidden, traits=2)
     sizes = shape.floats()
     weights = [((7 * n) % 11 - 5) / 10 for n in range(sum(sizes))]
     network = PassageNetwork(
@@ -90,15 +101,16 @@ def test_the_network_is_that_of_plain_python() -> None:
         inputs = [*means[0], *means[1], *means[2]]
         inputs += [_cosine(means[0], means[1]), _cosine(means[0], means[2])]
         inputs += [float(n in own) for n in range(2)]
-        first, bias, last = weights[:30], weights[30:33], weights[33:]
-        hidden = [
-            max(0.0, bias[h] + sum(x * first[3 * n + h] for n, x in enumerate(inputs)))
-            for h in range(3)
+        first = weights[: 10 * hidden]
+        bias, last = weights[10 * hidden : 11 * hidden], weights[11 * hidden :]
+        units = [
+            max(0.0, bias[h] + sum(x * first[hidden * n + h] for n, x in enumerate(inputs)))
+            for h in range(hidden)
         ]
-        expected.append(-0.5 + sum(h * w for h, w in zip(hidden, last, strict=True)))
-    assert network.scores(found, chosen, traits) == pytest.approx(expected, abs=1e-5)
-    assert network.scores(found, [], []) == []
-    assert network.scores(found, [99], [[]]) == [-0.5]  # a passage that is not there
+        expected.append(-0.5 + sum(h * w for h, w in zip(units, last, strict=True)))
+    assert _scores(network, found, chosen, traits) == pytest.approx(expected, abs=1e-5)
+    assert _scores(network, found, [], []) == []
+    assert _scores(network, found, [99], [[]]) == [-0.5]  # a passage that is not there
 
 
 @pytest.mark.requirement("GRD-10")
@@ -108,4 +120,4 @@ def test_a_network_that_is_too_large_is_refused() -> None:
     empty = _table().sums(["a"])
     assert isinstance(empty, PassageSums)
     with pytest.raises(ValueError, match="larger"):
-        network.scores(empty, [0], [[]])
+        _scores(network, empty, [0], [[]])

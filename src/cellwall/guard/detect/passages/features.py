@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from cellwall.guard.detect.passages.reading import TextPassage, passes_gate, read_passage
-from cellwall.guard.detect.passages.splitting import split_passages
+from cellwall.guard.detect.passages.reading import TextPassage, passage_of, read_passages
 from cellwall.guard.detect.passages.surroundings import Surroundings, read_surroundings, shape_of
-from cellwall.guard.detect.passages.words import phrase_classes
+from cellwall.guard.detect.passages.traits import GATE
 
 __all__ = [
     "PassageTraits",
@@ -18,7 +17,6 @@ __all__ = [
     "TextPassage",
     "candidates",
     "describe",
-    "phrase_classes",
     "place",
     "read",
     "shape_of",
@@ -40,7 +38,7 @@ _UNPAIRED = frozenset(
         "forget",
     }
 )
-_CARRIED = (
+CARRIED = (
     "ai",
     "machine",
     "override",
@@ -70,6 +68,11 @@ class PassageTraits:
     beside: tuple[str, ...]
 
 
+def is_paired(name: str) -> bool:
+    """Whether each pair with the trait is a feature."""
+    return name not in _UNPAIRED and not name.startswith("opens") and " > " not in name
+
+
 def place(passages: Sequence[TextPassage], number: int, text: Surroundings) -> PassageTraits:
     """The traits of a passage where it stands."""
     passage = passages[number]
@@ -86,11 +89,9 @@ def place(passages: Sequence[TextPassage], number: int, text: Surroundings) -> P
             near |= passages[other].traits
     if number >= text.count - 3 and text.count > 4:
         traits.add("near end")
-    paired = sorted(
-        name for name in traits - _UNPAIRED if not name.startswith("opens") and " > " not in name
-    )
+    paired = sorted(filter(is_paired, traits))
     return PassageTraits(
-        frozenset(traits), tuple(paired), tuple(name for name in _CARRIED if name in near)
+        frozenset(traits), tuple(paired), tuple(name for name in CARRIED if name in near)
     )
 
 
@@ -112,15 +113,11 @@ def describe(placed: PassageTraits, text: Surroundings) -> Iterator[str]:
 def read(text: str, shape: frozenset[str] | None = None) -> tuple[list[TextPassage], Surroundings]:
     """The passages of a text, and what the text adds to each. A part of a text has the shape of the
     whole."""
-    spans = list(split_passages(text))
-    lows = [text[start:end].lower() for start, end in spans]
-    passages = [
-        read_passage(text, start, end, low, named)
-        for (start, end), low, named in zip(spans, lows, phrase_classes(lows), strict=True)
-    ]
-    return passages, read_surroundings(passages, shape_of(text) if shape is None else shape)
+    passages = read_passages(text)
+    found = [passage_of(passages, number) for number in range(len(passages))]
+    return found, read_surroundings(passages, shape_of(text) if shape is None else shape)
 
 
 def candidates(passages: Iterable[TextPassage]) -> list[int]:
     """Numbers of the passages that pass the gate."""
-    return [number for number, each in enumerate(passages) if passes_gate(each)]
+    return [number for number, each in enumerate(passages) if not GATE.isdisjoint(each.traits)]

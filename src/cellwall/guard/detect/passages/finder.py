@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 
 from cellwall.core.outcomes import Severity
-from cellwall.guard.detect.passages.features import TextPassage, candidates, read, shape_of
+from cellwall.guard.ctext.passages import Passages
 from cellwall.guard.detect.passages.isolation import isolated
 from cellwall.guard.detect.passages.lexicon import cues
+from cellwall.guard.detect.passages.reading import passage_of, read_passages, reader
 from cellwall.guard.detect.passages.scores import PassageModel, model
+from cellwall.guard.detect.passages.surroundings import shape_bits, shape_of
+from cellwall.guard.detect.passages.traits import trait_numbers
 from cellwall.guard.detect.scoring import limit_hits
 from cellwall.guard.normalise.characters import lowered
 from cellwall.guard.report import Hit
@@ -51,17 +54,19 @@ def find(text: str) -> PassageFinding:
     if len(text) < _MIN_CHARACTERS:
         return PassageFinding(traits=shape_of(text))
     known, shape = model(), shape_of(text)
-    traits, found, shift = set(shape), list[_Candidate](), known.shift(shape)
+    found, shift = list[_Candidate](), known.shift(shape)
+    bits = of_parts = shape_bits(shape)
     parts = suspect_parts(text)
     for start, end in parts:
         checkpoint()
-        passages, surroundings = read(text[start:end], shape)
-        traits |= surroundings.traits
-        chosen = candidates(passages)
-        scores = known.scores(text[start:end], passages, chosen, surroundings)
+        passages = read_passages(text[start:end])
+        surroundings = reader().surroundings(passages, bits)
+        of_parts |= surroundings.traits
         found += [
-            _Candidate(passages[number], start, score, is_alone=len(passages) == 1)
-            for number, score in zip(chosen, scores, strict=True)
+            _Candidate(passages, number, start, score)
+            for number, score in zip(
+                passages.chosen, known.scores(passages, surroundings), strict=True
+            )
         ]
     compared = isolated([each.score for each in found], known.isolation)
     standing = [score - shift for score in compared]
@@ -78,7 +83,7 @@ def find(text: str) -> PassageFinding:
     # Attack: many decoys beside the passage that matters. Of too many, neighbours become one.
     return PassageFinding(
         limit_hits(hits, _MAX_HITS),
-        frozenset(traits),
+        trait_numbers().text_named(of_parts),
         assents=best >= known.assent or is_strong,
         denies=is_far and not any(_is_repeated(text[start:end]) for start, end in parts),
     )
@@ -130,12 +135,11 @@ def _cue_index() -> WordIndex:
 class _Candidate:
     """A passage that passed the gate, and the place of the part that it was read in."""
 
-    passage: TextPassage
+    passages: Passages
+    number: int
     offset: int
     score: float
     """By itself, before it is compared with the others."""
-    is_alone: bool
-    """Whether its part of the text has no other passage."""
 
 
 def _hit(found: _Candidate, score: float, known: PassageModel, *, alone: float) -> Hit | None:
@@ -146,18 +150,19 @@ def _hit(found: _Candidate, score: float, known: PassageModel, *, alone: float) 
     severity: Severity = (
         "high" if score >= known.certain else "medium" if score >= known.likely else "low"
     )
-    if found.is_alone:
-        if _ASKS.isdisjoint(found.passage.traits):
+    passage = passage_of(found.passages, found.number)
+    if len(found.passages) == 1:
+        if _ASKS.isdisjoint(passage.traits):
             return None
-        if _SPEAKS_TO_MODEL.isdisjoint(found.passage.traits):
+        if _SPEAKS_TO_MODEL.isdisjoint(passage.traits):
             severity = "low"
     return Hit(
         category="instruction",
         severity=severity,
         rule="passage.instruction",
         message="Instructs the model that reads this text (classifier).",
-        start=found.offset + found.passage.start,
-        end=found.offset + found.passage.end,
+        start=found.offset + passage.start,
+        end=found.offset + passage.end,
         score=round(_probability(score - known.likely), 4),
     )
 

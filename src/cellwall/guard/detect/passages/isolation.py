@@ -29,14 +29,21 @@ class IsolationSettings:
 def isolated(scores: Sequence[float], settings: IsolationSettings) -> list[float]:
     """The scores of the candidates of a text, less what others elsewhere score; linear."""
     rank, beside = settings.rank, settings.beside
-    strongest = sorted(range(len(scores)), key=lambda number: -scores[number])
+    strongest = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
     strongest = strongest[: rank + 2 * beside + 1]
-    left = []
-    for number, score in enumerate(scores):
-        others = [other for other in strongest if abs(other - number) > beside]
-        if len(others) < rank:
-            left.append(score)
-            continue
-        excess = max(0.0, scores[others[rank - 1]] - settings.floor)
-        left.append(score - min(settings.most, settings.share * excess))
+    taken = _taken(scores, strongest, settings)
+    left = [score - taken for score in scores]
+    # Of those beside the strongest others are compared with.
+    for middle in strongest[:rank]:
+        for number in range(max(0, middle - beside), min(len(scores), middle + beside + 1)):
+            others = [other for other in strongest if abs(other - number) > beside]
+            left[number] = scores[number] - _taken(scores, others, settings)
     return left
+
+
+def _taken(scores: Sequence[float], others: Sequence[int], settings: IsolationSettings) -> float:
+    """What is taken off for others elsewhere, the strongest first."""
+    if len(others) < settings.rank:
+        return 0.0
+    excess = max(0.0, scores[others[settings.rank - 1]] - settings.floor)
+    return min(settings.most, settings.share * excess)

@@ -1,19 +1,23 @@
 """A linear model over the named features of passages (GRD-10).
 
-Features are named by `features.describe`; here they are added up without making their names.
+Features are named by `features.describe`; here they become tables in which C adds them up without
+making their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from cellwall.guard.detect.passages.features import PassageTraits, Surroundings
+from cellwall.guard.ctext.placing import Placing, PlacingTable
+from cellwall.guard.detect.passages.features import CARRIED, is_paired
+from cellwall.guard.detect.passages.traits import trait_numbers
 
 WEIGHT_DIGITS = 3
-"""Decimals of each weight; an exact sum has no more."""
+"""Decimals of each weight. Weights are added up as whole numbers: the last digit of a sum of floats
+depends on their order, and a text at a limit would be found in one process and not in the next."""
 
-Pairs = dict[str, dict[str, float]]
+_SCALE: int = 10**WEIGHT_DIGITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,61 +26,51 @@ class LinearModel:
 
     weights: Mapping[str, float]
     base: float
-    both: Pairs = field(default_factory=dict)
-    """The weights of two traits of one passage, by the names of both."""
-    within: Pairs = field(default_factory=dict)
-    """The weights of a trait of a passage and a trait of its text."""
-    by: Pairs = field(default_factory=dict)
-    """The weights of a trait of a passage and a trait of the passage beside it."""
 
-    def __post_init__(self) -> None:
-        for name, weight in self.weights.items():
-            for joint, pairs in ((" & ", self.both), (" in ", self.within), (" by ", self.by)):
-                left, found, right = name.partition(joint)
-                if found:
-                    pairs.setdefault(left, {})[right] = weight
+    def score(self, weight: int) -> float:
+        """Of a passage whose features weigh so many thousandths."""
+        return round(self.base + weight / _SCALE, WEIGHT_DIGITS)
 
-    def scorer(self, text: Surroundings) -> LinearScorer:
-        return LinearScorer(self, text)
+    def placing(self, network: Mapping[str, int]) -> Placing:
+        """The tables for C; `network`: the traits that a network takes, by name."""
+        traits = trait_numbers()
+        pairs = {name: number for number, name in enumerate(filter(is_paired, traits.numbers))}
+        carried = {name: number for number, name in enumerate(CARRIED)}
+        beside = {f"beside {name}": number for name, number in carried.items()}
 
+        def known(table: Mapping[str, int], numbers: Mapping[str, int]) -> dict[int, int]:
+            return {numbers[name]: value for name, value in table.items() if name in numbers}
 
-class LinearScorer:
-    """Scores the passages of one text: what the text adds to a trait is added up once."""
+        single = {name: self._whole(name) for name in self.weights}
+        return Placing(
+            PlacingTable(
+                own=known(single, traits.numbers),
+                beside=known(single, beside),
+                text=known(single, traits.of_text),
+                own_numbers=known(network, traits.numbers),
+                beside_numbers=known(network, beside),
+                text_numbers=known(network, traits.of_text),
+                carried=[traits.numbers[name] for name in CARRIED],
+                pairs={traits.numbers[name]: number for name, number in pairs.items()},
+                both=dict(self._joined(" & ", pairs, pairs, is_sorted=True)),
+                within=dict(self._joined(" in ", pairs, traits.of_text)),
+                by=dict(self._joined(" by ", pairs, carried)),
+            )
+        )
 
-    def __init__(self, model: LinearModel, text: Surroundings) -> None:
-        self._model, self._text = model, text
-        weights = model.weights
-        self._base = model.base + sum(weights.get(name, 0.0) for name in text.traits)
-        self._in_text: dict[str, float] = {}
+    def _joined(
+        self,
+        joint: str,
+        lefts: Mapping[str, int],
+        rights: Mapping[str, int],
+        *,
+        is_sorted: bool = False,
+    ) -> Iterator[tuple[tuple[int, int], int]]:
+        """The weights of two traits together; sorted ones have one name for both orders."""
+        for name in self.weights:
+            left, found, right = name.partition(joint)
+            if found and left in lefts and right in rights and not (is_sorted and left >= right):
+                yield (lefts[left], rights[right]), self._whole(name)
 
-    def score(self, placed: PassageTraits) -> float:
-        # Traits are sets, whose order differs from process to process, and so does the last digit
-        # of a sum: a text at a limit would be found in one process and not in the next.
-        return round(self._of(placed), WEIGHT_DIGITS)
-
-    def _of(self, placed: PassageTraits) -> float:
-        model, total = self._model, self._base
-        weights, paired = model.weights, placed.paired
-        total += sum(weights.get(name, 0.0) for name in placed.own)
-        total += sum(weights.get(f"beside {name}", 0.0) for name in placed.beside)
-        for at, name in enumerate(paired):
-            total += self._within_text(name)
-            row = model.both.get(name)
-            if row is not None:
-                for other in paired[at + 1 :]:
-                    if other in row:
-                        total += row[other]
-            row = model.by.get(name)
-            if row is not None:
-                for other in placed.beside:
-                    if other in row:
-                        total += row[other]
-        return total
-
-    def _within_text(self, name: str) -> float:
-        known = self._in_text.get(name)
-        if known is None:
-            row = self._model.within.get(name, {})
-            known = sum(row.get(where, 0.0) for where in self._text.traits)
-            self._in_text[name] = known
-        return known
+    def _whole(self, name: str) -> int:
+        return round(self.weights[name] * _SCALE)

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from cellwall.core.errors import CellwallError
+from cellwall.guard.ctext.passages import Passages, SurroundingsRecord
+from cellwall.guard.ctext.placing import Placing
 from cellwall.guard.ctext.vectors import NetworkShape, PassageNetwork, PieceVectors
-from cellwall.guard.detect.passages.features import Surroundings, TextPassage, place, trait_names
 from cellwall.guard.detect.passages.isolation import IsolationSettings
 from cellwall.guard.detect.passages.linear import WEIGHT_DIGITS, LinearModel
 
@@ -47,6 +48,8 @@ class PassageModel:
 
     linear: LinearModel
     network: WordNetwork
+    placing: Placing
+    """Both models' tables of traits."""
     linear_share: float
     """How much of a score is the linear model's; the rest is the network's."""
     isolation: IsolationSettings
@@ -60,31 +63,17 @@ class PassageModel:
     likely: float
     certain: float
 
-    def scores(
-        self,
-        text: str,
-        passages: Sequence[TextPassage],
-        chosen: Sequence[int],
-        surroundings: Surroundings,
-    ) -> list[float]:
-        """Of the chosen passages, each by itself."""
-        if not chosen:
+    def scores(self, passages: Passages, text: SurroundingsRecord) -> list[float]:
+        """Of the passages that may instruct a model, each by itself."""
+        if not passages.chosen:
             return []
-        scorer, numbers = self.linear.scorer(surroundings), self.network.traits
-        placed = [place(passages, number, surroundings) for number in chosen]
-        # In order: a sum of floats must not depend on the order of a set.
-        traits = [
-            sorted(numbers[name] for name in trait_names(each, surroundings) if name in numbers)
-            for each in placed
-        ]
-        sums = self.network.vectors.sums([text[each.start : each.end] for each in passages])
-        by_network = self.network.network.scores(sums, chosen, traits)
+        placed = self.placing.place(passages, text)
+        sums = self.network.vectors.sums_of(passages)
+        by_network = self.network.network.scores(sums, passages.chosen, placed.numbers, placed.ends)
+        share, linear = self.linear_share, self.linear.score
         return [
-            round(
-                self.linear_share * scorer.score(each) + (1 - self.linear_share) * other,
-                WEIGHT_DIGITS,
-            )
-            for each, other in zip(placed, by_network, strict=True)
+            round(share * linear(weight) + (1 - share) * other, WEIGHT_DIGITS)
+            for weight, other in zip(placed.weights, by_network, strict=True)
         ]
 
     def shift(self, shape: Iterable[str]) -> float:
@@ -123,9 +112,11 @@ def parse_model(weights: bytes, network: bytes, lexicon: bytes) -> PassageModel:
 def parse_parts(told: Mapping[str, Any], network: bytes) -> PassageModel:
     """The model of parts whose hashes were checked."""
     limits = {name: told[name] for name in ("denial", "weak", "assent", "likely", "certain")}
+    linear, words = LinearModel(told["features"], told["base"]), _parse_network(network)
     return PassageModel(
-        linear=LinearModel(told["features"], told["base"]),
-        network=_parse_network(network),
+        linear=linear,
+        network=words,
+        placing=linear.placing(words.traits),
         linear_share=told["linear_share"],
         isolation=IsolationSettings(**told["isolation"]),
         shifts=told["shifts"],

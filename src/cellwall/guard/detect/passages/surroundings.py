@@ -7,10 +7,11 @@ A whole text that asks is a prompt, one line that asks among data is not.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cellwall.guard.detect.passages.reading import TextPassage
+from cellwall.guard.ctext.passages import SCRIPTS, Passages, SurroundingsRecord
+from cellwall.guard.detect.passages.reading import reader
+from cellwall.guard.detect.passages.traits import trait_numbers
 
 _SHAPES = {
     "text of lines": re.compile(r"\S[ \t]*\n\s*\S"),
@@ -47,38 +48,19 @@ def shape_of(text: str) -> frozenset[str]:
     return frozenset(shape)
 
 
-def read_surroundings(passages: Sequence[TextPassage], shape: frozenset[str]) -> Surroundings:
+def read_surroundings(passages: Passages, shape: frozenset[str]) -> Surroundings:
     """What the passages of a text have in common; `shape` is that of the whole text."""
-    count = len(passages)
-    orders = sum("order" in each.traits for each in passages)
-    talks = sum(bool({"attack_talk", "about"} & each.traits) for each in passages)
-    asks = sum(bool({"you", "modal"} & each.traits) for each in passages)
-    code = sum("code" in each.traits for each in passages)
-    letters = sum("letter" in each.traits for each in passages)
-    traits = {_count_trait(count), _order_trait(orders, count), *shape}
-    if talks >= 3 and talks > 0.06 * count:
-        traits.add("text about attacks")
-    if asks > 0.3 * count and count > 4:
-        traits.add("text to a reader")
-    if code > 0.3 * count:
-        traits.add("text of code")
-    if letters >= 2:
-        traits.add("text of a letter")
-    scripts: dict[str, int] = {}
-    for each in passages:
-        scripts[each.script] = scripts.get(each.script, 0) + 1
-    main = max(scripts, key=lambda name: scripts[name]) if scripts else "latin"
-    return Surroundings(frozenset(traits), main, count)
+    return surroundings_of(reader().surroundings(passages, shape_bits(shape)))
 
 
-def _count_trait(count: int) -> str:
-    if count <= 1:
-        return "text of one"
-    return "text of few" if count <= 4 else "text of some" if count <= 15 else "text of many"
+def shape_bits(shape: frozenset[str]) -> int:
+    """A shape, as C takes it."""
+    numbers = trait_numbers().of_text
+    return sum(1 << numbers[name] for name in shape)
 
 
-def _order_trait(orders: int, count: int) -> str:
-    if orders <= 1:
-        return "no other order"
-    share = orders / count
-    return "few orders" if share <= 0.15 else "some orders" if share <= 0.4 else "all orders"
+def surroundings_of(found: SurroundingsRecord) -> Surroundings:
+    """With the names of the traits."""
+    return Surroundings(
+        trait_numbers().text_named(found.traits), SCRIPTS[found.script], found.count
+    )

@@ -7,14 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cellwall.guard.ctext.passages import SplitText
 from cellwall.guard.detect.passages.features import read
-from cellwall.guard.detect.passages.splitting import MAX_PASSAGE_CHARACTERS, split_passages
 
 pytestmark = pytest.mark.requirement("GRD-2")
 
 
+_MAX_CHARACTERS = 600
+
+
+def _spans(text: str) -> list[tuple[int, int]]:
+    split = SplitText(text)
+    return list(zip(split.starts, split.ends, strict=True))
+
+
 def _passages(text: str) -> list[str]:
-    return [text[start:end].strip() for start, end in split_passages(text)]
+    return [text[start:end].strip() for start, end in _spans(text)]
 
 
 def _traits(text: str) -> frozenset[str]:
@@ -43,9 +51,9 @@ def test_lines_of_data_and_paragraphs_stay_apart() -> None:
 @given(st.text(st.sampled_from("aB .\n:,é।"), max_size=3000))
 def test_passages_are_in_order_and_bounded(text: str) -> None:
     at = 0
-    for start, end in split_passages(text):
+    for start, end in _spans(text):
         assert at <= start < end <= len(text)
-        assert end - start <= MAX_PASSAGE_CHARACTERS
+        assert end - start <= _MAX_CHARACTERS
         at = end
 
 

@@ -4,14 +4,10 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from functools import cache
-from itertools import accumulate
 
 from cellwall.guard.detect.passages.lexicon import lexicon
-from cellwall.guard.detect.passages.splitting import LETTERS
-from cellwall.parsing.matching import WordIndex
+from plain_passages.splitting import LETTERS
 
 _WORD = re.compile(rf"{LETTERS}(?:['’.-]{LETTERS})*")
 # A hidden file or folder of a program, as `~/.claude`, '.claude' or .claude/: whoever names the
@@ -28,23 +24,9 @@ _REACH = 5
 """So many words behind an act its object may stand."""
 
 
-def phrase_classes(lows: Sequence[str]) -> list[set[str]]:
-    """Of each passage, in lower case, the classes of the phrases that stand in it. All are searched
-    at once: a text can have a thousand phrases in a thousand passages."""
-    phrases = lexicon().phrases
-    data = [low.encode("utf-8", "surrogatepass") for low in lows]
-    ends = list(accumulate(len(each) + 1 for each in data))
-    found: list[set[str]] = [set() for _ in lows]
-    # No phrase has a zero byte, so none reaches from one passage to the next.
-    whole = b"\0".join(data)
-    for number, end in _phrase_index().places(whole, len(whole) * 64):
-        found[bisect_left(ends, end)].add(phrases[number][1])
-    return found
-
-
-@cache
-def _phrase_index() -> WordIndex:
-    return WordIndex([phrase.encode() for phrase, _ in lexicon().phrases])
+def phrase_classes(low: str) -> set[str]:
+    """The classes of the phrases that stand in a passage, in lower case."""
+    return {name for phrase, name in lexicon().phrases if phrase in low}
 
 
 def words_of(low: str) -> list[str]:
