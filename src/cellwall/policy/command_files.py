@@ -21,6 +21,7 @@ from cellwall.parsing.shell.words import (
     is_unknown_path,
     render_words,
 )
+from cellwall.policy.command_facts import remembered
 from cellwall.policy.commands.effects import FROM_LIST, Code, CommandEffects
 from cellwall.policy.file_subjects import NOWHERE, WILD, FileSubjects, named_files
 from cellwall.policy.filled_folders import filled_folders, links_seen
@@ -138,10 +139,11 @@ class CommandFiles:
         """Decisions on the files of the arguments. An allowed command may read files that are not
         forbidden. It may write where rules allow writing; without such rules, below the working
         directory and in /tmp, unless a rule allows everything (`is_free`)."""
-        yield from self._judge_filled_folders(command, effects, what)
-        if any(self.book.is_denied_anywhere(each, "read") for each in included_names(command)):
+        named, filled, included = _names_of(command, effects)
+        if filled:
+            yield from self._judge_filled_folders(filled, command, what)
+        if any(self.book.is_denied_anywhere(each, "read") for each in included):
             yield refuse("it searches files that may not be read; exclude them", what)
-        named = named_files(command, effects)
         linked = links_seen(command, effects, self.commands)
         for file in (*named, *linked, *patched_files(command, self.written)):
             if file.path.text in NOWHERE or is_descriptor(file.path.text):
@@ -168,11 +170,11 @@ class CommandFiles:
                 yield found
 
     def _judge_filled_folders(
-        self, command: Command, effects: CommandEffects, what: str
+        self, folders: Sequence[str], command: Command, what: str
     ) -> Iterator[Decision]:
         """Decisions on folders that get names which the text does not spell; the initial working
         directory is ordinary."""
-        for folder in filled_folders(command, effects):
+        for folder in folders:
             places = [each for each in command.directories if folder != "." or each != self.cwd]
             there = replace(command, directories=tuple(places))
             names = [folder]
@@ -358,6 +360,15 @@ class CommandFiles:
         # `.git/h*` is not looked up: it may lead to a new file.
         is_guess = ".git" in token.text.split("/")
         return self.subjects.of_path(access, token, "/", is_guess=is_guess)
+
+
+@remembered
+def _names_of(
+    command: Command, effects: CommandEffects
+) -> tuple[tuple[File, ...], tuple[str, ...], tuple[str, ...]]:
+    """The files of the arguments, the folders that get unspelled names, and the searched names."""
+    filled = tuple(filled_folders(command, effects))
+    return tuple(named_files(command, effects)), filled, tuple(included_names(command))
 
 
 def _found_somewhere(access: Access, what: str, *, is_free: bool) -> Decision:

@@ -90,7 +90,8 @@ def _guessed_files(command: Command, effects: CommandEffects) -> Iterator[File]:
     if is_open or has_pattern or command.words[0].text in grammar().unread:
         return
     for word in command.words[1:]:
-        for text in (word.text, word.text.rpartition("=")[2].lstrip("@"), word.text.lstrip("@")):
+        value = word.text.rpartition("=")[2].lstrip("@")
+        for text in dict.fromkeys((word.text, value, word.text.lstrip("@"))):
             is_name = text.strip("*") and UNKNOWN not in text and not text.startswith("-")
             if is_name or (text and word.has_glob):  # `find -name '*'` asks for no name
                 yield File("read", Word(text, has_glob=word.has_glob), "an argument")

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from cellwall.parsing.shell.words import UNKNOWN, Command, Word, base_name
+from cellwall.policy.command_facts import remembered
 from cellwall.policy.commands.catalog import grammar
 from cellwall.policy.commands.models import effects_of
 from cellwall.policy.paths import normalise
@@ -84,6 +85,7 @@ def _feeding_words(commands: Sequence[Command]) -> list[Command]:
     ]
 
 
+@remembered
 def _is_taker(command: Command) -> bool:
     texts = [word.text for word in command.words]
     is_listed = any(text.startswith(_NAMES_ON_STDIN) for text in texts)

@@ -40,6 +40,7 @@ from cellwall.policy.code_rules import (
     with_piped_code,
 )
 from cellwall.policy.command_addresses import address_trouble
+from cellwall.policy.command_facts import remembered
 from cellwall.policy.command_files import CommandFiles
 from cellwall.policy.commands.catalog import grammar, is_called_plainly
 from cellwall.policy.commands.effects import STDIN, Code, CommandEffects, Inner, ShellScript
@@ -230,19 +231,14 @@ class Judgement:
     def _note_reach(self, command: Command, effects: CommandEffects, what: str) -> None:
         """Checks that no rule for the program decides: the place of the run, addresses, bypasses of
         the guard, variables."""
-        if (registry := registry_of(command.words)) is not None:
+        registry, troubles = _reach_of(command, effects)
+        if registry is not None:
             self.registries.add(registry)
         if self.is_outside:
             for decision in ask_outside(self.book, command, effects, home=self.home, what=what):
                 self._note(decision)
-        troubles = [
-            ("addresses", address_trouble(command, effects)),
-            ("unguarded", guard_trouble(command)),
-            *(("variables", variables.trouble(each)) for each in effects.assignments),
-        ]
         for rule, trouble in troubles:
-            if trouble is not None:
-                self._note(refuse(trouble, what, rule))
+            self._note(refuse(trouble, what, rule))
 
     def _inside(self, command: Command, effects: CommandEffects, what: str, depth: int) -> None:
         """Texts that the program may run: only denials count there."""
@@ -396,3 +392,17 @@ class Judgement:
                 self._command(replace(each, place=place), depth + 1)
         finally:
             self.covering, self.is_bash = before, was_bash
+
+
+@remembered
+def _reach_of(
+    command: Command, effects: CommandEffects
+) -> tuple[RegistryName | None, tuple[tuple[str, str], ...]]:
+    """The registry that the command installs from, and why no rule allows it, by built-in rule."""
+    found = [
+        ("addresses", address_trouble(command, effects)),
+        ("unguarded", guard_trouble(command)),
+        *(("variables", variables.trouble(each)) for each in effects.assignments),
+    ]
+    troubles = tuple((rule, trouble) for rule, trouble in found if trouble is not None)
+    return registry_of(command.words), troubles

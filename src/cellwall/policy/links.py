@@ -58,7 +58,7 @@ def targets(path: str, cwd: str = "/") -> frozenset[str]:
             at = at.rpartition("/")[0] or "/"
             continue
         here = normalise(name, at)
-        if _is_of_process(here) and any(left):
+        if here.startswith("/proc/") and _is_of_process(here) and any(left):
             found.add(_ANY_FILE)
         leads_to = _link(here)
         if leads_to is None:

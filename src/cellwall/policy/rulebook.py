@@ -35,11 +35,16 @@ _BETWEEN_WORDS = "\x1f"  # the name of no program
 _MAX_PROGRAMS = 1024
 _MAX_PROGRAM_NAME = 64
 _MAX_KNOWN = 8192
+_MAX_KNOWN_COMMANDS = 2048
+_MAX_KNOWN_COMMAND = 1024
+"""Characters of a command whose decision is kept: longer ones take memory, and repeat less."""
 _ACCESSES: tuple[Access, ...] = ("read", "write")
 _TELLING_NOTHING = frozenset(("", ".", "..", "~", ".config", ".local", ".cache"))
 
 OTHERS_FILES = "files of others"
 """The name of the built-in denial by the owner of a file."""
+
+_CommandKey = tuple[tuple[Word, ...], tuple[Word, ...] | None, frozenset[str], str, str]
 
 pattern_of = lru_cache(maxsize=8192)(CommandPattern.parse)
 
@@ -52,6 +57,7 @@ class RuleBook:
         self._layered = RulesByLayer.of(self.rules)
         self._by_program: dict[str, tuple[LayerRules, ...]] = {}
         self._judged: dict[Subject, Decision] = {}
+        self._judged_commands: dict[_CommandKey, Decision] = {}
         self._known: dict[tuple[Subject, ...], Rule | None] = {}
         self.bounds_writing = any(
             group_of(rule.tool) == "write" and rule.verdict is Verdict.ALLOW for rule in self.rules
@@ -158,7 +164,15 @@ class RuleBook:
     ) -> Decision:
         """`needs`: options that a rule must spell to allow the command. `plain`: the command
         without options before the sub-command; a denial holds for either."""
-        return judge(self._about(words[0]), _hits(words, plain, needs, home), subject=what)
+        key = (tuple(words), None if plain is None else tuple(plain), needs, home, what)
+        found = self._judged_commands.get(key)
+        if found is None:
+            found = judge(self._about(words[0]), _hits(words, plain, needs, home), subject=what)
+            if sum(len(word.text) for word in words) <= _MAX_KNOWN_COMMAND:
+                if len(self._judged_commands) >= _MAX_KNOWN_COMMANDS:
+                    self._judged_commands.clear()
+                self._judged_commands[key] = found
+        return found
 
     def forbids_command(
         self,

@@ -32,8 +32,8 @@ _DECODERS = frozenset(
         *("gzip", "xz"),
     ]
 )
-
-
+_FOREIGN = _FETCHERS | _DECODERS
+"""Programs whose output has content that the text does not spell."""
 _COPIERS = frozenset(("cp", "gcp", "mv", "gmv", "ln", "link", "install"))
 _UNPACKERS = frozenset(("tar", "bsdtar", "unzip", "7z", "cpio", "bsdcpio", "pax", "unar"))
 _KEEPING = frozenset(
@@ -51,6 +51,7 @@ _BUILDERS = frozenset(
     ]
 )
 """Programs that build outputs of files; unknown only where the text wrote an input."""
+_OF_INPUTS = _COPIERS | _UNPACKERS | _BUILDERS
 
 
 class Content(Enum):
@@ -73,7 +74,7 @@ class WrittenFiles:
     def note(self, command: Command) -> None:
         """What one command writes: by redirections, by its arguments, or from the network."""
         name = command.program
-        self.has_foreign = self.has_foreign or name in _FETCHERS | _DECODERS
+        self.has_foreign = self.has_foreign or name in _FOREIGN
         effects = effects_of(command.words) if command.words else CommandEffects()
         reads = [file.path for file in (*effects.files, *command.files) if file.access == "read"]
         inputs = [found for path in reads if (found := self.find(path, command)) is not None]
@@ -93,7 +94,7 @@ class WrittenFiles:
         known = printed_text(command)
         if known is not None:
             return known
-        if name in _FETCHERS | _DECODERS or Content.FOREIGN in inputs:
+        if name in _FOREIGN or Content.FOREIGN in inputs:
             return Content.FOREIGN
         if name in {"cat", "tee"} and len(inputs) == 1 and len(command.words) <= 2:
             return inputs[0]
@@ -115,8 +116,8 @@ class WrittenFiles:
         text: str | Content,
     ) -> None:
         """A file among the arguments."""
-        if name not in _COPIERS | _UNPACKERS | _BUILDERS:
-            self._write(file, command, text if name in _TEES | _FETCHERS else _unknown(text))
+        if name not in _OF_INPUTS:
+            self._write(file, command, text if name in _PRINTERS else _unknown(text))
             return
         if not inputs:
             return  # made of files that existed before
@@ -174,7 +175,8 @@ class WrittenFiles:
         return next((path for path in self.contents if posixpath.basename(path) in names), "")
 
 
-_TEES = frozenset(("tee", "sponge"))
+_PRINTERS = _FETCHERS | {"tee", "sponge"}
+"""Programs whose output is also the content of the files they name."""
 
 
 def _weight(content: str | Content) -> int:

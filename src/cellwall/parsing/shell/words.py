@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Literal
 
@@ -39,6 +39,8 @@ UNKNOWN = "\ufffc"
 
 class Number(Enum):
     """The kind of number that an `UNKNOWN` word is. A number is neither split nor a wildcard."""
+
+    __hash__ = object.__hash__  # an enumeration's own is Python code, and each word has two
 
     NONE = "any text"
     PROCESS = "the process id of the shell, or of a job that it started"
@@ -54,6 +56,8 @@ _NO_OPTION = frozenset(Number) - {Number.NONE, Number.SUM}
 
 class Origin(Enum):
     """Where the unknown part of a word comes from."""
+
+    __hash__ = object.__hash__  # as above
 
     ANYWHERE = "the text itself, or a file"
     ENVIRONMENT = "a variable that the text does not set: the environment of the user"
@@ -268,6 +272,8 @@ class Command:
     """Words of its expansions: candidates for the value of an unknown word."""
     is_function: bool = False
     """The command calls a function of the text; the body is read at its definition."""
+    facts: dict[object, object] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What others found out about the command; see `policy.command_facts`."""
 
     @property
     def program(self) -> str:
