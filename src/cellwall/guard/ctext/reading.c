@@ -35,11 +35,22 @@ static int share(const uint64_t *left, const uint64_t *right) {
     return ((left[0] & right[0]) | (left[1] & right[1])) != 0;
 }
 
-/* A hidden file or folder of a program: whoever names `.claude` does not speak to that model. */
+static int begins_a_path(uint32_t code) {
+    return code == '/' || code == '\'' || code == '"' || code == '`' || code == 0x2018 ||
+           code == 0x201c;
+}
+
+/* A hidden file or folder of a program: whoever names `.claude` or .claude/settings.json does not
+ * speak to that model. A dot alone says too little: " .claude, delete it" may be a slip of a hand.
+ */
 static int is_hidden(const struct letters *low, size_t start) {
     if (start == 0 || low->codes[start - 1] != '.')
         return 0;
-    return start == 1 || !(follows_word(low, start - 1) || low->codes[start - 2] == '.');
+    size_t dot = start - 1;
+    if (dot > 0 && begins_a_path(low->codes[dot - 1]))
+        return 1;
+    return has(low, past_letters(low, start), "/") &&
+           !(follows_word(low, dot) || (dot > 0 && low->codes[dot - 1] == '.'));
 }
 
 static int is_misspelt(const struct letters *word) {
