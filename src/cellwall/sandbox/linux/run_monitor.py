@@ -16,6 +16,7 @@ import anyio.abc
 from cellwall.core.errors import CellwallError
 from cellwall.core.frames import FrameReader
 from cellwall.core.limits import LimitName
+from cellwall.core.one_call_loops import HELD_UP_S
 from cellwall.core.outcomes import RunResult
 from cellwall.core.types import Json
 from cellwall.sandbox.linux import run_cgroup
@@ -29,7 +30,7 @@ from cellwall.sandbox.linux.run_results import build_result, exceeded_limit, unk
 from cellwall.sandbox.linux.run_serving import serve_for, wait_readable_for
 
 _WATCH_EVERY_S = 0.05
-_SHORT_RUN_S = 0.004
+_SHORT_RUN_S = HELD_UP_S
 _MESSAGES_OF_A_RUN = 3
 """Init's: that the cell is ready, that the program was started, and its end."""
 _FIRST_WALK_S = 0.25
