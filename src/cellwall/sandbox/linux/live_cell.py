@@ -184,8 +184,11 @@ class LiveCell:
     async def wait_for_lost(self) -> None:
         """Until interpreters that are being ended have ended: their processes count against the
         limit, and might leave no room for a new interpreter."""
+        lost = [each for each in self._interpreters.values() if each.is_lost]
+        if not lost:
+            return
         with anyio.move_on_after(_ENDS_WITHIN_S):
-            for interpreter in [each for each in self._interpreters.values() if each.is_lost]:
+            for interpreter in lost:
                 task = interpreter.task
                 while not task.is_ended and task.handle_message():
                     if not task.is_ended:

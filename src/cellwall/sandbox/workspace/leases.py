@@ -269,7 +269,8 @@ class ReadWriteLease(PlainLease):
                 return self._settle()
             finally:
                 self._lock.release()
-        return await anyio.to_thread.run_sync(self.settle_now)
+        with anyio.CancelScope(shield=True):
+            return await anyio.to_thread.run_sync(self.settle_now)
 
     def settle_now(self) -> Sequence[Finding]:
         with self._lock:  # all runs of a session share its lease
