@@ -90,8 +90,12 @@ class InitSocket:
 
     def send(self, *words: str | int, descriptors: Sequence[int] = ()) -> None:
         """Send a message; if the cell has ended, its monitor notices that."""
+        message = " ".join(map(str, words)).encode()
         with suppress(OSError):
-            socket.send_fds(self.socket, [" ".join(map(str, words)).encode()], descriptors)
+            if descriptors:
+                socket.send_fds(self.socket, [message], descriptors)
+            else:
+                self.socket.send(message)
 
     def receive(self) -> list[str] | None:
         """Init's next message; None if there is none, empty at end of file."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 import anyio
 import anyio.abc
@@ -87,6 +87,11 @@ class MonitoredRun(Protocol):
         """Init's report of the end, see cell/init.c; empty if there is none."""
 
     def failure(self, step: str) -> CellwallError: ...
+
+    @property
+    def state(self) -> Literal["kept", "lost"] | None:
+        """After `wait_gone`: whether a live interpreter has kept its variables."""
+        return None
 
 
 class RunMonitor:
@@ -167,6 +172,7 @@ class RunMonitor:
             wall_s=wall_s,
             failure=self._run.failure,
             path=path,
+            state=self._run.state,
         )
 
     async def _serve_until_ended(
