@@ -42,10 +42,11 @@ def receive_words(line: socket.socket) -> list[str] | None:
     and then for end of file, and reports a reset (the peer left a packet of ours unread) before it
     delivers packets that the peer has sent.
     """
-    packet = b""
     try:
-        with suppress(ConnectionResetError):
+        try:
             packet = line.recv(_MAX_MESSAGE_BYTES)
+        except ConnectionResetError:
+            packet = b""
         packet = packet or line.recv(_MAX_MESSAGE_BYTES)
     except BlockingIOError:
         return None

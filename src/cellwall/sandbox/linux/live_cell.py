@@ -91,6 +91,14 @@ class CellTask:
         self.handle_words(self.channels.status.receive())
         return not self.is_ended
 
+    def handle_pending(self) -> None:
+        """Handle init's messages that are here already."""
+        for _ in range(_MAX_PENDING_MESSAGES):
+            words = self.channels.status.receive()
+            if words is None:
+                return
+            self.handle_words(words)
+
     def handle_words(self, words: list[str] | None) -> None:
         match words:
             case ["exit", *_] | ["noexec", *_]:
@@ -205,8 +213,7 @@ class LiveCell:
         key = "" if program.is_forked else f"{operation.language} {operation.context}"
         interpreter = self._interpreters.get(key)
         if interpreter is not None:
-            for _ in range(_MAX_PENDING_MESSAGES):
-                interpreter.task.handle_message()
+            interpreter.task.handle_pending()
             interpreter.is_lost = interpreter.is_lost or interpreter.task.is_ended
         if interpreter is None or interpreter.is_lost:
             if interpreter is not None:
