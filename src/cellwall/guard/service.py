@@ -224,8 +224,9 @@ class GuardService:
                 changes |= {"stdout": stdout, "stderr": stderr}
             case _:
                 for name in ("stdout", "stderr"):
-                    if data := getattr(result, name):
-                        changes[name] = self._redact_bytes(name, data, found)
+                    data = getattr(result, name)
+                    if data and (clean := self._redact_bytes(name, data, found)) != data:
+                        changes[name] = clean
         if result.text is not None and (text := redact(result.text)) != result.text:
             changes["text"] = text
         for name in ("value", "code_error"):
