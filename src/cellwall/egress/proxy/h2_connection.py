@@ -101,7 +101,7 @@ class Http2Connection:
         self._cork_count = 0
         self._corked_until_s = 0.0
         self._wants_writer = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._changed: asyncio.Event | None = None
 
     def _set_up(self, window_bytes: int, stream_window_bytes: int, max_head_bytes: int) -> None:
         own = self._h2.local_settings
@@ -208,7 +208,9 @@ class Http2Connection:
         return inbox
 
     def _is_full(self) -> bool:
-        return self._h2.open_outbound_streams >= self._h2.remote_settings.max_concurrent_streams
+        limit = self._h2.remote_settings.max_concurrent_streams
+        # h2 counts open streams one by one, and has no fewer than these.
+        return len(self._h2.streams) >= limit and self._h2.open_outbound_streams >= limit
 
     def send_headers(self, stream_id: int, headers: Fields, *, is_end: bool = False) -> None:
         """Send headers or trailers."""
@@ -228,7 +230,7 @@ class Http2Connection:
                 raise PeerClosed
             room = self._room(stream_id)
             if rest and (room <= 0 or len(self._unsent) >= _MAX_UNSENT_BYTES):
-                await wait_while_moved(lambda: self._changed.wait(), until)  # noqa: PLW0108 - `_changed` is replaced
+                await wait_while_moved(lambda: self._next_change().wait(), until)
                 continue
             piece, rest = bytes(rest[:room]), rest[room:]
             is_last = is_end and not rest
@@ -355,11 +357,17 @@ class Http2Connection:
     # --- wait
 
     async def _change(self, until: float) -> None:
-        await wait_until(self._changed.wait(), until)
+        await wait_until(self._next_change().wait(), until)
+
+    def _next_change(self) -> asyncio.Event:
+        if self._changed is None:
+            self._changed = asyncio.Event()
+        return self._changed
 
     def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
     def _until(self) -> float:
         return self._loop.time() + self._idle_timeout_s
