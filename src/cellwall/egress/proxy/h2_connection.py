@@ -308,19 +308,22 @@ class Http2Connection:
         self._cork_count += 1
 
     def uncork(self) -> None:
-        """Send the bytes that were held back."""
+        """Send the bytes that were held back, unless another reader still holds them back."""
         self._cork_count -= 1
         if self._unsent:
-            self._wants_writer.set()
+            self._wake_writer()
 
     def _flush(self) -> None:
         if data := self._h2.data_to_send():
             self._unsent += data
-            if not self._cork_count or len(self._unsent) >= _MAX_CORKED_BYTES:
-                self._wants_writer.set()
-            elif (now_s := time.thread_time()) >= self._corked_until_s:
-                self._corked_until_s = now_s + _MAX_CORKED_S
-                self._wants_writer.set()
+            self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        if not self._cork_count or len(self._unsent) >= _MAX_CORKED_BYTES:
+            self._wants_writer.set()
+        elif (now_s := time.thread_time()) >= self._corked_until_s:
+            self._corked_until_s = now_s + _MAX_CORKED_S
+            self._wants_writer.set()
 
     async def write(self) -> None:
         """Send queued bytes until the connection ends."""

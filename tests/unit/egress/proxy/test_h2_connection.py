@@ -140,3 +140,37 @@ def test_nothing_stays_held_back_after_a_refused_frame() -> None:
         return pair.far.sent
 
     assert asyncio.run(run())
+
+
+@pytest.mark.requirement("NET-6")
+@pytest.mark.parametrize(("limit_s", "sent_early"), [(60.0, 0), (-1.0, 1)])
+def test_bytes_are_held_back_by_each_reader_for_a_short_time(
+    monkeypatch: pytest.MonkeyPatch, limit_s: float, sent_early: int
+) -> None:
+    monkeypatch.setattr(h2_connection, "_MAX_CORKED_S", limit_s)
+
+    async def run() -> list[int]:
+        pair = Pair()
+        writer = asyncio.create_task(pair.server.write())
+        await pair.server.drain()
+        counts: list[int] = []
+
+        async def count() -> None:
+            for _ in range(4):  # the writer has its turns
+                await asyncio.sleep(0)
+            counts.append(len(pair.far.sent))
+            pair.far.sent.clear()
+
+        pair.server.cork()
+        pair.server.cork()
+        await count()
+        await pair.server.open_stream([*HEAD, (b":path", b"/")], is_end=True)
+        pair.server.uncork()
+        await count()
+        pair.server.uncork()
+        await count()
+        writer.cancel()
+        await asyncio.gather(writer, return_exceptions=True)
+        return counts[1:]
+
+    assert asyncio.run(run()) == [sent_early, 1 - sent_early]
