@@ -171,7 +171,10 @@ def _ratio(figures: dict[str, float], name: str, against: str) -> dict[str, floa
     """Of the medians, and of the best rounds, on which other work of the host has the least part."""
     ratio = figures[f"{name}_p50_ms"] / figures[f"{against}_p50_ms"]
     best = figures[f"{name}_best_ms"] / figures[f"{against}_best_ms"]
-    return {f"{name}_over_{against}": round(ratio, 3), f"{name}_over_{against}_best": round(best, 3)}
+    return {
+        f"{name}_over_{against}": round(ratio, 3),
+        f"{name}_over_{against}_best": round(best, 3),
+    }
 
 
 DRAWN = (

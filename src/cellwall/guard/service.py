@@ -77,6 +77,11 @@ class GuardService:
 
         return Redactor()
 
+    def load(self) -> None:
+        """Load the rules ahead of the first text."""
+        self.scanner.scan("a text")
+        self.redact("a text")
+
     def screen(self, action: Action) -> Sequence[Finding]:
         """Findings about code and texts of an action (GRD-9); a setting makes some deny. So does a
         registered text in a call that may leave this machine."""
