@@ -168,7 +168,7 @@ def _percentiles(name: str, taken: list[float]) -> dict[str, float]:
 
 
 def _ratio(figures: dict[str, float], name: str, against: str) -> dict[str, float]:
-    """Of the medians, and of the best rounds, on which other work of the host has the least part."""
+    """Of the medians, and of the best rounds, which other work of the host has touched least."""
     ratio = figures[f"{name}_p50_ms"] / figures[f"{against}_p50_ms"]
     best = figures[f"{name}_best_ms"] / figures[f"{against}_best_ms"]
     return {

@@ -7,13 +7,13 @@ finished cell.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found, unused-ignore]  # without stubs
 import atexit
 import ctypes
 import gc
 import importlib
 import json
 import os
-import signal
 import sys
 
 TYPE_CHECKING = False
@@ -70,6 +70,7 @@ def main() -> None:
     library = ctypes.PyDLL("/.cellwall/cell.so")
     before, after = ctypes.pythonapi.PyOS_BeforeFork, ctypes.pythonapi.PyOS_AfterFork_Child
     before.restype = after.restype = None
+    tell_touched = library.cellwall_tell_touched  # looked up here: that takes pages as well
     frame = settle(runner)
     # Handlers that the standard library registered must not run in a new process.
     atexit._clear()
@@ -84,7 +85,7 @@ def main() -> None:
     renew_randomness()
     if role == REHEARSAL:
         rehearse(runner, frame)
-        library.cellwall_tell_touched()
+        tell_touched()
         os._exit(0)
     channel = Channel()
     protect_channel()
@@ -115,6 +116,7 @@ def settle(runner: Any) -> bytes:
         request = channel.wait("code")
         if request is not None:
             runner.CodeSession(channel).run(*request)
+        restore_signals()
     sys.modules["__main__"], sys.path[:] = main, path
     del builtins.display  # type: ignore[attr-defined]  # of the last session
     return request_frame(WARM_UP.replace(b"'', end=''", b"1"))
@@ -156,10 +158,11 @@ class NullChannel:
 
 
 def restore_signals() -> None:
-    """As in every Python; the cell's init, the parent, has reset them."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    """As in every Python; the cell's init, the parent, has reset them. By the C part of `signal`,
+    which makes no members of enumerations."""
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
+    _signal.signal(_signal.SIGXFSZ, _signal.SIG_IGN)
 
 
 def renew_randomness() -> None:

@@ -145,7 +145,7 @@ static int rehearse_start(int control_fd) {
 
 /* In the child: pages that are private now were written to. */
 __attribute__((visibility("default"))) void cellwall_tell_touched(void) {
-  static uint64_t entries[512];
+  uint64_t entries[512]; /* on the stack, which is not copied ahead */
   long page = sysconf(_SC_PAGESIZE);
   /* The file belongs to root while a process is not dumpable; no code of a cell is in this namespace. */
   if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) _exit(0);
