@@ -91,6 +91,14 @@ class CellTask:
         self.handle_words(self.channels.status.receive())
         return not self.is_ended
 
+    def handle_pending(self) -> None:
+        """Handle init's messages that are here already."""
+        for _ in range(_MAX_PENDING_MESSAGES):
+            words = self.channels.status.receive()
+            if words is None:
+                return
+            self.handle_words(words)
+
     def handle_words(self, words: list[str] | None) -> None:
         match words:
             case ["exit", *_] | ["noexec", *_]:
@@ -184,8 +192,11 @@ class LiveCell:
     async def wait_for_lost(self) -> None:
         """Until interpreters that are being ended have ended: their processes count against the
         limit, and might leave no room for a new interpreter."""
+        lost = [each for each in self._interpreters.values() if each.is_lost]
+        if not lost:
+            return
         with anyio.move_on_after(_ENDS_WITHIN_S):
-            for interpreter in [each for each in self._interpreters.values() if each.is_lost]:
+            for interpreter in lost:
                 task = interpreter.task
                 while not task.is_ended and task.handle_message():
                     if not task.is_ended:
@@ -202,8 +213,7 @@ class LiveCell:
         key = "" if program.is_forked else f"{operation.language} {operation.context}"
         interpreter = self._interpreters.get(key)
         if interpreter is not None:
-            for _ in range(_MAX_PENDING_MESSAGES):
-                interpreter.task.handle_message()
+            interpreter.task.handle_pending()
             interpreter.is_lost = interpreter.is_lost or interpreter.task.is_ended
         if interpreter is None or interpreter.is_lost:
             if interpreter is not None:

@@ -18,6 +18,7 @@ from cellwall.sandbox.linux.channels import SupervisorEnds
 from cellwall.sandbox.linux.live_cell import CellTask, LiveCell, LiveInterpreter
 from cellwall.sandbox.linux.run_io import RunIO
 from cellwall.sandbox.linux.run_monitor import MonitoredRun
+from cellwall.sandbox.linux.run_serving import wait_readable_soon
 
 _GRACE_S = 1.0
 """An interpreter that does not answer an interrupt within this time loses its state."""
@@ -76,7 +77,7 @@ class _LiveRun(MonitoredRun):
     async def _handle_until(self, is_enough: Callable[[], bool]) -> None:
         while not is_enough() and self._task.handle_message():
             if not is_enough():
-                await anyio.wait_readable(self.status_fd())
+                await wait_readable_soon(self.status_fd())
 
 
 class CommandRun(_LiveRun):

@@ -237,6 +237,8 @@ class ReadWriteLease(PlainLease):
         """Counts the quarantine, too: a process of a live sandbox that has a moved file or
         directory open can still write to it."""
         usage = super()._usage(max_entries, on_locked)
+        if not os.path.lexists(self._quarantine_dir):  # nothing was ever moved: no error is made
+            return usage
         try:
             quarantine = Root.open(self._quarantine_dir)
         except WorkspaceError as error:
@@ -269,7 +271,9 @@ class ReadWriteLease(PlainLease):
                 return self._settle()
             finally:
                 self._lock.release()
-        return await anyio.to_thread.run_sync(self.settle_now)
+        with anyio.CancelScope(shield=True):
+            findings = await anyio.to_thread.run_sync(self.settle_now)
+        return findings  # noqa: RET504  # for mypy, a scope may end its block early
 
     def settle_now(self) -> Sequence[Finding]:
         with self._lock:  # all runs of a session share its lease
