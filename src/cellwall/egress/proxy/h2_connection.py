@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
@@ -43,8 +42,8 @@ _MAX_HELD_BYTES = 128 * 1024
 """Half of a client's connection window."""
 _MAX_CORKED_BYTES = 16 * 1024
 """One TLS record."""
-_MAX_CORKED_S = 0.02
-"""Processor time of the loop: the first message must not wait for work of other connections."""
+_MAX_CORKED_S = 0.05
+"""A session with many busy connections waits for the turns of all of them."""
 _DRAIN_TIMEOUT_S = 2.0
 _TABLE_BYTES = 4096
 
@@ -304,7 +303,7 @@ class Http2Connection:
     def cork(self) -> None:
         """Hold back small messages, for a short time, until `uncork`, which must follow."""
         if not self._cork_count:
-            self._corked_until_s = time.thread_time() + _MAX_CORKED_S
+            self._corked_until_s = self._loop.time() + _MAX_CORKED_S
         self._cork_count += 1
 
     def uncork(self) -> None:
@@ -321,7 +320,7 @@ class Http2Connection:
     def _wake_writer(self) -> None:
         if not self._cork_count or len(self._unsent) >= _MAX_CORKED_BYTES:
             self._wants_writer.set()
-        elif (now_s := time.thread_time()) >= self._corked_until_s:
+        elif (now_s := self._loop.time()) >= self._corked_until_s:
             self._corked_until_s = now_s + _MAX_CORKED_S
             self._wants_writer.set()
 
