@@ -160,6 +160,7 @@ class RunMonitor:
             self._limit = self._output_limit
         if self._limit is None and not await has_room(self._workspace, limits, self._run.code_pids):
             self._limit = LimitName.DISK  # a writer faster than the monitor
+            self._run.kill(self._limit)  # a process that a live cell keeps may be the writer
         counters = self._counters or self._run.counters()
         await self._run.wait_gone()
         self._is_finished = True
