@@ -497,7 +497,7 @@ def test_a_short_run_over_the_disk_limit_ends_the_processes_behind_it(
     """Attack: short commands without pause. No run lasts until its monitor looks, and nobody looks
     between them, so a process in the background could fill the disk."""
     monkeypatch.setattr(run_monitor, "_WATCH_EVERY_S", 10.0)
-    monkeypatch.setattr(sessions, "exceeds_limits", lambda *_: None)
+    monkeypatch.setattr(sessions, "exceeded_limit", lambda *_: None)
     with cellwall.Sandbox.create(
         workspace=f"{tmp_path}:rw", limits={"disk_bytes": 8 * MIB}, timeout=60
     ) as sandbox:

@@ -83,6 +83,10 @@ class MonitoredRun(Protocol):
     async def abandon(self) -> None:
         """Cancelled: end the run and leave nothing. Must not raise."""
 
+    def ended_for(self) -> LimitName | None:
+        """The limit because of which somebody else has ended all processes of the cell."""
+        return None
+
     def exit_words(self) -> list[str]:
         """Init's report of the end, see cell/init.c; empty if there is none."""
 
@@ -168,8 +172,8 @@ class RunMonitor:
             raise run_io.sink_error
         return build_result(
             self._run.exit_words(),
-            limit=self._limit or exceeded_limit(counters, self._limits),
-            limits=self._limits,
+            limit=self._limit or exceeded_limit(counters, limits) or self._run.ended_for(),
+            limits=limits,
             counters=counters,
             run_io=run_io,
             wall_s=wall_s,
