@@ -20,7 +20,7 @@ from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.files import CELL_ROOTS, SECOND_HOME, Watching
 from cellwall.core.forks import call_in_child
 from cellwall.core.frames import FrameReader
-from cellwall.core.limits import Limits
+from cellwall.core.limits import LimitName, Limits
 from cellwall.core.types import RunCode
 from cellwall.core.users_inside import no_second_user
 from cellwall.sandbox.files.descriptors import closing_fd
@@ -130,6 +130,8 @@ class LiveCell:
         # Nothing was started yet: the only process of a group without bubblewrap is init.
         first = self.pids() if parts.path == "warm" else []
         self._init_pid = first[0] if len(first) == 1 else None
+        self.ended_for: tuple[LimitName, float] | None = None
+        """The limit because of which all processes were ended, and when."""
         self.turn = threading.Lock()
         """Held while an interpreter runs code: one piece at a time."""
 
@@ -297,9 +299,14 @@ class LiveCell:
         is used again only after the end of the cell."""
         return [pid for pid in self.pids() if pid != self._init_pid]
 
-    def end_processes(self) -> None:
+    def end_processes(self, limit: LimitName | None = None) -> None:
         """End every process but init; the cell stays. Its interpreters count as lost at once: init
-        tells their ends later, and code that was sent to one meanwhile would end with it."""
+        tells their ends later, and code that was sent to one meanwhile would end with it.
+
+        `limit`: which they have exceeded.
+        """
+        if limit is not None:
+            self.ended_for = limit, time.monotonic()
         for interpreter in list(self._interpreters.values()):
             interpreter.is_lost = True
         self.parts.init.send("stop")

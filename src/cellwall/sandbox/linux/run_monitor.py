@@ -83,6 +83,10 @@ class MonitoredRun(Protocol):
     async def abandon(self) -> None:
         """Cancelled: end the run and leave nothing. Must not raise."""
 
+    def ended_for(self) -> LimitName | None:
+        """The limit because of which somebody else has ended all processes of the cell."""
+        return None
+
     def exit_words(self) -> list[str]:
         """Init's report of the end, see cell/init.c; empty if there is none."""
 
@@ -160,6 +164,7 @@ class RunMonitor:
             self._limit = self._output_limit
         if self._limit is None and not await has_room(self._workspace, limits, self._run.code_pids):
             self._limit = LimitName.DISK  # a writer faster than the monitor
+            self._run.kill(self._limit)  # a process that a live cell keeps may be the writer
         counters = self._counters or self._run.counters()
         await self._run.wait_gone()
         self._is_finished = True
@@ -167,8 +172,8 @@ class RunMonitor:
             raise run_io.sink_error
         return build_result(
             self._run.exit_words(),
-            limit=self._limit or exceeded_limit(counters, self._limits),
-            limits=self._limits,
+            limit=self._limit or exceeded_limit(counters, limits) or self._run.ended_for(),
+            limits=limits,
             counters=counters,
             run_io=run_io,
             wall_s=wall_s,
