@@ -84,7 +84,7 @@ class MonitoredRun(Protocol):
         """Cancelled: end the run and leave nothing. Must not raise."""
 
     def ended_for(self) -> LimitName | None:
-        """The limit because of which somebody else has ended all processes of the cell."""
+        """The limit because of which all processes of the cell were ended from outside this run."""
         return None
 
     def exit_words(self) -> list[str]:
