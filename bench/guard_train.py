@@ -100,8 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     own = _Material(trained, join(trained, described[:count], traits), rows[:count])
     if options.write:
-        network = fit_network(trained, own.passages, range(count))
-        weights, base = fit_linear(trained, own.rows, len(features))
+        every = np.ones((count, 1), bool)
+        (network,) = fit_network(trained, own.passages, every)
+        ((weights, base),) = fit_linear(trained, own.rows, len(features), every)
         _write(read_table(archive), traits, network, _kept(features, weights), base)
         return 0
     others = _Material(measured, join(measured, described[count:], traits), rows[count:])
@@ -166,13 +167,13 @@ def _left_out(own: _Material, features: int, *, with_authors: bool) -> Iterator[
         *(author_folds(own.texts) if with_authors else ()),
         frozenset[str](),
     ]
-    for left_out in sources_left_out:
-        sources = {origin(family) for family in left_out}
-        kept = [n for n, each in enumerate(own.texts) if origin(each.family) not in sources]
-        network = fit_network(own.texts, own.passages, kept)
-        weights, base = fit_linear(
-            [own.texts[n] for n in kept], [own.rows[n] for n in kept], features
-        )
+    sources = [{origin(family) for family in left_out} for left_out in sources_left_out]
+    known = np.array(
+        [[origin(each.family) not in left_out for left_out in sources] for each in own.texts]
+    )
+    networks = fit_network(own.texts, own.passages, known)
+    linear = fit_linear(own.texts, own.rows, features, known)
+    for left_out, network, (weights, base) in zip(sources_left_out, networks, linear, strict=True):
         yield _Fitted(left_out, trained, network, weights, base)
 
 
