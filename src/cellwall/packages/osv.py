@@ -56,7 +56,7 @@ class Affected:
         """Whether the version is affected; for None (unknown), whether any version is."""
         if version is None or not (self.versions or self.ranges):
             return True
-        if _one_spelling(self.ecosystem, version) in self.versions:
+        if one_spelling(self.ecosystem, version) in self.versions:
             return True
         return any(_is_within(self.ecosystem, version, each) for each in self.ranges)
 
@@ -149,13 +149,13 @@ def _parse_affected(entries: Sequence[dict[str, Any]]) -> list[Affected]:
             if each.get("type") in {"ECOSYSTEM", "SEMVER"}
             for found in _parse_events(each.get("events") or ())
         ]
-        listed = frozenset(_one_spelling(ecosystem, _text(each, 200)) for each in versions)
+        listed = frozenset(one_spelling(ecosystem, _text(each, 200)) for each in versions)
         parsed.append(Affected(ecosystem, name, listed, tuple(ranges)))
     return parsed
 
 
 @functools.lru_cache(maxsize=16_384)
-def _one_spelling(ecosystem: Ecosystem, version: str) -> str:
+def one_spelling(ecosystem: Ecosystem, version: str) -> str:
     """`1.0-beta` and `1.0.0b0` are one version of PyPI (PEP 440)."""
     return canonicalize_version(version) if ecosystem is Ecosystem.PYPI else version
 

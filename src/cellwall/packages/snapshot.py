@@ -16,10 +16,6 @@ from importlib import resources
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.osv import Advisory, Affected
 
-_SHIPPED = frozenset((Ecosystem.NPM,))
-"""No list about PyPI is shipped. The loss of a shipped file is an error: its packages would be let
-through."""
-
 
 @dataclass(frozen=True, slots=True)
 class MaliciousSnapshot:
@@ -37,10 +33,9 @@ class MaliciousSnapshot:
 
 
 @functools.cache
-def malicious_snapshot(ecosystem: Ecosystem) -> MaliciousSnapshot | None:
-    """The shipped snapshot about a registry; None: there is none."""
-    if ecosystem not in _SHIPPED:
-        return None
+def malicious_snapshot(ecosystem: Ecosystem) -> MaliciousSnapshot:
+    """The shipped snapshot about a registry. The loss of its file is an error: its packages would
+    be let through."""
     path = resources.files("cellwall.packages") / "data" / f"malicious-{ecosystem.value}.txt.xz"
     dated, hashed, *lines = lzma.decompress(path.read_bytes()).decode().splitlines()
     day, _, source = dated.removeprefix("# ").partition(" ")
@@ -54,8 +49,8 @@ def malicious_snapshot(ecosystem: Ecosystem) -> MaliciousSnapshot | None:
 def snapshot_advisory(ecosystem: Ecosystem, name: str) -> Advisory | None:
     """What the snapshot reports about a canonical name. It always names versions."""
     snapshot = malicious_snapshot(ecosystem)
-    found = None if snapshot is None else snapshot.versions.get(name)
-    if snapshot is None or not found:
+    found = snapshot.versions.get(name)
+    if not found:
         return None
     affected = Affected(ecosystem, name, found, ())
     return Advisory(

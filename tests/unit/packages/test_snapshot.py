@@ -8,6 +8,7 @@ import zipfile
 from datetime import UTC, datetime
 
 import pytest
+from packaging.version import VERSION_PATTERN
 from semver import Version
 
 from cellwall.core.verdict import Verdict
@@ -16,6 +17,7 @@ from cellwall.packages.facts import Project, Release
 from cellwall.packages.feed import Feed
 from cellwall.packages.judge import PackageJudge
 from cellwall.packages.names import Ecosystem, canonical_name
+from cellwall.packages.osv import one_spelling
 from cellwall.packages.popular import popular_rank
 from cellwall.packages.snapshot import malicious_snapshot, snapshot_advisory
 
@@ -94,25 +96,63 @@ def test_a_version_in_feed_and_snapshot_has_one_reason(feed, judge, tmp_path):
 
 
 @pytest.mark.requirement("PKG-1")
-def test_no_popular_package_is_denied_by_its_name_alone(judge):
-    snapshot = malicious_snapshot(Ecosystem.NPM)
-    popular = [each for each in snapshot.versions if popular_rank(Ecosystem.NPM, each)]
-    assert "axios" in popular
-    for name in popular:
-        assert judge.judge_name(Ecosystem.NPM, name).verdict is Verdict.ALLOW
+def test_a_version_of_pypi_in_the_snapshot_is_denied_without_a_feed(judge):
+    found = judge.judge_pin(Ecosystem.PYPI, "lightning", "2.6.2")
+    assert found.verdict is Verdict.DENY
+    assert [each.text for each in found.reasons if each.code == "malicious"] == [
+        "the shipped snapshot of 2026-08-22 reports lightning 2.6.2 as malicious"
+    ]
+    assert judge.judge_pin(Ecosystem.PYPI, "lightning", "2.6.1").verdict is Verdict.ALLOW
 
 
-def test_the_shipped_file_has_date_source_hash_names_and_versions():
-    snapshot = malicious_snapshot(Ecosystem.NPM)
-    assert (str(snapshot.day), snapshot.source) == ("2026-04-06", "hulud-party-scanner 1.5.0 (ISC)")
+@pytest.mark.requirement("PKG-1")
+def test_every_spelling_of_a_version_of_pypi_in_the_snapshot_is_denied(judge):
+    for version in ("1", "1.0", "1.0.0", "v1.0", "01.0"):
+        assert judge.judge_pin(Ecosystem.PYPI, "3web", version).verdict is Verdict.DENY
+    assert judge.judge_pin(Ecosystem.PYPI, "3web", "1.0.1").verdict is Verdict.ALLOW
+
+
+@pytest.mark.requirement("PKG-1")
+@pytest.mark.parametrize(
+    ("ecosystem", "name"), [(Ecosystem.NPM, "axios"), (Ecosystem.PYPI, "lightning")]
+)
+def test_no_popular_package_is_denied_by_its_name_alone(judge, ecosystem, name):
+    snapshot = malicious_snapshot(ecosystem)
+    popular = [each for each in snapshot.versions if popular_rank(ecosystem, each)]
+    assert name in popular
+    for each in popular:
+        assert judge.judge_name(ecosystem, each).verdict is Verdict.ALLOW
+
+
+@pytest.mark.parametrize(
+    ("ecosystem", "day", "source", "count"),
+    [
+        (Ecosystem.NPM, "2026-04-06", "hulud-party-scanner 1.5.0 (ISC)", 900),
+        (
+            Ecosystem.PYPI,
+            "2026-08-22",
+            "kam193/package-campaigns f647f99b6f49 (free with attribution)",
+            1900,
+        ),
+    ],
+)
+def test_the_shipped_file_has_date_source_hash_names_and_versions(ecosystem, day, source, count):
+    snapshot = malicious_snapshot(ecosystem)
+    assert (str(snapshot.day), snapshot.source) == (day, source)
     assert re.fullmatch(r"[0-9a-f]{64}", snapshot.sha256)
-    assert len(snapshot.versions) > 900
+    assert len(snapshot.versions) > count
+    is_version = Version.is_valid if ecosystem is Ecosystem.NPM else is_pypi_version
     for name, versions in snapshot.versions.items():
-        assert canonical_name(Ecosystem.NPM, name) == name
+        assert canonical_name(ecosystem, name) == name
         assert versions
-        assert all(map(Version.is_valid, versions))
+        assert all(map(is_version, versions))
+        assert {one_spelling(ecosystem, each) for each in versions} == versions
 
 
-def test_there_is_no_snapshot_of_pypi():
-    assert malicious_snapshot(Ecosystem.PYPI) is None
+def is_pypi_version(text):
+    return re.fullmatch(VERSION_PATTERN, text, re.VERBOSE | re.IGNORECASE) is not None
+
+
+def test_a_package_that_is_in_no_snapshot_has_no_report():
     assert snapshot_advisory(Ecosystem.PYPI, "axios") is None
+    assert snapshot_advisory(Ecosystem.NPM, "lightning") is None

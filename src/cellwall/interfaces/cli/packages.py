@@ -181,8 +181,7 @@ def status(configured: ConfigOptions, *, as_json: bool) -> int:
         each: administration.feed_state(app.settings, app.store.home, each)
         for each in administration.Ecosystem
     }
-    loaded = ((each, administration.malicious_snapshot(each)) for each in administration.Ecosystem)
-    snapshots = {each: found for each, found in loaded if found is not None}
+    snapshots = {each: administration.malicious_snapshot(each) for each in administration.Ecosystem}
     if as_json:
         listed: list[Json] = [
             {
