@@ -17,10 +17,12 @@ _MIN_COUNT = 12
 _SEEDS = range(5)
 _EPOCHS, _BATCH, _RATE, _DECAY, _PER_SET = 3, 64, 0.008, 0.6, 500
 _MORE = {
-    "own": 2500,
-    "own direct": 1500,
-    "own tools": 1000,
-    "own forms": 1750,
+    "own": 4000,
+    "own bare": 800,
+    "own requests": 800,
+    "own direct": 2400,
+    "own tools": 1600,
+    "own forms": 2800,
     "near plain_forms": 800,
     "carrier cut": 3000,
     "carrier snippet": 1000,

@@ -23,10 +23,12 @@ HIDDEN = 32
 """Of the network of one seed; the shipped one has those of all seeds side by side."""
 _EPOCHS, _BATCH, _RATE, _DECAY, _PER_SET = 4, 64, 0.003, 1.2, 500
 _MORE = {
-    "own": 3000,
-    "own direct": 1500,
-    "own tools": 1000,
-    "own forms": 1750,
+    "own": 4800,
+    "own bare": 800,
+    "own requests": 800,
+    "own direct": 2400,
+    "own tools": 1600,
+    "own forms": 2800,
     "near plain_forms": 800,
     "carrier cut": 2500,
     "carrier snippet": 1000,
