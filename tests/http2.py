@@ -71,6 +71,7 @@ class ServerSide:
         self._requests: dict[int, Got] = {}
         self._waiting: dict[int, tuple[bytes, Sequence[Header]]] = {}
         self.resets: list[int] = []
+        self._gone: set[int] = set()
         config = h2.config.H2Configuration(client_side=False, header_encoding=None)
         self.h2 = h2.connection.H2Connection(config)
         self.h2.initiate_connection()
@@ -80,7 +81,9 @@ class ServerSide:
         with suppress(OSError, h2.exceptions.ProtocolError):
             self.sock.sendall(self.h2.data_to_send())
             while data := self.sock.recv(65536):
-                for event in self.h2.receive_data(data):
+                events = self.h2.receive_data(data)
+                self._gone |= {e.stream_id for e in events if isinstance(e, h2.events.StreamReset)}
+                for event in events:
                     self.on(event)
                 self._go_on()
                 self.sock.sendall(self.h2.data_to_send())
@@ -107,7 +110,9 @@ class ServerSide:
     def ended(self, got: Got) -> None:
         """A whole request has come."""
         self._seen.append(got)
-        self.answer(got.stream_id, self._reply(got))
+        reply = self._reply(got)
+        if got.stream_id not in self._gone:  # a reset that came together with the request
+            self.answer(got.stream_id, reply)
 
     def answer(self, stream_id: int, reply: Reply) -> None:
         headers = [(b":status", str(reply.status).encode()), *reply.headers]

@@ -21,7 +21,7 @@ from typing import BinaryIO
 import pytest
 
 import cellwall
-from cellwall.sandbox.linux import cgroups
+from cellwall.sandbox.linux import cgroups, kernel_memory, run_monitor
 from conftest import need
 
 MIB = 1 << 20
@@ -270,6 +270,35 @@ def test_locks_of_a_live_sandbox_are_bounded() -> None:
         assert sandbox.run_code(_locks(2000)).status == "ok"
         over = sandbox.run_code(_locks(1_000_000, pause_s=60))
         assert (over.status, over.limit) == ("limit", "memory")
+
+
+@pytest.mark.requirement("LIM-6", "LIM-2")
+@pytest.mark.parametrize(
+    ("amount", "wait_s", "expected"), [(4_000, 5, ("ok", None)), (400_000, 50, ("limit", "memory"))]
+)
+def test_locks_in_the_background_are_bounded_whatever_runs_beside_them(
+    amount: int,
+    wait_s: float,
+    expected: tuple[str, str | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Attack: short runs without pause, of which none lasts until its monitor counts. A run whose
+    monitor never counts stands for them."""
+    monkeypatch.setattr(run_monitor, "UnchargedMemory", _NeverDue)
+    with cellwall.Sandbox.create(timeout=60, limits={"cpu_s": 60}) as sandbox:
+        code = _locks(amount, pause_s=60)
+        holder = sandbox.commands.run(["python3", "-c", code], background=True)
+        beside = sandbox.commands.run(f"sleep {wait_s}")
+        assert (beside.status.value, beside.limit) == expected
+        if beside.limit is None:
+            assert holder.info().is_running
+        else:
+            assert holder.wait(timeout=20).exit_code == 137
+
+
+class _NeverDue(kernel_memory.UnchargedMemory):
+    def is_due(self) -> bool:
+        return False
 
 
 @pytest.mark.requirement("LIM-6", "LIM-2")

@@ -19,7 +19,7 @@ import anyio
 import pytest
 
 import cellwall
-from cellwall.sandbox.linux import live_runs
+from cellwall.sandbox.linux import live_runs, run_monitor, sessions
 
 MIB = 1 << 20
 _FRAMES = """
@@ -488,3 +488,23 @@ def _pid_inside(pid: int) -> int:
         if line.startswith("NSpid:")
     )
     return int(line.split()[-1])
+
+
+@pytest.mark.requirement("LIM-1", "LIM-6")
+def test_a_short_run_over_the_disk_limit_ends_the_processes_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attack: short commands without pause. No run lasts until its monitor looks, and nobody looks
+    between them, so a process in the background could fill the disk."""
+    monkeypatch.setattr(run_monitor, "_WATCH_EVERY_S", 10.0)
+    monkeypatch.setattr(sessions, "exceeded_limit", lambda *_: None)
+    with cellwall.Sandbox.create(
+        workspace=f"{tmp_path}:rw", limits={"disk_bytes": 8 * MIB}, timeout=60
+    ) as sandbox:
+        writer = sandbox.commands.run("sleep 60", background=True)
+        below = sandbox.commands.run("head -c 4M /dev/zero > a")
+        assert (below.status.value, below.limit) == ("ok", None)
+        assert writer.info().is_running  # the control
+        over = sandbox.commands.run("head -c 16M /dev/zero > a; sleep 0.02")
+        assert (over.status.value, over.limit) == ("limit", "disk")
+        assert writer.wait(timeout=20).exit_code == 137

@@ -55,7 +55,8 @@ until = {NOW.date() - timedelta(days=2)}
 
 @pytest.fixture(scope="module")
 def registries():
-    young = (NOW - timedelta(hours=3)).isoformat()
+    # Not from `NOW`, which may be an hour ago on a slow host: the reasons name the age in hours.
+    young = (datetime.now(UTC) - timedelta(hours=3)).isoformat()
     with serve_registries() as served:
         for version in ("1.0", "2.0", "3.0"):
             served.add_wheel("zebra-atlas", version, uploaded=young)

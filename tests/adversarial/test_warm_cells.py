@@ -104,6 +104,26 @@ def test_cells_have_namespaces_of_their_own_and_none_of_the_templates() -> None:
                 assert once[name] not in (zygote[name], host[name])
 
 
+_LEFT_BY_ZYGOTE = """
+import builtins, sys
+main = sys.modules["__main__"]
+[sys.path.count(""), sys.argv, main.__dict__ is globals(), builtins.display.__self__._count,
+ sorted(name for name in globals() if not name.startswith("__"))]
+"""
+
+
+@pytest.mark.requirement("ISO-7")
+def test_the_code_that_a_template_has_run_leaves_nothing_for_the_code_of_a_cell() -> None:
+    """The zygote runs code of its own some twenty times, and each cell runs it once."""
+    expected = [2, [""], True, 1, ["builtins", "main", "sys"]]
+    assert cellwall.run_code(_LEFT_BY_ZYGOTE).value == expected
+    with cellwall.Sandbox.create() as sandbox:
+        assert sandbox.run_code(_LEFT_BY_ZYGOTE).value == expected
+        # Positive control: what earlier code of the same cell has done is seen.
+        later = sandbox.run_code("import sys; sys.path.insert(0, '')\n" + _LEFT_BY_ZYGOTE).value
+        assert later[:4] == [3, [""], True, 2]
+
+
 _SEES = """
 import os, socket, subprocess
 pids = {name for name in os.listdir("/proc") if name.isdigit()}

@@ -85,10 +85,13 @@ def test_it_serves_in_the_foreground_as_well(own_supervisor):
     own_supervisor.end()
     words = [PROGRAM, "supervisor", "start", "--foreground"]
     with subprocess.Popen(words) as process:
-        until(lambda: own_supervisor.pid() == process.pid)
-        assert Sandbox.create(keep_alive=60).run_code("1").value == 1
-        command("supervisor", "stop")
-        assert process.wait(PATIENCE_S) == 0
+        try:
+            until(lambda: own_supervisor.pid() == process.pid)
+            assert Sandbox.create(keep_alive=60).run_code("1").value == 1
+            command("supervisor", "stop")
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()  # else a failure waits for a process that serves on, until the timeout
 
 
 def test_it_ends_when_its_folder_is_gone(own_supervisor, tmp_path):

@@ -23,7 +23,7 @@ from typing import Protocol
 import anyio
 
 from cellwall.audit import files
-from cellwall.audit.encoding import MAX_FIELD_BYTES, RecordDraft, is_short
+from cellwall.audit.encoding import MAX_FIELD_BYTES, RecordDraft, encode_short
 from cellwall.audit.files import LogSettings, io_failure
 from cellwall.audit.notary import Notary
 from cellwall.audit.verify import VerifyReport, verify
@@ -333,14 +333,16 @@ class AuditLog:
 
     async def _make_draft(self, event: Event) -> PendingDraft:
         """Redact a long body in a thread, so that other tasks continue (GRD-11)."""
+        text = encode_short(event.body)
+        if text is not None:
+            return self._draft(event, text)
+        return await anyio.to_thread.run_sync(self._draft, event)
 
-        def draft() -> PendingDraft:
-            redacted = self._redact_event(event)
-            return PendingDraft(redacted, self._settings.max_field_bytes, self._keys)
-
-        if is_short(event.body):
-            return draft()
-        return await anyio.to_thread.run_sync(draft)
+    def _draft(self, event: Event, text: str | None = None) -> PendingDraft:
+        redacted = self._redact_event(event)
+        if redacted is not event:
+            text = None
+        return PendingDraft(redacted, self._settings.max_field_bytes, self._keys, text)
 
     def executor(self) -> ThreadPoolExecutor:
         """A thread of its own: other thread pool work of the embedding program must not delay

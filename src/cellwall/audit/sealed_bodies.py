@@ -18,6 +18,7 @@ import base64
 import json
 import re
 from binascii import a2b_base64, b2a_base64
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from cellwall.audit.records import SEALED_VERSION, BadRecord, match_tail, record_line
@@ -55,18 +56,16 @@ _quote = json.encoder.encode_basestring_ascii
 
 def seal_body(keys: SessionKeysPort, event: Event, names: str, body: str) -> str:
     """The sealed body, encoded. `names` are the quoted names that identify the record."""
-    words = _clear_words(event.body)
-    clear = "".join([f',"{name}":"{word}"' for name, word in words])
+    words = _spelled(tuple(_clear_words(event.body)))
     subject = event.session_id or event.action_id or _SHARED
     try:
-        key, sealed = keys.seal(subject, body.encode("ascii"), _aad(names, clear))
+        key, sealed = keys.seal(subject, body.encode("ascii"), _aad(names, words.clear))
     except VaultError as error:  # nothing is written in clear instead: the action is refused
         raise AuditFailed(
             error.message, hint=error.hint, code=error.code, detail=error.detail
         ) from None
     text = b2a_base64(sealed, newline=False).decode("ascii")
-    fields = {"key": key, "sealed": text, **dict(words)}
-    return "{" + ",".join([f'"{name}":"{fields[name]}"' for name in sorted(fields)]) + "}"
+    return f'{{{words.before}"key":"{key}"{words.between},"sealed":"{text}"{words.after}}}'
 
 
 def open_record(keys: SessionKeysPort, record: dict[str, Any]) -> dict[str, Any]:
@@ -148,6 +147,27 @@ def _clear_words(body: dict[str, Any]) -> list[tuple[str, str]]:
     found = [(name, body.get(name)) for name in _WORDS]
     found.append(("verdict", verdict))
     return [(name, word) for name, word in found if type(word) is str and _is_word(word)]
+
+
+class _SpelledWords(NamedTuple):
+    """The words in clear as JSON: all, and those before, between and behind the two fields."""
+
+    clear: str
+    before: str
+    between: str
+    after: str
+
+
+@lru_cache(maxsize=1024)
+def _spelled(words: tuple[tuple[str, str], ...]) -> _SpelledWords:
+    """Cached: the same few words recur, on the path of every record."""
+    clear = [(name, f'"{name}":"{word}"') for name, word in words]
+    return _SpelledWords(
+        clear="".join([f",{text}" for _, text in clear]),
+        before="".join([f"{text}," for name, text in clear if name < "key"]),
+        between="".join([f",{text}" for name, text in clear if "key" < name < "sealed"]),
+        after="".join([f",{text}" for name, text in clear if name > "sealed"]),
+    )
 
 
 def _aad(names: str, clear: str) -> bytes:

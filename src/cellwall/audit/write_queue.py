@@ -21,9 +21,13 @@ class PendingDraft(RecordDraft):
     __slots__ = ("error", "is_done", "is_next", "wakeup")
 
     def __init__(
-        self, event: Event, max_field_bytes: int, keys: SessionKeysPort | None = None
+        self,
+        event: Event,
+        max_field_bytes: int,
+        keys: SessionKeysPort | None = None,
+        text: str | None = None,
     ) -> None:
-        super().__init__(event, max_field_bytes, keys)
+        super().__init__(event, max_field_bytes, keys, text)
         self.is_done = self.is_next = False
         self.error: AuditFailed | None = INTERRUPTED  # until it is durable
         self.wakeup = threading.Lock()

@@ -135,7 +135,8 @@ class WorkspaceLease(Protocol):
         """The kernel enforces the limits, so `has_room` is not needed."""
 
     async def settle(self) -> Sequence[Finding]:
-        """After the run: enforce the rules for leftover files and report findings (FS-3, FS-4)."""
+        """After the run: enforce the rules for leftover files and report findings (FS-3, FS-4).
+        Not cancelled: dangerous files must not stay because a caller has stopped waiting."""
 
 
 class WorkspacePort(Protocol):

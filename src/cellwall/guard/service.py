@@ -77,6 +77,11 @@ class GuardService:
 
         return Redactor()
 
+    def load(self) -> None:
+        """Load the rules ahead of the first text."""
+        self.scanner.scan("a text")
+        self.redact("a text")
+
     def screen(self, action: Action) -> Sequence[Finding]:
         """Findings about code and texts of an action (GRD-9); a setting makes some deny. So does a
         registered text in a call that may leave this machine."""
@@ -224,8 +229,9 @@ class GuardService:
                 changes |= {"stdout": stdout, "stderr": stderr}
             case _:
                 for name in ("stdout", "stderr"):
-                    if data := getattr(result, name):
-                        changes[name] = self._redact_bytes(name, data, found)
+                    data = getattr(result, name)
+                    if data and (clean := self._redact_bytes(name, data, found)) != data:
+                        changes[name] = clean
         if result.text is not None and (text := redact(result.text)) != result.text:
             changes["text"] = text
         for name in ("value", "code_error"):

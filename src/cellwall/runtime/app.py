@@ -69,6 +69,11 @@ class App:
         assert isinstance(self.runtime.guard, LazyGuard)  # noqa: S101  # as wired in `wiring`
         return self.runtime.guard.guard.scanner
 
+    def load_guard(self) -> None:
+        """Load the guard's rules ahead of the first text."""
+        if isinstance(self.runtime.guard, LazyGuard):
+            self.runtime.guard.load()
+
     def warm_up(self) -> None:
         """Start what runs in the background of a process that will serve many runs: the templates,
         and forwarding of the audit log."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import pairwise
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -73,12 +73,23 @@ def _is_small(result: RunResult) -> bool:
 
 def _text_length(action: Action) -> int:
     """The length of all texts in the operation; nested values count by their `str` form."""
-    parts = (getattr(action.operation, each.name) for each in fields(action.operation))
+    operation = action.operation
+    parts = [getattr(operation, name) for name in _field_names(type(operation))]
     return sum(
         len(part) if isinstance(part, str | bytes) else len(str(part))
         for part in parts
         if part is not None and not isinstance(part, int | float)
     )
+
+
+_names_of: dict[type[Any], tuple[str, ...]] = {}
+
+
+def _field_names(operation: type[Any]) -> tuple[str, ...]:
+    names = _names_of.get(operation)
+    if names is None:
+        names = _names_of[operation] = tuple(each.name for each in fields(operation))
+    return names
 
 
 class Listener:

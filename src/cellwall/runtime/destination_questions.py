@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -66,12 +66,12 @@ class DestinationQuestions:
         self._wait_s = timeout_s + _WAIT_MARGIN_S
         self._sessions: dict[str, _AskedSession] = {}
 
-    @asynccontextmanager
-    async def open(self, action: Action, perform: _Perform) -> AsyncIterator[None]:
+    def open(self, action: Action, perform: _Perform) -> AbstractAsyncContextManager[None]:
         """Questions are asked while this is open."""
-        if not action.asks_destinations:
-            yield
-            return
+        return self._ask_about(action, perform) if action.asks_destinations else nullcontext()
+
+    @asynccontextmanager
+    async def _ask_about(self, action: Action, perform: _Perform) -> AsyncIterator[None]:
         key = action.session_id or action.id
         session = self._sessions.setdefault(key, _AskedSession())
         asker = session.askers[action.id] = _DestinationAsker(action, perform, session)

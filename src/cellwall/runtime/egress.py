@@ -120,21 +120,30 @@ def with_configured_registries(action: Action, role: Role, registries: tuple[str
     return replace(action, registries=tuple(dict.fromkeys((*action.registries, *registries))))
 
 
-@asynccontextmanager
-async def open_egress(
+def open_egress(
     vault: VaultPort,
     egress: EgressPort,
     action: Action,
     *,
     packages: PackagesPort | None = None,
     near: ApproverPort | None = None,
-) -> AsyncIterator[tuple[CellNetwork | None, Mapping[str, str]]]:
+) -> AbstractAsyncContextManager[tuple[CellNetwork | None, Mapping[str, str]]]:
     """The cell's network and environment: placeholders of secrets, never values (SEC-5)."""
     if not (
         action.allow_domains or action.registries or action.secrets or action.asks_destinations
     ):
-        yield None, action.env
-        return
+        return nullcontext((None, action.env))
+    return _open_network(vault, egress, action, packages, near)
+
+
+@asynccontextmanager
+async def _open_network(
+    vault: VaultPort,
+    egress: EgressPort,
+    action: Action,
+    packages: PackagesPort | None,
+    near: ApproverPort | None,
+) -> AsyncIterator[tuple[CellNetwork | None, Mapping[str, str]]]:
     asking = nullcontext({}) if packages is None else packages.open(action, near=near)
     async with (
         asking as timeouts,

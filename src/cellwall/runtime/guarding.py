@@ -72,6 +72,9 @@ class LazyGuard:
             self._made = self._make()  # two threads may both build it; the results are equal
         return self._made
 
+    def load(self) -> None:
+        self.guard.load()
+
     def screen(self, action: Action) -> Sequence[Finding]:
         return self.guard.screen(action)
 

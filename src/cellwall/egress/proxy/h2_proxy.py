@@ -72,6 +72,7 @@ class Http2Proxy:
             window_bytes=_FROM_SERVER_BYTES if is_wide else _FROM_CLIENT_BYTES,
             stream_window_bytes=_STREAM_FROM_SERVER_BYTES if is_wide else 64 * 1024,
         )
+        self._client.relays_to = self._server.relays_to = (self._client, self._server)
         self._exchange = Http2Exchange(
             session, connection, client=self._client, server=self._server, upstream=server
         )

@@ -49,7 +49,8 @@ class StreamInbox:
         self.error: Exception | None = None
         self.left_bytes = 0
         self._events: deque[Event | Data] = deque()
-        self._arrived = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
 
     def add(self, event: Event) -> None:
         if isinstance(event, DataReceived):
@@ -60,7 +61,7 @@ class StreamInbox:
             elif isinstance(event, StreamReset):
                 self.reset = int(event.error_code or 0)
             self._events.append(event)
-        self._arrived.set()
+        self._wake()
 
     def _add_data(self, data: bytes, flow_bytes: int) -> None:
         self.left_bytes += flow_bytes
@@ -79,7 +80,11 @@ class StreamInbox:
         """Fail all further reads with this error."""
         if self.error is None:
             self.error = error
-            self._arrived.set()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def now(self) -> Event | Data | None:
         """The next event; None if none has arrived."""
@@ -105,9 +110,25 @@ class StreamInbox:
         return event
 
     async def arrival(self, until: Callable[[], float]) -> None:
-        """Wait for an event, after `now` returned None."""
-        self._arrived.clear()
-        await wait_while_moved(self._arrived.wait, until)
+        """Wait for an event, after `now` returned None. One task at a time."""
+        # Each message waits here, and asyncio's timeout would cost more than the wait.
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        self._deadline = loop.call_at(until(), self._check_deadline, until)
+        try:
+            await self._waiter
+        finally:
+            self._deadline.cancel()
+            self._waiter = None
+
+    def _check_deadline(self, until: Callable[[], float]) -> None:
+        if self._waiter is None or self._waiter.done():
+            return
+        loop = self._waiter.get_loop()
+        if loop.time() < until():
+            self._deadline = loop.call_at(until(), self._check_deadline, until)
+        else:
+            self._waiter.set_exception(timeout_error("the peer's response"))
 
 
 async def wait_until(work: Awaitable[_T], until: float) -> _T:

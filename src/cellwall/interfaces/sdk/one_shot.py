@@ -105,7 +105,7 @@ def single_action(
 def _with_user(operation: RunCommand | RunCode, options: OneShot) -> RunCommand | RunCode:
     named = parse_user(options.get("user"))
     if isinstance(operation, RunCommand):
-        return replace(operation, user=named)
+        return operation if named == operation.user else replace(operation, user=named)
     if named != SANDBOX_USER:
         raise no_second_user()  # code always runs as the first
     return operation

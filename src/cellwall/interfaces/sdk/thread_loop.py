@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 
 from cellwall.core.fast_signals import INTERRUPT, get_handler, set_handler
 from cellwall.core.forks import call_in_child
+from cellwall.core.one_call_loops import OneCallLoop
 
 Result = TypeVar("Result")
 
 
-class _ForkSafeLoop(asyncio.SelectorEventLoop):
+class _ForkSafeLoop(OneCallLoop):
     """An event loop that a forked child never closes: it shares the parent's epoll set."""
 
     def __init__(self) -> None:

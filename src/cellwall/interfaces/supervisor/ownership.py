@@ -15,7 +15,7 @@ from typing import Any
 import cellwall
 from cellwall.core.errors import Busy, CellwallError
 from cellwall.interfaces.supervisor.client import connect, raise_for_error
-from cellwall.interfaces.supervisor.server import listen
+from cellwall.interfaces.supervisor.server import lock_home, open_socket
 
 _WITHIN_S = 20.0
 _LOOK_EVERY_S = 0.05
@@ -43,9 +43,9 @@ def own_cells(home: str) -> tuple[socket.socket, int]:
     """The listening socket of the supervisor and its lock, for a service that starts here."""
     deadline = time.monotonic() + _WITHIN_S
     while True:
-        held = listen(home)
-        if held is not None:
-            return held
+        lock = lock_home(home)
+        if lock is not None:
+            return open_socket(home), lock
         _ask_to_leave()
         if time.monotonic() > deadline:
             raise CellwallError(

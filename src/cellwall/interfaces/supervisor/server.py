@@ -80,19 +80,25 @@ class Supervisor:
         self.drained = anyio.Event()
         """Set when no client is accepted any more, and the requests of all have ended."""
 
-    async def serve(self, listener: socket.socket) -> None:
-        """Accept clients until `stop`, a signal, or the idle time."""
-        listener.setblocking(False)
+    async def serve(self, listener: socket.socket | None = None) -> None:
+        """Accept clients until `stop`, a signal, or the idle time.
+
+        A service passes the socket it listens on, and has opened its own runtime.
+        """
         try:
             async with anyio.create_task_group() as tasks:
                 self._scope = tasks.cancel_scope
                 tasks.start_soon(self._watch)
-                if self._service is None:  # a service warms up its own runtime
-                    tasks.start_soon(self._warm_up)
-                with anyio.CancelScope() as self._accepting:
+                if listener is None:
+                    # First, because a hook waits for an answer for a short time only: a socket
+                    # that accepts and does not answer costs each hook that time, and its own
+                    # runtime as well.
+                    await self._warm_up()
+                    listener = open_socket(self._home)
+                listener.setblocking(False)
+                with listener, anyio.CancelScope() as self._accepting:
                     await self._accept_all(listener, tasks)
                 # Clients that come now find no supervisor and act by themselves.
-                listener.close()
                 self._note_drained()
                 await self.drained.wait()
                 if self._service is not None:
@@ -149,9 +155,11 @@ class Supervisor:
             return False
 
     async def _warm_up(self) -> None:
-        """Open the default runtime ahead; an error is reported to the client that needs it."""
+        """Open the default runtime and load the rules of its guard; an error is reported to the
+        client that needs it."""
         with suppress(CellwallError):
-            self.cache.give_back(await self.cache.take(None, None, shaping(os.environ)))
+            async with self.cache.lease(None, None, shaping(os.environ)) as app:
+                await anyio.to_thread.run_sync(app.load_guard)
 
     def stop(self) -> None:
         if self._scope is not None:
@@ -274,8 +282,8 @@ def _error_json(error: CellwallError) -> dict[str, Any]:
     return {**ErrorInfo.of(error).to_json(), "kind": error_kind(error)}
 
 
-def listen(home: str) -> tuple[socket.socket, int] | None:
-    """The listening socket and the lock; None if another supervisor serves this folder."""
+def lock_home(home: str) -> int | None:
+    """The lock that the supervisor of this folder holds; None if another process holds it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     lock = os.open(os.path.join(home, "supervisor.lock"), flags, 0o600)
     try:
@@ -283,6 +291,11 @@ def listen(home: str) -> tuple[socket.socket, int] | None:
     except BlockingIOError:
         os.close(lock)
         return None
+    return lock
+
+
+def open_socket(home: str) -> socket.socket:
+    """The listening socket; the caller holds the lock."""
     folder = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(FileNotFoundError):
@@ -296,10 +309,10 @@ def listen(home: str) -> tuple[socket.socket, int] | None:
         listener.listen(128)
     finally:
         os.close(folder)
-    return listener, lock
+    return listener
 
 
-async def _serve(supervisor: Supervisor, listener: socket.socket) -> None:
+async def _serve(supervisor: Supervisor) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def watch_signals() -> None:
@@ -308,7 +321,7 @@ async def _serve(supervisor: Supervisor, listener: socket.socket) -> None:
                     supervisor.stop()
 
         tasks.start_soon(watch_signals)
-        await supervisor.serve(listener)
+        await supervisor.serve()
         tasks.cancel_scope.cancel()
 
 
@@ -321,10 +334,9 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     log_to_file(os.path.join(home, "supervisor.log"), os.environ)
-    listening = listen(home)
-    if listening is None:
+    if lock_home(home) is None:
         return 0  # another supervisor serves this folder
-    anyio.run(_serve, Supervisor(home), listening[0])
+    anyio.run(_serve, Supervisor(home))
     return 0
 
 

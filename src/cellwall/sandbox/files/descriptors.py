@@ -50,13 +50,22 @@ def kind_of(mode: int) -> FileKind:
     return "symlink" if stat.S_ISLNK(mode) else "other"
 
 
-@contextmanager
-def closing_fd(fd: int) -> Iterator[int]:
-    """Close a descriptor at the end of the block."""
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+class closing_fd:  # noqa: N801  # reads as a function, as `contextlib.closing` does
+    """Close a descriptor at the end of the block.
+
+    No generator, which takes three times as long: a run closes 20 of them.
+    """
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
 
 
 def proc_path(fd: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -94,9 +95,25 @@ class Survey:
     def _make_room(self, size: int) -> None:
         if self._rooms and size <= self._pass.dull.room:
             return
-        self._rooms = [ctypes.create_string_buffer(size) for _ in range(2)]
+        is_first = size == _FIRST_ROOM_BYTES
+        self._rooms = _first_rooms.rooms if is_first else _new_rooms(size)
         for names, room in zip((self._pass.dull, self._pass.others), self._rooms, strict=True):
             names.text, names.room = ctypes.addressof(room), size
+
+
+def _new_rooms(size: int) -> list[ctypes.Array[ctypes.c_char]]:
+    return [ctypes.create_string_buffer(size) for _ in range(2)]
+
+
+class _FirstRooms(threading.local):
+    """Of each thread: new ones are cleared, 128 KiB for each survey. A pass copies its names out
+    before the thread begins another."""
+
+    def __init__(self) -> None:
+        self.rooms = _new_rooms(_FIRST_ROOM_BYTES)
+
+
+_first_rooms = _FirstRooms()
 
 
 def _split(names: _Names) -> list[bytes]:

@@ -7,25 +7,32 @@ finished cell.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found, unused-ignore]  # without stubs
 import atexit
 import ctypes
 import gc
 import importlib
 import json
 import os
-import signal
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cellwall.sandbox.inside.channel import REPORTS, REQUESTS, Channel, protect_channel
+    from cellwall.sandbox.inside.channel import (
+        REPORTS,
+        REQUESTS,
+        Channel,
+        encode_json,
+        protect_channel,
+    )
 else:
-    from _cellwall_channel import REPORTS, REQUESTS, Channel, protect_channel
+    from _cellwall_channel import REPORTS, REQUESTS, Channel, encode_json, protect_channel
 
 CONTROL = 3
 CELL, REHEARSAL = 0, 1  # what a child of the C loop is (cell/zygote.c)
+SETTLED_AFTER = 20  # Python 3.11 adapts code after 8 calls, and tries again in growing distances
 EMPTY = {"code": 0, "env": {}, "stdin": None, "tools": []}
 WARM_UP = b"import sys\nx = {n: str(n) for n in range(3)}\nprint('', end='')\n1"
 
@@ -63,6 +70,8 @@ def main() -> None:
     library = ctypes.PyDLL("/.cellwall/cell.so")
     before, after = ctypes.pythonapi.PyOS_BeforeFork, ctypes.pythonapi.PyOS_AfterFork_Child
     before.restype = after.restype = None
+    tell_touched = library.cellwall_tell_touched  # looked up here: that takes pages as well
+    frame = settle(runner)
     # Handlers that the standard library registered must not run in a new process.
     atexit._clear()
     gc.collect()
@@ -75,8 +84,8 @@ def main() -> None:
     restore_signals()
     renew_randomness()
     if role == REHEARSAL:
-        rehearse(runner)
-        library.cellwall_tell_touched()
+        rehearse(runner, frame)
+        tell_touched()
         os._exit(0)
     channel = Channel()
     protect_channel()
@@ -85,23 +94,60 @@ def main() -> None:
     runner.CodeSession(channel).serve()
 
 
-def rehearse(runner: Any) -> None:
-    """Run one piece of code from its frame to its report, as the interpreter of a cell does."""
-    channel, request = Channel(), {**EMPTY, "once": True, "base": dict(os.environ), "paths": []}
+def request_frame(code: bytes) -> bytes:
+    """A request to run this code, as the supervisor sends it to a single-use cell."""
+    request = {**EMPTY, "once": True, "base": dict(os.environ), "paths": []}
     text = json.dumps(request).encode()
-    code = WARM_UP.replace(b"'', end=''", b"1")
+    return len(text).to_bytes(4, "big") + len(code).to_bytes(4, "big") + text + code
+
+
+def settle(runner: Any) -> bytes:
+    """Run code of our own until the interpreter adapts its instructions and caches no more.
+
+    It writes them into the objects of the code and into its own variables: each cell would do so
+    anew, in pages of its own. Returns the frame of the rehearsal, which takes pages as well.
+    """
+    import builtins
+
+    main, path = sys.modules["__main__"], list(sys.path)
+    frame = request_frame(WARM_UP)
+    for _ in range(SETTLED_AFTER):
+        channel = GivenChannel(frame)
+        request = channel.wait("code")
+        if request is not None:
+            runner.CodeSession(channel).run(*request)
+        restore_signals()
+    sys.modules["__main__"], sys.path[:] = main, path
+    del builtins.display  # type: ignore[attr-defined]  # of the last session
+    return request_frame(WARM_UP.replace(b"'', end=''", b"1"))
+
+
+def rehearse(runner: Any, frame: bytes) -> None:
+    """Run one piece of code from its frame to its report, as the interpreter of a cell does."""
+    channel = Channel()
     for given in (1, 2, REPORTS):
         reading, writing = os.pipe()
         os.dup2(writing, given)
     reading, writing = os.pipe()
     os.dup2(reading, REQUESTS)
-    os.write(writing, len(text).to_bytes(4, "big") + len(code).to_bytes(4, "big") + text + code)
+    os.write(writing, frame)
     protect_channel()
     runner.CodeSession(NullChannel()).run(dict(EMPTY), WARM_UP)
     session = runner.CodeSession(channel)
-    frame = channel.wait("code")
-    if frame is not None:
-        session.run(*frame)
+    request = channel.wait("code")
+    if request is not None:
+        session.run(*request)
+
+
+class GivenChannel(Channel):
+    """Has one frame and no descriptors."""
+
+    def __init__(self, frame: bytes) -> None:
+        super().__init__()
+        self._buffer += frame
+
+    def write(self, message: dict[str, Any]) -> None:
+        encode_json(message)
 
 
 class NullChannel:
@@ -112,10 +158,11 @@ class NullChannel:
 
 
 def restore_signals() -> None:
-    """As in every Python; the cell's init, the parent, has reset them."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    """As in every Python; the cell's init, the parent, has reset them. By the C part of `signal`,
+    which makes no members of enumerations."""
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
+    _signal.signal(_signal.SIGXFSZ, _signal.SIG_IGN)
 
 
 def renew_randomness() -> None:

@@ -129,10 +129,11 @@ class CellActions:
         run = CommandRun(cell, start(), before)
         with session.monitored():
             async with RunMonitor(request, run, stdin=stdin) as monitor:
-                result = await monitor.until_end(
-                    max_result_bytes=self._settings.max_result_bytes, frame=frame
+                return await monitor.until_end(
+                    max_result_bytes=self._settings.max_result_bytes,
+                    frame=frame,
+                    path=cell.parts.path,
                 )
-        return replace(result, path=cell.parts.path)
 
     async def _run_code(
         self, session: LiveSession, cell: LiveCell, request: CellRunRequest, operation: RunCode
@@ -167,6 +168,7 @@ class CellActions:
                         max_result_bytes=self._settings.max_result_bytes,
                         frame=(message, stdin + operation.code),
                         reader=interpreter.reader,
+                        path=cell.parts.path,
                     )
             # Ended between two calls, by a limit that its threads exceeded, or with its whole cell.
             was_lost = is_first and interpreter.key in session.told_kept
@@ -174,8 +176,7 @@ class CellActions:
                 session.told_kept.add(interpreter.key)
             else:
                 session.told_kept.discard(interpreter.key)
-            state = "lost" if was_lost else run.state
-            return replace(result, path=cell.parts.path, state=state)
+            return replace(result, state="lost") if was_lost else result
         finally:
             session.running = None
             cell.turn.release()

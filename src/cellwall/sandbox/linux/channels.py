@@ -42,10 +42,11 @@ def receive_words(line: socket.socket) -> list[str] | None:
     and then for end of file, and reports a reset (the peer left a packet of ours unread) before it
     delivers packets that the peer has sent.
     """
-    packet = b""
     try:
-        with suppress(ConnectionResetError):
+        try:
             packet = line.recv(_MAX_MESSAGE_BYTES)
+        except ConnectionResetError:
+            packet = b""
         packet = packet or line.recv(_MAX_MESSAGE_BYTES)
     except BlockingIOError:
         return None
@@ -90,8 +91,12 @@ class InitSocket:
 
     def send(self, *words: str | int, descriptors: Sequence[int] = ()) -> None:
         """Send a message; if the cell has ended, its monitor notices that."""
+        message = " ".join(map(str, words)).encode()
         with suppress(OSError):
-            socket.send_fds(self.socket, [" ".join(map(str, words)).encode()], descriptors)
+            if descriptors:
+                socket.send_fds(self.socket, [message], descriptors)
+            else:
+                self.socket.send(message)
 
     def receive(self) -> list[str] | None:
         """Init's next message; None if there is none, empty at end of file."""

@@ -20,7 +20,7 @@ from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.files import CELL_ROOTS, SECOND_HOME, Watching
 from cellwall.core.forks import call_in_child
 from cellwall.core.frames import FrameReader
-from cellwall.core.limits import Limits
+from cellwall.core.limits import LimitName, Limits
 from cellwall.core.types import RunCode
 from cellwall.core.users_inside import no_second_user
 from cellwall.sandbox.files.descriptors import closing_fd
@@ -91,6 +91,14 @@ class CellTask:
         self.handle_words(self.channels.status.receive())
         return not self.is_ended
 
+    def handle_pending(self) -> None:
+        """Handle init's messages that are here already."""
+        for _ in range(_MAX_PENDING_MESSAGES):
+            words = self.channels.status.receive()
+            if words is None:
+                return
+            self.handle_words(words)
+
     def handle_words(self, words: list[str] | None) -> None:
         match words:
             case ["exit", *_] | ["noexec", *_]:
@@ -122,6 +130,8 @@ class LiveCell:
         # Nothing was started yet: the only process of a group without bubblewrap is init.
         first = self.pids() if parts.path == "warm" else []
         self._init_pid = first[0] if len(first) == 1 else None
+        self.ended_for: tuple[LimitName, float] | None = None
+        """The limit because of which all processes were ended, and when."""
         self.turn = threading.Lock()
         """Held while an interpreter runs code: one piece at a time."""
 
@@ -184,8 +194,11 @@ class LiveCell:
     async def wait_for_lost(self) -> None:
         """Until interpreters that are being ended have ended: their processes count against the
         limit, and might leave no room for a new interpreter."""
+        lost = [each for each in self._interpreters.values() if each.is_lost]
+        if not lost:
+            return
         with anyio.move_on_after(_ENDS_WITHIN_S):
-            for interpreter in [each for each in self._interpreters.values() if each.is_lost]:
+            for interpreter in lost:
                 task = interpreter.task
                 while not task.is_ended and task.handle_message():
                     if not task.is_ended:
@@ -202,8 +215,7 @@ class LiveCell:
         key = "" if program.is_forked else f"{operation.language} {operation.context}"
         interpreter = self._interpreters.get(key)
         if interpreter is not None:
-            for _ in range(_MAX_PENDING_MESSAGES):
-                interpreter.task.handle_message()
+            interpreter.task.handle_pending()
             interpreter.is_lost = interpreter.is_lost or interpreter.task.is_ended
         if interpreter is None or interpreter.is_lost:
             if interpreter is not None:
@@ -287,9 +299,14 @@ class LiveCell:
         is used again only after the end of the cell."""
         return [pid for pid in self.pids() if pid != self._init_pid]
 
-    def end_processes(self) -> None:
+    def end_processes(self, limit: LimitName | None = None) -> None:
         """End every process but init; the cell stays. Its interpreters count as lost at once: init
-        tells their ends later, and code that was sent to one meanwhile would end with it."""
+        tells their ends later, and code that was sent to one meanwhile would end with it.
+
+        `limit`: which they have exceeded.
+        """
+        if limit is not None:
+            self.ended_for = limit, time.monotonic()
         for interpreter in list(self._interpreters.values()):
             interpreter.is_lost = True
         self.parts.init.send("stop")

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from signal import SIGKILL
 from typing import Literal
 
 import anyio
@@ -18,6 +19,7 @@ from cellwall.sandbox.linux.channels import SupervisorEnds
 from cellwall.sandbox.linux.live_cell import CellTask, LiveCell, LiveInterpreter
 from cellwall.sandbox.linux.run_io import RunIO
 from cellwall.sandbox.linux.run_monitor import MonitoredRun
+from cellwall.sandbox.linux.run_serving import wait_readable_soon
 
 _GRACE_S = 1.0
 """An interpreter that does not answer an interrupt within this time loses its state."""
@@ -37,6 +39,7 @@ class _LiveRun(MonitoredRun):
         self._cell = cell
         self._task = task
         self._before = before
+        self._began = time.monotonic()
 
     @property
     def channels(self) -> SupervisorEnds:
@@ -54,6 +57,11 @@ class _LiveRun(MonitoredRun):
 
     def begin_watching(self) -> None:
         self._cell.parts.init.send("go")
+
+    def ended_for(self) -> LimitName | None:
+        ended = self._cell.ended_for
+        was_killed = self._task.words[2:4] == ["signal", str(int(SIGKILL))]
+        return ended[0] if ended is not None and was_killed and ended[1] >= self._began else None
 
     def counters(self) -> run_cgroup.Counters:
         """Usage of the cell since the run began."""
@@ -76,7 +84,7 @@ class _LiveRun(MonitoredRun):
     async def _handle_until(self, is_enough: Callable[[], bool]) -> None:
         while not is_enough() and self._task.handle_message():
             if not is_enough():
-                await anyio.wait_readable(self.status_fd())
+                await wait_readable_soon(self.status_fd())
 
 
 class CommandRun(_LiveRun):
@@ -87,7 +95,7 @@ class CommandRun(_LiveRun):
 
     def kill(self, limit: LimitName | None = None) -> None:
         if limit in _ENDS_ALL:
-            self._cell.end_processes()
+            self._cell.end_processes(limit)
         else:
             self._cell.parts.init.send("end", self._task.tag)
 
@@ -140,7 +148,7 @@ class CodeRun(_LiveRun):
     def kill(self, limit: LimitName | None = None) -> None:
         init, tag, now = self._cell.parts.init, self._task.tag, time.monotonic()
         if limit in _ENDS_ALL:
-            self._cell.end_processes()
+            self._cell.end_processes(limit)
         elif self._interrupted_at is None:
             self._interrupted_at = now
             init.send("signal", tag, 2)

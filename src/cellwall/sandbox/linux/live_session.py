@@ -11,6 +11,7 @@ from functools import partial
 
 import anyio
 
+from cellwall.core.limits import LimitName
 from cellwall.core.sandbox_ports import WorkspaceLease
 from cellwall.core.types import RunCommand
 from cellwall.sandbox.linux.background import BackgroundProcess
@@ -39,7 +40,7 @@ class LiveSession:
     connections: int = 0
     """Open ones, of callers to ports inside."""
     monitors: int = 0
-    """Monitored runs: each checks the limits itself, and can name the one it exceeded."""
+    """Monitored runs: each checks the limits that its end can show."""
     counting: threading.Lock = field(default_factory=threading.Lock)
     is_ended: bool = False
     unused_until: float | None = None
@@ -107,23 +108,27 @@ class LiveSession:
                 self.monitors -= 1
 
 
-def exceeds_limits(session: LiveSession, cell: LiveCell) -> bool:
-    """Whether processes that run between calls have exceeded a limit."""
+def exceeded_limit(session: LiveSession, cell: LiveCell) -> LimitName | None:
+    """The limit that processes have exceeded which live on after the call that started them."""
     now, workspace, limits = time.monotonic(), session.workspace, cell.parts.limits
     uncharged = session.uncharged
+    # Attack: short runs without pause. None lasts until its monitor counts, and the growth before
+    # the run is not part of what a monitor compares.
+    if uncharged is not None and uncharged.is_due() and uncharged.exceeds_limit():
+        return LimitName.MEMORY
+    if session.monitors:
+        return None
     # A cgroup enforces the memory limit at any time; without one, memory must be sampled.
     if isinstance(cell.parts.meter, UsageSampler) and cell.counters().out_of_memory:
-        return True
-    if uncharged is not None and uncharged.is_due() and uncharged.exceeds_limit():
-        return True
+        return LimitName.MEMORY
     if workspace is None or workspace.bounded_by_kernel:
-        return False
+        return None
     if now < session.next_disk_check and not workspace.is_filling(limits):
-        return False
+        return None
     has_room = workspace.has_room(limits, find_unlinked_files(cell.code_pids))
     # At most a hundredth of one core for each session.
     session.next_disk_check = now + 100 * (time.monotonic() - now)
-    return not has_room
+    return None if has_room else LimitName.DISK
 
 
 async def acquire(lock: threading.Lock) -> None:

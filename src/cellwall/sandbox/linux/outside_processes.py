@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
-import anyio
-
 from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
 from cellwall.core.forks import OwnerProcess, forget_in_child
 from cellwall.sandbox.files.descriptors import closing_fd, write_all
@@ -26,6 +24,7 @@ from cellwall.sandbox.linux import cgroups
 from cellwall.sandbox.linux.channels import ready_to_read, receive_descriptors, receive_words
 from cellwall.sandbox.linux.process_table import is_suspended
 from cellwall.sandbox.linux.programs import cell_program
+from cellwall.sandbox.linux.run_serving import wait_readable_soon
 
 FIRST_SENT_FD = 64  # as in cell/shim.c
 _MAX_FRAME_BYTES = 256
@@ -169,7 +168,7 @@ class CellShim:
     async def next_message(self) -> list[str]:
         """Wait for the shim's next message; empty at end of file."""
         while (words := self.receive()) is None:
-            await anyio.wait_readable(self._socket)
+            await wait_readable_soon(self._socket.fileno())
         return words
 
     def kill(self) -> None:

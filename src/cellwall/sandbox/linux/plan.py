@@ -22,6 +22,8 @@ from cellwall.core.errors import BadInput
 from cellwall.core.network import NETWORK_INSIDE, PROXY_PORT, TRANSPARENT_NET
 from cellwall.core.text import to_bytes
 
+_WHAT = "an argument, path or variable"
+
 
 class Plan:
     """Steps in the order in which they are carried out."""
@@ -34,10 +36,11 @@ class Plan:
             if isinstance(word, int):
                 self._words.append(b"%d" % word)
                 continue
-            encoded = to_bytes(word, what="an argument, path or variable")
+            is_plain = type(word) is str and word.isascii()  # nearly all of them
+            encoded = word.encode() if is_plain else to_bytes(word, what=_WHAT)
             if b"\0" in encoded:  # it would end the word early and inject a step
                 raise BadInput(
-                    "an argument, path or variable holds a NUL byte",
+                    f"{_WHAT} holds a NUL byte",
                     hint="Remove it; no program can be given one.",
                     code="CW-NUL-BYTE",
                 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 import anyio
 import anyio.abc
@@ -16,6 +16,7 @@ import anyio.abc
 from cellwall.core.errors import CellwallError
 from cellwall.core.frames import FrameReader
 from cellwall.core.limits import LimitName
+from cellwall.core.one_call_loops import HELD_UP_S
 from cellwall.core.outcomes import RunResult
 from cellwall.core.types import Json
 from cellwall.sandbox.linux import run_cgroup
@@ -29,7 +30,7 @@ from cellwall.sandbox.linux.run_results import build_result, exceeded_limit, unk
 from cellwall.sandbox.linux.run_serving import serve_for, wait_readable_for
 
 _WATCH_EVERY_S = 0.05
-_SHORT_RUN_S = 0.004
+_SHORT_RUN_S = HELD_UP_S
 _MESSAGES_OF_A_RUN = 3
 """Init's: that the cell is ready, that the program was started, and its end."""
 _FIRST_WALK_S = 0.25
@@ -82,10 +83,19 @@ class MonitoredRun(Protocol):
     async def abandon(self) -> None:
         """Cancelled: end the run and leave nothing. Must not raise."""
 
+    def ended_for(self) -> LimitName | None:
+        """The limit because of which all processes of the cell were ended from outside this run."""
+        return None
+
     def exit_words(self) -> list[str]:
         """Init's report of the end, see cell/init.c; empty if there is none."""
 
     def failure(self, step: str) -> CellwallError: ...
+
+    @property
+    def state(self) -> Literal["kept", "lost"] | None:
+        """After `wait_gone`: whether a live interpreter has kept its variables."""
+        return None
 
 
 class RunMonitor:
@@ -104,6 +114,8 @@ class RunMonitor:
         self._output_limit = LimitName.FILE_SIZE if self._spills else LimitName.OUTPUT
         self._tools = None if run.channels.channel is None else request.tools
         self._limit: LimitName | None = None
+        self._counters: run_cgroup.Counters | None = None
+        """Of a run that has ended."""
         self._is_finished = False
         self._answering = 0
         self._uncharged: UnchargedMemory | None = None
@@ -152,20 +164,22 @@ class RunMonitor:
             self._limit = self._output_limit
         if self._limit is None and not await has_room(self._workspace, limits, self._run.code_pids):
             self._limit = LimitName.DISK  # a writer faster than the monitor
-        counters = self._run.counters()
+            self._run.kill(self._limit)  # a process that a live cell keeps may be the writer
+        counters = self._counters or self._run.counters()
         await self._run.wait_gone()
         self._is_finished = True
         if run_io.sink_error is not None:
             raise run_io.sink_error
         return build_result(
             self._run.exit_words(),
-            limit=self._limit or exceeded_limit(counters, self._limits),
-            limits=self._limits,
+            limit=self._limit or exceeded_limit(counters, limits) or self._run.ended_for(),
+            limits=limits,
             counters=counters,
             run_io=run_io,
             wall_s=wall_s,
             failure=self._run.failure,
             path=path,
+            state=self._run.state,
         )
 
     async def _serve_until_ended(
@@ -177,11 +191,7 @@ class RunMonitor:
         patience: EndingPatience | None = None
         # Most runs end within milliseconds, and are not watched. Each wake-up before the end would
         # take processor time from the run, so without a sink its output waits in the pipes.
-        short_s = min(_SHORT_RUN_S, limits.wall_s)
-        if run_io.has_sink:
-            await serve_for(run_io, short_s, until=lambda: self._run.is_ended(run_io))
-        else:
-            await self._serve_short_run(run_io, short_s)
+        await self._serve_short_run(run_io, min(_SHORT_RUN_S, limits.wall_s))
         if not self._run.is_ended(run_io):
             self._run.begin_watching()
             # The scan before the run has just walked through the workspace; while the disk fills,
@@ -194,14 +204,10 @@ class RunMonitor:
             if patience is None:
                 pause_s = min(pause_s, deadline - time.monotonic())
             await serve_for(run_io, max(0.0, pause_s), until=lambda: self._run.is_ended(run_io))
-            while (
-                calls is not None
-                and run_io.calls
-                and run_io.accepts_answers
-                and self._answering < _MAX_CALLS
-            ):
-                self._answering += 1
-                calls.start_soon(self._answer, run_io, run_io.calls.pop(0))
+            if patience is None and self._has_ended_before(deadline, run_io):
+                return
+            if calls is not None:
+                self._begin_calls(run_io, calls)
             now = time.monotonic()
             if patience is not None:
                 # Its last message may have come while this process did not run.
@@ -223,7 +229,20 @@ class RunMonitor:
                 self._run.kill(limit)
                 patience = EndingPatience(time.monotonic())
 
+    def _has_ended_before(self, deadline: float, run_io: RunIO) -> bool:
+        """Its last usage then decides, and is the one that the result shows."""
+        if time.monotonic() >= deadline or not self._run.is_ended(run_io):
+            return False
+        self._counters = self._run.counters()
+        self._limit = exceeded_limit(self._counters, self._limits)
+        if self._limit is not None:  # other processes of a live cell go on
+            self._run.kill(self._limit)
+        return True
+
     async def _serve_short_run(self, run_io: RunIO, time_s: float) -> None:
+        if run_io.has_sink:
+            await serve_for(run_io, time_s, until=lambda: self._run.is_ended(run_io))
+            return
         short_until = time.monotonic() + time_s
         for _ in range(_MESSAGES_OF_A_RUN):
             left_s = short_until - time.monotonic()
@@ -239,6 +258,11 @@ class RunMonitor:
             return patience.is_over(now)
         signs = life_signs(self._run.pids(), self._run.counters().cpu_s)
         return patience.is_over(now, signs)
+
+    def _begin_calls(self, run_io: RunIO, calls: anyio.abc.TaskGroup) -> None:
+        while run_io.calls and run_io.accepts_answers and self._answering < _MAX_CALLS:
+            self._answering += 1
+            calls.start_soon(self._answer, run_io, run_io.calls.pop(0))
 
     async def _answer(self, run_io: RunIO, call: Mapping[str, Json]) -> None:
         assert self._tools is not None  # noqa: S101  # the only caller has checked it

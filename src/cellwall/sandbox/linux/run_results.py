@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from cellwall.core.errors import BadInput, CellwallError, SandboxFailed, WorkspaceError
 from cellwall.core.limits import MIB, LimitName, Limits
@@ -27,6 +28,7 @@ def build_result(
     wall_s: float,
     failure: Callable[[str], CellwallError],
     path: str = "cold",
+    state: Literal["kept", "lost"] | None = None,
 ) -> RunResult:
     """A failure of the sandbox raises instead, and is never shown as output (ERR-2)."""
     cpu_s, peak_bytes = 0.0, 0
@@ -68,6 +70,7 @@ def build_result(
         code_error=report.get("error"),
         findings=tuple(_findings_of_cuts(run_io)),
         path=path,
+        state=state,
         usage=Usage(
             wall_s=wall_s,
             cpu_s=counters.cpu_s if counters.cpu_s is not None else cpu_s,

@@ -11,11 +11,22 @@ from collections.abc import Callable
 
 import anyio
 
+from cellwall.core.one_call_loops import HELD_UP_S, may_hold_up
+from cellwall.sandbox.linux.channels import ready_to_read
 from cellwall.sandbox.linux.run_io import RunIO
+
+
+async def wait_readable_soon(descriptor: int) -> None:
+    """Return when the descriptor is readable, which is expected at once."""
+    if not (may_hold_up() and ready_to_read(descriptor, timeout_s=HELD_UP_S)):
+        await anyio.wait_readable(descriptor)
 
 
 async def wait_readable_for(descriptor: int, time_s: float) -> None:
     """Return when the descriptor is readable, or after this time."""
+    if time_s <= HELD_UP_S and may_hold_up():
+        ready_to_read(descriptor, timeout_s=time_s)
+        return
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:  # not asyncio (trio)

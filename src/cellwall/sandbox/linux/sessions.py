@@ -23,7 +23,7 @@ from cellwall.sandbox.linux.live_cell import LiveCell
 from cellwall.sandbox.linux.live_cell_factory import CellFactory, LiveCellFactory, skill_digests
 from cellwall.sandbox.linux.live_session import (
     LiveSession,
-    exceeds_limits,
+    exceeded_limit,
 )
 from cellwall.sandbox.linux.pool import Pool
 from cellwall.sandbox.linux.port_connections import hold_connection
@@ -82,20 +82,21 @@ class LiveSessions:
         return await steer_process(self._session(action), action, operation)
 
     def _check_idle_cells(self) -> None:
-        """Limits also bind processes that run between calls, when no monitor checks them."""
+        """Limits also bind processes that run between calls, and those that no call waits for."""
         with self._lock:
             sessions = list(self._sessions.values())
         for session in sessions:
             self._close_unused(session, now=time.monotonic())
             cell = session.cell
-            if cell is None or session.monitors:
+            if cell is None:
                 continue
             try:
-                is_over = exceeds_limits(session, cell)
+                limit = exceeded_limit(session, cell)
             except OSError:  # the cell is ending, or cannot be checked: end it in both cases
-                is_over = True
-            if is_over:
                 cell.end_processes()
+                continue
+            if limit is not None:
+                cell.end_processes(limit)
 
     # --- cells
 

@@ -237,6 +237,8 @@ class ReadWriteLease(PlainLease):
         """Counts the quarantine, too: a process of a live sandbox that has a moved file or
         directory open can still write to it."""
         usage = super()._usage(max_entries, on_locked)
+        if _is_missing(self._quarantine_dir):  # as in nearly all runs: cheaper than an error
+            return usage
         try:
             quarantine = Root.open(self._quarantine_dir)
         except WorkspaceError as error:
@@ -269,7 +271,9 @@ class ReadWriteLease(PlainLease):
                 return self._settle()
             finally:
                 self._lock.release()
-        return await anyio.to_thread.run_sync(self.settle_now)
+        with anyio.CancelScope(shield=True):
+            findings = await anyio.to_thread.run_sync(self.settle_now)
+        return findings  # noqa: RET504  # for mypy, a scope may end its block early
 
     def settle_now(self) -> Sequence[Finding]:
         with self._lock:  # all runs of a session share its lease
@@ -303,3 +307,12 @@ class ReadWriteLease(PlainLease):
         unwritable = {*self._baseline.covered, *(item.path for item in self._baseline.before)}
         stale = git_files.left_as_they_were(self.tree, frozenset(unwritable), before, self._index)
         return (*earlier, *findings, *stale)
+
+
+def _is_missing(path: str) -> bool:
+    """Any other failure is no answer: to open the path then raises."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return error.errno == errno.ENOENT
+    return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -64,9 +65,11 @@ def test_another_view_or_other_rights_are_other_surroundings(before):
     assert elsewhere(*before) not in ([], surroundings(os.environ))
 
 
-@pytest.mark.parametrize("before", [("prlimit", "--core=0:1000"), ("prlimit", "--nofile=300:")])
-def test_limits_that_no_cell_inherits_are_no_other_surroundings(before):
-    assert elsewhere(*before) == surroundings(os.environ)
+@pytest.mark.parametrize("limit", ["core=0:{core}", "nofile=300:"])
+def test_limits_that_no_cell_inherits_are_no_other_surroundings(limit):
+    # A vault that was opened in this process has lowered the limit to one byte for good.
+    core = 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
+    assert elsewhere("prlimit", f"--{limit.format(core=core)}") == surroundings(os.environ)
 
 
 _FILTERED = r"""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
+from collections.abc import Callable, Coroutine
 
 import anyio
 import pytest
 
-from cellwall.sandbox.linux.run_serving import serve_for
+from cellwall.core.one_call_loops import HELD_UP_S, OneCallLoop
+from cellwall.sandbox.linux.run_serving import serve_for, wait_readable_for, wait_readable_soon
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 class PipeIO:
@@ -83,3 +88,57 @@ def test_a_failure_reaches_the_monitor_and_a_cancellation_leaves_nothing_registe
             await wait(run_io, 3600)
 
     anyio.run(main)
+
+
+def run_on(factory: LoopFactory, work: Callable[[], Coroutine[object, object, None]]) -> None:
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(work())
+
+
+def test_only_a_loop_of_one_call_is_held_up_by_a_short_wait():
+    async def steps_beside(time_s: float) -> int:
+        """How often another task of the loop runs during a wait that nothing ends."""
+        steps = 0
+
+        async def count() -> None:
+            nonlocal steps
+            while True:
+                steps += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.ensure_future(count())
+        begun = time.monotonic()
+        await wait_readable_for(PipeIO().fileno(), time_s)
+        assert time.monotonic() - begun >= time_s
+        other.cancel()
+        return steps
+
+    async def is_held_up() -> None:
+        assert await steps_beside(HELD_UP_S) == 0
+        assert await steps_beside(2 * HELD_UP_S) > 0  # positive control: a longer wait is not
+
+    async def goes_on() -> None:
+        assert await steps_beside(HELD_UP_S) > 0
+
+    run_on(OneCallLoop, is_held_up)
+    run_on(asyncio.SelectorEventLoop, goes_on)
+
+
+@pytest.mark.parametrize("factory", [OneCallLoop, asyncio.SelectorEventLoop])
+def test_a_wait_ends_when_the_descriptor_is_readable(factory: LoopFactory):
+    async def main() -> None:
+        run_io = PipeIO()
+        later = threading.Timer(3 * HELD_UP_S, os.write, (run_io.sink, b"x"))
+        later.start()
+        with anyio.fail_after(30):
+            await wait_readable_soon(run_io.fileno())  # longer than a loop may be held up
+            assert os.read(run_io.fileno(), 9) == b"x"
+            os.write(run_io.sink, b"y")
+            begun = time.monotonic()
+            await wait_readable_for(run_io.fileno(), HELD_UP_S)
+            await wait_readable_for(run_io.fileno(), 3600)
+            await wait_readable_soon(run_io.fileno())
+        assert time.monotonic() - begun < 30
+        assert os.read(run_io.fileno(), 9) == b"y"
+
+    run_on(factory, main)

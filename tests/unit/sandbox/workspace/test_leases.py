@@ -205,3 +205,19 @@ def test_the_layers_of_a_snapshot_count_against_the_limits(tmp_path: Path) -> No
         assert lease_on(TreeSize(7 * MIB, 1)).has_room(LIMITS)
         assert not lease_on(TreeSize(9 * MIB, 1)).has_room(LIMITS)
         assert not lease_on(TreeSize(0, 100)).has_room(LIMITS)
+
+
+@pytest.mark.requirement("LIM-6")
+def test_a_quarantine_that_cannot_be_reached_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    project, plain_file = tmp_path / "project", tmp_path / "file"
+    project.mkdir()
+    plain_file.touch()
+    baseline = Baseline(before=(), started_ns=time.time_ns())
+    with FileTree.open(str(project)) as tree:
+        missing = read_write_lease(tree, baseline, tmp_path / "missing")
+        assert missing.has_room(LIMITS)  # positive control: there is none
+        assert missing.has_room_if_small(LIMITS, UnlinkedFiles()) is True
+        for unreachable in (plain_file / "quarantine", plain_file):
+            lease = read_write_lease(tree, baseline, unreachable)
+            assert not lease.has_room(LIMITS)
+            assert lease.has_room_if_small(LIMITS, UnlinkedFiles()) is None

@@ -46,6 +46,7 @@ static void become_cell(int control_fd, const int *sent, int count) {
 
 #define MIN_SETTLED_BYTES (64u * 1024u)
 #define MAX_REGIONS 256
+#define MAPS_BYTES (256u * 1024u)
 #define MAX_TOUCHED 2048
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -61,15 +62,7 @@ static int settled_count, touched_count;
  * kernel then copies no page tables at a fork and has few to tear down at exit: cells fault in the
  * pages they touch, which are few. Content and addresses do not change; nothing but the two system
  * calls happens between the copy of a region and its mapping. */
-static void settle_memory(void) {
-  static char maps[256 * 1024];
-  int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return;
-  size_t length = 0;
-  ssize_t got;
-  while (length < sizeof maps - 1 && (got = read(fd, maps + length, sizeof maps - 1 - length)) > 0)
-    length += (size_t)got;
-  close(fd);
+static void settle_regions(char *maps, size_t length) {
   /* Whole lines only: a truncated range would be a different range. */
   while (length > 0 && maps[length - 1] != '\n') length--;
   maps[length] = '\0';
@@ -87,8 +80,6 @@ static void settle_memory(void) {
     if (end <= start || settled_count == MAX_REGIONS) continue;
     size_t size = end - start;
     if (size < MIN_SETTLED_BYTES || ftruncate(file, offset + (off_t)size) != 0) continue;
-    /* Not the region of the list that is being read. */
-    if ((unsigned long)maps < end && (unsigned long)maps + sizeof maps > start) continue;
     const char *from = (const char *)start;
     size_t done = 0;
     while (done < size) {
@@ -103,6 +94,19 @@ static void settle_memory(void) {
   }
   fcntl(file, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   close(file);
+}
+
+static void settle_memory(void) {
+  /* Shared memory for the list: it must not be part of a region that is mapped anew. */
+  char *maps = mmap(NULL, MAPS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (maps == MAP_FAILED) return;
+  int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  size_t length = 0;
+  ssize_t got;
+  while (fd >= 0 && (got = read(fd, maps + length, MAPS_BYTES - 1 - length)) > 0) length += (size_t)got;
+  if (fd >= 0) close(fd);
+  settle_regions(maps, length);
+  munmap(maps, MAPS_BYTES);
 }
 
 /* A write to a page that the cell shares costs the kernel a fault, and another one with a flush of the
@@ -141,7 +145,7 @@ static int rehearse_start(int control_fd) {
 
 /* In the child: pages that are private now were written to. */
 __attribute__((visibility("default"))) void cellwall_tell_touched(void) {
-  static uint64_t entries[512];
+  uint64_t entries[512]; /* on the stack, which is not copied ahead */
   long page = sysconf(_SC_PAGESIZE);
   /* The file belongs to root while a process is not dumpable; no code of a cell is in this namespace. */
   if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) _exit(0);
