@@ -17,10 +17,12 @@ _MIN_COUNT = 12
 _SEEDS = range(5)
 _EPOCHS, _BATCH, _RATE, _DECAY, _PER_SET = 3, 64, 0.008, 0.6, 500
 _MORE = {
-    "own": 2500,
-    "own direct": 1500,
-    "own tools": 1000,
-    "own forms": 1750,
+    "own": 4000,
+    "own bare": 800,
+    "own requests": 800,
+    "own direct": 2400,
+    "own tools": 1600,
+    "own forms": 2800,
     "near plain_forms": 800,
     "carrier cut": 3000,
     "carrier snippet": 1000,
@@ -54,12 +56,14 @@ def passage_scores(rows: Rows, weights: Sequence[float], base: float) -> Floats:
     return np.array([base + own[row].sum() for text in rows for row in text], np.float64)
 
 
-def fit(texts: Sequence[Text], rows: Rows, features: int) -> tuple[list[float], float]:
-    """Weights and base: the mean of several runs, which is less a matter of chance than one."""
+def fit(
+    texts: Sequence[Text], rows: Rows, features: int, known: Floats
+) -> list[tuple[list[float], float]]:
+    """Weights and base for each column of `known`, which says what texts a model is trained on: the
+    mean of several runs, which is less a matter of chance than one."""
     flat = _Flat.of(rows)
-    runs = [_Run(texts, flat, features, seed).train() for seed in _SEEDS]
-    weights = np.mean([weights for weights, _ in runs], axis=0)
-    return [float(each) for each in weights], float(np.mean([base for _, base in runs]))
+    runs = np.mean([_Run(texts, flat, features, known, seed).train() for seed in _SEEDS], axis=0)
+    return [(own[:-1].tolist(), float(own[-1])) for own in runs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +93,24 @@ class _Flat:
 
 
 class _Run:
-    """One run of AdamW; the base is the last of the parameters."""
+    """One run of AdamW over models side by side; the base is the last of the parameters of each."""
 
-    def __init__(self, texts: Sequence[Text], rows: _Flat, features: int, seed: int) -> None:
+    def __init__(
+        self, texts: Sequence[Text], rows: _Flat, features: int, known: Floats, seed: int
+    ) -> None:
         self._labels = np.array([text.is_attack for text in texts], np.float64)
-        self._rows = rows
+        self._rows, self._known = rows, known.astype(np.float64)
         self._chance = random.Random(seed)
         self._groups: dict[str, list[int]] = {}
         for number, text in enumerate(texts):
-            self._groups.setdefault(text.family, []).append(number)
-        self._parameters = np.zeros(features + 1)
-        self._parameters[-1] = _FIRST_BASE
-        self._means, self._squares = np.zeros(features + 1), np.zeros(features + 1)
+            if known[number].any():
+                self._groups.setdefault(text.family, []).append(number)
+        size = known.shape[1], features + 1
+        self._parameters = np.zeros(size)
+        self._parameters[:, -1] = _FIRST_BASE
+        self._means, self._squares = np.zeros(size), np.zeros(size)
 
-    def train(self) -> tuple[Floats, float]:
+    def train(self) -> Floats:
         step = 0
         for _ in range(_EPOCHS):
             order = [
@@ -116,7 +124,7 @@ class _Run:
                 step += 1
                 gradient = self._gradient(order[at : at + _BATCH])
                 self._move(gradient, step, _RATE * max(0.03, 1 - step / steps))
-        return self._parameters[:-1], float(self._parameters[-1])
+        return self._parameters
 
     def _sample(self, own: list[int], family: str) -> list[int]:
         return self._chance.sample(own, min(len(own), _MORE.get(family, _PER_SET)))
@@ -130,32 +138,35 @@ class _Run:
         """Of the strongest passage of each text, and of all passages of ordinary texts."""
         chosen = [self._chosen(text) for text in batch]
         owner = np.repeat(np.arange(len(batch)), [len(each) for each in chosen])
-        size = len(self._parameters)
+        gradients = np.zeros_like(self._parameters)
         if not len(owner):
-            return np.zeros(size)
+            return gradients
         flat, of = self._rows.of_passages(np.concatenate(chosen))
-        base = self._parameters[-1]
-        scores = np.bincount(of, weights=self._parameters[flat], minlength=len(owner)) + base
-        chances = 1 / (1 + np.exp(-scores))
-        blame, labels = np.zeros(len(owner)), self._labels[list(batch)][owner]
-        most = np.full(len(batch), -np.inf)
-        np.maximum.at(most, owner, scores)
-        tops = np.nonzero(scores == most[owner])[0]
-        tops = tops[np.unique(owner[tops], return_index=True)[1]]
-        weight = np.where(labels[tops] > 0, 1.0, _WEIGHT_OF_CLEAN)
-        blame[tops] += weight * (chances[tops] - (labels[tops] * 0.98 + 0.01)) / len(batch)
-        is_clean = labels == 0
-        if is_clean.any():
-            blame[is_clean] += _WEIGHT_OF_PASSAGES * chances[is_clean] / is_clean.sum()
-        gradient = np.bincount(flat, weights=blame[of], minlength=size)
-        gradient[-1] = blame.sum()
-        return gradient
+        labels, known = self._labels[list(batch)][owner], self._known[list(batch)]
+        for own, gradient, is_known in zip(self._parameters, gradients, known.T, strict=True):
+            scores = np.bincount(of, weights=own[flat], minlength=len(owner)) + own[-1]
+            chances = 1 / (1 + np.exp(-scores))
+            most = np.full(len(batch), -np.inf)
+            np.maximum.at(most, owner, scores)
+            tops = np.nonzero(scores == most[owner])[0]
+            tops = tops[np.unique(owner[tops], return_index=True)[1]]
+            tops = tops[is_known[owner[tops]] > 0]
+            weight = np.where(labels[tops] > 0, 1.0, _WEIGHT_OF_CLEAN)
+            blame = np.zeros(len(owner))
+            blame[tops] = weight * (chances[tops] - (labels[tops] * 0.98 + 0.01))
+            blame /= max(1.0, is_known.sum())
+            is_clean = (labels == 0) & (is_known[owner] > 0)
+            if is_clean.any():
+                blame[is_clean] += _WEIGHT_OF_PASSAGES * chances[is_clean] / is_clean.sum()
+            gradient[:] = np.bincount(flat, weights=blame[of], minlength=len(own))
+            gradient[-1] = blame.sum()
+        return gradients
 
     def _move(self, gradient: Floats, step: int, rate: float) -> None:
         self._means *= 0.9
         self._means += 0.1 * gradient
         self._squares *= 0.999
         self._squares += 0.001 * gradient * gradient
-        self._parameters[:-1] *= 1 - rate * _DECAY
+        self._parameters[:, :-1] *= 1 - rate * _DECAY
         scale = np.sqrt(self._squares / (1 - 0.999**step)) + 1e-8
         self._parameters -= rate * self._means / (1 - 0.9**step) / scale

@@ -1,12 +1,13 @@
 """A network with one hidden layer over passages, trained on texts (NumPy alone).
 
 A text counts by its strongest passage. Where the place of an attack is known, only its passages may
-be the strongest, and the others count as ordinary.
+be the strongest, and the others count as ordinary. Networks that are trained without some of the
+texts are trained together: the passages are gathered once for all of them, and a text that one of
+them does not know moves none of its weights.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +23,12 @@ HIDDEN = 32
 """Of the network of one seed; the shipped one has those of all seeds side by side."""
 _EPOCHS, _BATCH, _RATE, _DECAY, _PER_SET = 4, 64, 0.003, 1.2, 500
 _MORE = {
-    "own": 3000,
-    "own direct": 1500,
-    "own tools": 1000,
-    "own forms": 1750,
+    "own": 4800,
+    "own bare": 800,
+    "own requests": 800,
+    "own direct": 2400,
+    "own tools": 1600,
+    "own forms": 2800,
     "near plain_forms": 800,
     "carrier cut": 2500,
     "carrier snippet": 1000,
@@ -64,43 +67,47 @@ class Network:
         return np.concatenate([np.zeros(0, np.float64), *parts]) + self.base
 
 
-def fit(texts: Sequence[Text], found: Passages, kept: Sequence[int]) -> Network:
-    """Trained on the texts with these numbers: the mean of several networks, which is less a matter
-    of chance than one."""
-    runs = [_Run(texts, found, kept, seed).train() for seed in SEEDS]
-    return Network(
-        np.concatenate([run.first for run in runs], axis=1),
-        np.concatenate([run.bias for run in runs]),
-        np.concatenate([run.last for run in runs]) / len(runs),
-        float(np.mean([run.base for run in runs])),
-    )
+def fit(texts: Sequence[Text], found: Passages, known: Floats) -> list[Network]:
+    """A network for each column of `known`, which says what texts it is trained on: the mean of
+    several networks, which is less a matter of chance than one."""
+    runs = [_Run(texts, found, known, seed).train() for seed in SEEDS]
+    return [
+        Network(
+            np.concatenate([run.first for run in own], axis=1),
+            np.concatenate([run.bias for run in own]),
+            np.concatenate([run.last for run in own]) / len(own),
+            float(np.mean([run.base for run in own])),
+        )
+        for own in zip(*runs, strict=True)
+    ]
 
 
 class _Run:
-    """One run of AdamW."""
+    """One run of AdamW over the networks, side by side."""
 
-    def __init__(
-        self, texts: Sequence[Text], found: Passages, kept: Sequence[int], seed: int
-    ) -> None:
+    def __init__(self, texts: Sequence[Text], found: Passages, known: Floats, seed: int) -> None:
         self._found, self._chance = found, random.Random(seed)
+        self._known = known.astype(np.float64)
         self._noise = np.random.default_rng(seed)
         self._labels = np.array([each.is_attack for each in texts], np.float64)
         self._is_placed = np.array([each.start >= 0 for each in texts])
         self._groups: dict[str, list[int]] = {}
-        for number in kept:
-            if found.first[number + 1] > found.first[number]:
-                self._groups.setdefault(texts[number].family, []).append(number)
-        inputs = found.rows.shape[1]
+        for number, text in enumerate(texts):
+            if known[number].any() and found.first[number + 1] > found.first[number]:
+                self._groups.setdefault(text.family, []).append(number)
+        inputs, networks = found.rows.shape[1], known.shape[1]
+        first = self._noise.normal(size=(inputs, HIDDEN)).astype(np.float64) * 0.08
+        last = self._noise.normal(size=HIDDEN).astype(np.float64) * 0.3
         self._values = {
-            "first": self._noise.normal(size=(inputs, HIDDEN)).astype(np.float64) * 0.08,
-            "bias": np.zeros(HIDDEN, np.float64),
-            "last": self._noise.normal(size=HIDDEN).astype(np.float64) * 0.3,
-            "base": np.array([_FIRST_BASE], np.float64),
+            "first": np.tile(first, (1, networks)),
+            "bias": np.zeros(networks * HIDDEN, np.float64),
+            "last": np.tile(last, networks),
+            "base": np.full(networks, _FIRST_BASE, np.float64),
         }
         self._means = {name: np.zeros_like(each) for name, each in self._values.items()}
         self._squares = {name: np.zeros_like(each) for name, each in self._values.items()}
 
-    def train(self) -> Network:
+    def train(self) -> list[Network]:
         sizes = [min(len(own), _MORE.get(name, _PER_SET)) for name, own in self._groups.items()]
         steps, step = _EPOCHS * (sum(sizes) // _BATCH + 1), 0
         for _ in range(_EPOCHS):
@@ -116,7 +123,15 @@ class _Run:
                 warm = min(1.0, step / _WARM_STEPS)
                 self._move(gradient, step, _RATE * warm * max(0.03, 1 - step / steps))
         values = self._values
-        return Network(values["first"], values["bias"], values["last"], float(values["base"][0]))
+        return [
+            Network(
+                values["first"][:, at : at + HIDDEN],
+                values["bias"][at : at + HIDDEN],
+                values["last"][at : at + HIDDEN],
+                float(base),
+            )
+            for at, base in zip(range(0, len(values["bias"]), HIDDEN), values["base"], strict=True)
+        ]
 
     def _sample(self, own: list[int], family: str) -> list[int]:
         return self._chance.sample(own, min(len(own), _MORE.get(family, _PER_SET)))
@@ -133,46 +148,49 @@ class _Run:
         at = np.concatenate([np.array(each) for each in chosen])
         owner = np.repeat(np.arange(len(batch)), [len(each) for each in chosen])
         rows = self._found.rows[at].astype(np.float64)
-        rows *= self._kept_of(rows.shape)
-        before = rows @ self._values["first"] + self._values["bias"]
-        kept = self._kept_of(before.shape)
-        hidden = np.maximum(before, 0) * kept
-        scores = hidden @ self._values["last"] + self._values["base"][0]
+        self._drop(rows)
+        hidden = rows @ self._values["first"] + self._values["bias"]
+        hidden[hidden < 0] = 0
+        self._drop(hidden)
+        networks = self._known.shape[1]
+        by_network = hidden.reshape(len(at), networks, HIDDEN)
+        last = self._values["last"].reshape(networks, HIDDEN)
+        scores = (by_network * last).sum(2) + self._values["base"]
         blame = self._blame(np.array(batch), at, owner, scores)
-        inner = np.outer(blame, self._values["last"]) * (before > 0) * kept
+        # Where nothing came through, nothing is changed; elsewhere as much as was not dropped.
+        inner = (blame[:, :, None] * last).reshape(hidden.shape) * (hidden > 0)
+        inner *= _OF / (_OF - _DROPPED)
         gradient = {
             "first": rows.T @ inner,
             "bias": inner.sum(0),
-            "last": hidden.T @ blame,
-            "base": np.array([blame.sum()]),
+            "last": np.einsum("nfh,nf->fh", by_network, blame).ravel(),
+            "base": blame.sum(0),
         }
         return {
             name: np.round(each / _STEP_OF_GRADIENT) * _STEP_OF_GRADIENT
             for name, each in gradient.items()
         }
 
-    def _kept_of(self, shape: tuple[int, ...]) -> Floats:
+    def _drop(self, values: Floats) -> None:
         """Some inputs are left out by chance, so that no single one decides."""
-        chance = np.frombuffer(self._noise.bytes(math.prod(shape)), np.uint8).reshape(shape)
-        return (chance >= _DROPPED) * np.float64(_OF / (_OF - _DROPPED))
+        chance = np.frombuffer(self._noise.bytes(values.size), np.uint8).reshape(values.shape)
+        values *= chance >= _DROPPED
+        values *= _OF / (_OF - _DROPPED)
 
     def _blame(self, batch: Floats, at: Floats, owner: Floats, scores: Floats) -> Floats:
+        """Of each passage, for each network."""
         chances = 1 / (1 + np.exp(-np.clip(scores, -30, 30)))
-        labels, is_placed = self._labels[batch], self._is_placed[batch][owner]
-        is_inside = self._found.is_inside[at]
-        able = np.where(~is_placed | is_inside, scores, -np.inf)
-        most = np.full(len(batch), -np.inf, np.float64)
-        np.maximum.at(most, owner, able)
-        tops = np.nonzero((able == most[owner]) & np.isfinite(able))[0]
-        _, firsts = np.unique(owner[tops], return_index=True)
-        tops = tops[firsts]
-        label = labels[owner[tops]]
-        blame = np.zeros(len(at), np.float64)
-        weight = np.where(label > 0, 1.0, _WEIGHT_OF_CLEAN)
-        blame[tops] += weight * (chances[tops] - (label * 0.98 + 0.01)) / len(batch)
-        is_clean = (labels[owner] == 0) | (is_placed & ~is_inside)
-        if is_clean.any():
-            blame[is_clean] += _WEIGHT_OF_PASSAGES * chances[is_clean] / is_clean.sum()
+        labels, is_placed = self._labels[batch][owner], self._is_placed[batch][owner]
+        known, is_inside = self._known[batch], self._found.is_inside[at]
+        able = np.where((~is_placed | is_inside)[:, None], scores, -np.inf)
+        starts = np.nonzero(np.diff(owner, prepend=-1))[0]
+        most = np.maximum.reduceat(able, starts, axis=0)[owner]
+        is_top = (able == most) & np.isfinite(able)
+        weight = np.where(labels > 0, 1.0, _WEIGHT_OF_CLEAN)[:, None]
+        wrong = chances - (labels * 0.98 + 0.01)[:, None]
+        blame: Floats = is_top * weight * wrong * known[owner] / np.maximum(known.sum(0), 1)
+        is_clean = ((labels == 0) | (is_placed & ~is_inside))[:, None] * known[owner]
+        blame += _WEIGHT_OF_PASSAGES * chances * is_clean / np.maximum(is_clean.sum(0), 1)
         return blame
 
     def _move(self, gradient: dict[str, Floats], step: int, rate: float) -> None:
