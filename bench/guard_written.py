@@ -1,5 +1,8 @@
 """Texts that were written one by one for training the guard: no grammar, copied from no data set.
 
+Hosts, people and paths in them (`/root/.npm/_logs` in an error of npm) are made up or parts of the
+programs that are quoted, and belong to no machine. The shipped weights are made from these bytes.
+
 Each file of bench/guard_data/written has the records of one author and is a family of its own: left
 out of training, it shows how the classifier does on wordings of somebody else. A record is a head
 line and a text:

@@ -11,12 +11,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
-np = pytest.importorskip("numpy")
+pytest.importorskip("numpy")
 
-import guard_fit  # noqa: E402
-import guard_network  # noqa: E402
-from guard_families import Text  # noqa: E402
-from guard_passages import Passages  # noqa: E402
+import guard_fit
+import guard_network
+import numpy as np
+from guard_families import Text
+from guard_passages import Passages
 
 pytestmark = pytest.mark.requirement("GRD-10")
 _FAMILIES, _INPUTS, _EACH = ("own", "written tools", "near story"), 12, 30

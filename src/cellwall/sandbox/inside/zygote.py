@@ -7,7 +7,7 @@ finished cell.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found, unused-ignore]  # without stubs
+import _signal  # type: ignore[import-not-found, unused-ignore]  # the C part of `signal`, without stubs
 import atexit
 import ctypes
 import gc
@@ -118,7 +118,7 @@ def settle(runner: Any) -> bytes:
             runner.CodeSession(channel).run(*request)
         restore_signals()
     sys.modules["__main__"], sys.path[:] = main, path
-    del builtins.display  # type: ignore[attr-defined]  # of the last session
+    vars(builtins).pop("display")  # that of the last of our own sessions
     return request_frame(WARM_UP.replace(b"'', end=''", b"1"))
 
 

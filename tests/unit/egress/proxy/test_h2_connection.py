@@ -52,7 +52,7 @@ class Pair:
 
     def _connection(self, peer: Peer, *, is_client: bool) -> Http2Connection:
         return Http2Connection(
-            peer,  # type: ignore[arg-type]  # what a connection reads and writes
+            peer,  # type: ignore[arg-type]  # has the two methods of a stream that a connection calls
             is_client=is_client,
             wait_turn=lambda: asyncio.sleep(0),
             idle_timeout_s=5.0,
