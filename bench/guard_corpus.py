@@ -67,6 +67,8 @@ _NEAR_MISSES = {
     "plain": 600,
     "plain_forms": 1500,
 }
+_PLACING_SEEDS = (7, 1007)
+"""Of the draws of carriers, records and places."""
 _PLACINGS = 2
 """Carriers of each written attack and passage that is no text of its own."""
 _ALONE_FROM = 1200
@@ -242,8 +244,32 @@ class Placing:
         return whole
 
 
-def corpus(folder: Path, archive_folder: Path) -> list[Text]:
+@dataclass(frozen=True, slots=True)
+class Corpus:
     """Everything that a classifier may be trained on."""
+
+    texts: list[Text]
+    """First each text once, then those that are drawn again."""
+    count: int
+    """How many texts there are, each taken once."""
+    again: Mapping[int, int]
+    """The number of a text that was placed, and that of the same one in another carrier."""
+
+    @property
+    def once(self) -> list[Text]:
+        return self.texts[: self.count]
+
+
+def corpus(folder: Path, archive_folder: Path) -> Corpus:
+    """Two draws: what is drawn from carriers, or placed in one, has two of them."""
+    texts, other = (_drawn(folder, archive_folder, seed) for seed in _PLACING_SEEDS)
+    pairs = enumerate(zip(texts, other, strict=True))
+    changed = [number for number, (one, two) in pairs if one.text != two.text]
+    again = {number: at for at, number in enumerate(changed, len(texts))}
+    return Corpus([*texts, *(other[number] for number in changed)], len(texts), again)
+
+
+def _drawn(folder: Path, archive_folder: Path, seed: int) -> list[Text]:
     for entry in _entries("data"):
         check(folder, entry["file"], entry["sha256"])
     ordinary = carriers(archive_folder)
@@ -252,7 +278,7 @@ def corpus(folder: Path, archive_folder: Path) -> list[Text]:
         for each in published_carriers(folder)
     ]
     ordinary += random.Random(3).sample(published, min(500, len(published)))
-    placing = Placing([each for each in ordinary if each.family != "carrier prompts"], 7)
+    placing = Placing([each for each in ordinary if each.family != "carrier prompts"], seed)
     writer, chance = TextWriter.of_seed(11), random.Random(13)
     texts = [*ordinary, *(Text("carrier prompts", False, each) for each in chat(folder))]
     # Of the sizes of those with an attack, so that size alone tells nothing.

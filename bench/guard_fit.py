@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,12 +58,18 @@ def passage_scores(rows: Rows, weights: Sequence[float], base: float) -> Floats:
 
 
 def fit(
-    texts: Sequence[Text], rows: Rows, features: int, known: Floats
+    texts: Sequence[Text],
+    rows: Rows,
+    features: int,
+    known: Floats,
+    again: Mapping[int, int] | None = None,
 ) -> list[tuple[list[float], float]]:
     """Weights and base for each column of `known`, which says what texts a model is trained on: the
-    mean of several runs, which is less a matter of chance than one."""
-    flat = _Flat.of(rows)
-    runs = np.mean([_Run(texts, flat, features, known, seed).train() for seed in _SEEDS], axis=0)
+    mean of several runs, which is less a matter of chance than one. `again`: the texts that have
+    another draw, which is taken half of the time."""
+    given = _Given(texts, _Flat.of(rows), features, known, again or {})
+    with ProcessPoolExecutor(initializer=_keep, initargs=(given,)) as pool:
+        runs = np.mean(list(pool.map(_train, _SEEDS)), axis=0)
     return [(own[:-1].tolist(), float(own[-1])) for own in runs]
 
 
@@ -92,20 +99,41 @@ class _Flat:
         return self.features[np.arange(len(of)) + (self.starts[numbers] - before)[of]], of
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    texts: Sequence[Text]
+    rows: _Flat
+    features: int
+    known: Floats
+    again: Mapping[int, int]
+
+
+_kept: list[_Given] = []
+"""In a process that trains: features are too large to be sent with each job."""
+
+
+def _keep(given: _Given) -> None:
+    _kept[:] = [given]
+
+
+def _train(seed: int) -> Floats:
+    return _Run(_kept[0], seed).train()
+
+
 class _Run:
     """One run of AdamW over models side by side; the base is the last of the parameters of each."""
 
-    def __init__(
-        self, texts: Sequence[Text], rows: _Flat, features: int, known: Floats, seed: int
-    ) -> None:
+    def __init__(self, given: _Given, seed: int) -> None:
+        texts, known = given.texts, given.known
         self._labels = np.array([text.is_attack for text in texts], np.float64)
-        self._rows, self._known = rows, known.astype(np.float64)
+        self._rows, self._known = given.rows, known.astype(np.float64)
+        self._again, drawn = given.again, set(given.again.values())
         self._chance = random.Random(seed)
         self._groups: dict[str, list[int]] = {}
         for number, text in enumerate(texts):
-            if known[number].any():
+            if known[number].any() and number not in drawn:
                 self._groups.setdefault(text.family, []).append(number)
-        size = known.shape[1], features + 1
+        size = known.shape[1], given.features + 1
         self._parameters = np.zeros(size)
         self._parameters[:, -1] = _FIRST_BASE
         self._means, self._squares = np.zeros(size), np.zeros(size)
@@ -118,6 +146,7 @@ class _Run:
                 for family in sorted(self._groups)
                 for number in self._sample(self._groups[family], family)
             ]
+            order = [self._chance.choice((each, self._again.get(each, each))) for each in order]
             self._chance.shuffle(order)
             steps = _EPOCHS * (len(order) // _BATCH + 1)
             for at in range(0, len(order), _BATCH):

@@ -9,8 +9,10 @@ them does not know moves none of its weights.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from guard_families import Text
@@ -19,9 +21,9 @@ from guard_passages import Passages
 Floats = np.ndarray
 
 SEEDS = (0, 1, 2)
-HIDDEN = 32
+HIDDEN = 48
 """Of the network of one seed; the shipped one has those of all seeds side by side."""
-_EPOCHS, _BATCH, _RATE, _DECAY, _PER_SET = 4, 64, 0.003, 1.2, 500
+_EPOCHS, _BATCH, _RATE, _DECAY, _PER_SET = 6, 64, 0.003, 1.2, 500
 _MORE = {
     "own": 4800,
     "own bare": 800,
@@ -40,7 +42,7 @@ _MORE = {
     "carrier readme": 600,
 }
 _PASSAGES_A_TEXT, _WEIGHT_OF_CLEAN, _WEIGHT_OF_PASSAGES = 16, 4.0, 3.0
-_DROPPED, _OF = 90, 256
+_DROPPED, _OF = 128, 256
 """How many inputs of how many are left out. A byte of chance decides each: a float for each took a
 third of the time of training."""
 _WARM_STEPS = 60
@@ -49,6 +51,8 @@ _STEP_OF_GRADIENT = 2.0**-26
 bit of a sum would in time change all weights."""
 _FIRST_BASE = -2.0
 _AS_ROWS = 20_000
+_SIDE_BY_SIDE = 7
+"""So many networks at most are trained by one process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +71,18 @@ class Network:
         return np.concatenate([np.zeros(0, np.float64), *parts]) + self.base
 
 
-def fit(texts: Sequence[Text], found: Passages, known: Floats) -> list[Network]:
+def fit(
+    texts: Sequence[Text], found: Passages, known: Floats, again: Mapping[int, int] | None = None
+) -> list[Network]:
     """A network for each column of `known`, which says what texts it is trained on: the mean of
-    several networks, which is less a matter of chance than one."""
-    runs = [_Run(texts, found, known, seed).train() for seed in SEEDS]
+    several networks, which is less a matter of chance than one. `again`: the texts that have
+    another draw, which is taken half of the time."""
+    columns = range(0, known.shape[1], _SIDE_BY_SIDE)
+    jobs = list(product(SEEDS, columns))
+    given = _Given(texts, found, known, again or {})
+    with ProcessPoolExecutor(initializer=_keep, initargs=(given,)) as pool:
+        parts = dict(zip(jobs, pool.map(_train, jobs), strict=True))
+    runs = [[each for at in columns for each in parts[seed, at]] for seed in SEEDS]
     return [
         Network(
             np.concatenate([run.first for run in own], axis=1),
@@ -82,18 +94,44 @@ def fit(texts: Sequence[Text], found: Passages, known: Floats) -> list[Network]:
     ]
 
 
-class _Run:
-    """One run of AdamW over the networks, side by side."""
+@dataclass(frozen=True, slots=True)
+class _Given:
+    texts: Sequence[Text]
+    found: Passages
+    known: Floats
+    again: Mapping[int, int]
 
-    def __init__(self, texts: Sequence[Text], found: Passages, known: Floats, seed: int) -> None:
+
+_kept: list[_Given] = []
+"""In a process that trains: passages are too large to be sent with each job."""
+
+
+def _keep(given: _Given) -> None:
+    _kept[:] = [given]
+
+
+def _train(job: tuple[int, int]) -> list[Network]:
+    return _Run(_kept[0], *job).train()
+
+
+class _Run:
+    """One run of AdamW over the networks of some columns, side by side."""
+
+    def __init__(self, given: _Given, seed: int, column: int) -> None:
+        texts, found = given.texts, given.found
+        known = given.known[:, column : column + _SIDE_BY_SIDE]
         self._found, self._chance = found, random.Random(seed)
         self._known = known.astype(np.float64)
         self._noise = np.random.default_rng(seed)
         self._labels = np.array([each.is_attack for each in texts], np.float64)
         self._is_placed = np.array([each.start >= 0 for each in texts])
+        # Of all columns: which of them are trained side by side must change no order.
+        is_usable = given.known.any(1) & (np.diff(found.first) > 0)
+        self._again = {one: other for one, other in given.again.items() if is_usable[other]}
+        drawn = set(given.again.values())
         self._groups: dict[str, list[int]] = {}
         for number, text in enumerate(texts):
-            if known[number].any() and found.first[number + 1] > found.first[number]:
+            if is_usable[number] and number not in drawn:
                 self._groups.setdefault(text.family, []).append(number)
         inputs, networks = found.rows.shape[1], known.shape[1]
         first = self._noise.normal(size=(inputs, HIDDEN)).astype(np.float64) * 0.08
@@ -116,6 +154,7 @@ class _Run:
                 for family in sorted(self._groups)
                 for number in self._sample(self._groups[family], family)
             ]
+            order = [self._chance.choice((each, self._again.get(each, each))) for each in order]
             self._chance.shuffle(order)
             for at in range(0, len(order), _BATCH):
                 step += 1
@@ -151,15 +190,12 @@ class _Run:
         self._drop(rows)
         hidden = rows @ self._values["first"] + self._values["bias"]
         hidden[hidden < 0] = 0
-        self._drop(hidden)
         networks = self._known.shape[1]
         by_network = hidden.reshape(len(at), networks, HIDDEN)
         last = self._values["last"].reshape(networks, HIDDEN)
         scores = (by_network * last).sum(2) + self._values["base"]
         blame = self._blame(np.array(batch), at, owner, scores)
-        # Where nothing came through, nothing is changed; elsewhere as much as was not dropped.
         inner = (blame[:, :, None] * last).reshape(hidden.shape) * (hidden > 0)
-        inner *= _OF / (_OF - _DROPPED)
         gradient = {
             "first": rows.T @ inner,
             "bias": inner.sum(0),

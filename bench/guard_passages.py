@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from guard_families import Text
-from guard_vectors import DIMS, SCALE, read_table
+from guard_vectors import DIMS, LENGTH, SCALE, read_table
 
 from cellwall.guard.ctext.vectors import PieceVectors
 from cellwall.guard.detect.passages.features import candidates, describe, place, read, trait_names
@@ -19,6 +19,8 @@ Floats = np.ndarray
 
 _MAX_CHARACTERS, _MAX_CANDIDATES, _MIN_COUNT = 8_000, 160, 40
 _AT_ONCE = 60
+_SHORT = 1e-3
+"""A vector of nothing is not scaled up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,13 @@ def _inputs(sums: Floats, pieces: Floats, chosen: Floats) -> Floats:
     near = _mean(around[chosen] + around[chosen + 2], counts[chosen] + counts[chosen + 2])
     rest = _mean(sums.sum(0) - sums[chosen], pieces.sum() - pieces[chosen])
     cosines = [_cosine(own, other)[:, None] for other in (near, rest)]
-    return np.concatenate([own, near, rest, *cosines], axis=1).astype(np.float16)
+    vectors = [_scaled(each) for each in (own, near, rest)]
+    return np.concatenate([*vectors, *cosines], axis=1).astype(np.float16)
+
+
+def _scaled(vectors: Floats) -> Floats:
+    lengths = np.sqrt((vectors.astype(np.float64) ** 2).sum(1))
+    return vectors * (LENGTH / (lengths + _SHORT))[:, None]
 
 
 def _mean(sums: Floats, pieces: Floats) -> Floats:

@@ -20,6 +20,8 @@ MAX_PIECE_BYTES = 24  # as in vectors.c
 _STEPS = 24
 """Steps of a signed byte in one standard deviation."""
 SCALE = 1 / _STEPS
+LENGTH = 2.0
+"""Of the vectors that the network sees: how long a mean is depends on how many pieces it has."""
 _START = "\u2581"
 """What the source writes before a piece that begins a word."""
 

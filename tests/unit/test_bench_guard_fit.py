@@ -71,6 +71,41 @@ def test_a_text_that_is_left_out_moves_no_weight_of_the_linear_model() -> None:
     assert [one == other for one, other in zip(plain, changed, strict=True)] == [False, True]
 
 
+def test_networks_are_the_same_whichever_are_trained_side_by_side(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = _texts()
+    together = guard_network.fit(texts, _passages(texts), _known(texts))
+    monkeypatch.setattr(guard_network, "_SIDE_BY_SIDE", 1)
+    apart = guard_network.fit(texts, _passages(texts), _known(texts))
+    for one, other in zip(together, apart, strict=True):
+        assert np.array_equal(one.first, other.first)
+        assert one.base == other.base
+
+
+def _bases(factor: int | None) -> tuple[float, float]:
+    """Of both models, where the first text has another draw with inputs so many times as large."""
+    texts = _texts()
+    found, rows = _passages(texts), _rows(texts)
+    again: dict[int, int] = {}
+    if factor is not None:
+        again[0] = len(texts)
+        vectors = np.concatenate([found.rows, factor * found.rows[:2]])
+        first = np.append(found.first, len(vectors))
+        found = Passages(vectors, first, np.zeros(len(vectors), bool))
+        rows = [*rows, [factor * row for row in rows[0]]]
+        texts = [*texts, texts[0]]
+    (network, _) = guard_network.fit(texts, found, _known(texts), again)
+    ((_, linear), _) = guard_fit.fit(texts, rows, _INPUTS, _known(texts), again)
+    return network.base, linear
+
+
+def test_another_draw_of_a_text_is_taken_instead_of_it_and_never_beside_it() -> None:
+    none, same, other = (_bases(factor) for factor in (None, 1, 0))
+    assert same == none
+    assert [one == two for one, two in zip(other, none, strict=True)] == [False, False]
+
+
 def test_a_network_learns_what_the_attacks_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard_network, "_EPOCHS", 100)
     texts = _texts()

@@ -48,7 +48,13 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:@%~+=,#-]{0,64}")
 _MAX_WORD = 1_000
 _MAX_FINDINGS = 50
 _MAX_CHARACTERS = 1 << 20
-_MAX_DEPTH = 16
+_INCOMPLETE = Finding(
+    "unscanned",
+    "low",
+    "the text is longer, or has more or deeper encodings, than is looked at",
+    rule="scan.not-complete",
+)
+"""What is not looked at is told, not taken for clean."""
 
 
 def screen_action(
@@ -83,6 +89,8 @@ def screen_action(
     for where, text in _texts(action) if action.principal.interface in _AGENTS else ():
         report = scanner.scan(text[:_MAX_CHARACTERS], kind="input")
         found += [_cap_at_medium(replace(finding, where=where)) for finding in report.findings]
+        if len(text) > _MAX_CHARACTERS or not report.is_complete:
+            found.append(replace(_INCOMPLETE, where=where))
     # Denying findings come first, so that a flood of others cannot push them out of the list.
     found.sort(key=lambda finding: finding.severity != "high")
     return found[:_MAX_FINDINGS]
@@ -95,11 +103,12 @@ def _screen_message(message: ReceiveMessage, scanner: Scanner) -> list[Finding]:
     """
     report = scanner.scan(message.content, kind="input", channel=message.channel)
     treatments = scanner.settings.treatments("input")
+    incomplete = () if report.is_complete else (_INCOMPLETE,)
     return [
         replace(finding, severity="high")
         if treatments[finding.severity].rank > TextTreatment.NEUTRALISE.rank
         else _cap_at_medium(finding)
-        for finding in report.findings
+        for finding in (*report.findings, *incomplete)
     ]
 
 
@@ -195,16 +204,15 @@ def _texts(action: Action) -> Iterator[tuple[str, str]]:
             return
 
 
-def strings(value: Json, depth: int = 0) -> Iterator[str]:
-    """All strings inside, keys included, down to a bounded depth."""
-    if isinstance(value, str):
-        yield value
-    elif depth >= _MAX_DEPTH:
-        return
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            yield str(key)
-            yield from strings(each, depth + 1)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from strings(each, depth + 1)
+def strings(value: Json) -> Iterator[str]:
+    """All strings inside, keys included, however deep: a model reads all of them."""
+    waiting: list[Json] = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            for key, each in reversed(item.items()):
+                waiting += (each, str(key))
+        elif isinstance(item, list | tuple):
+            waiting.extend(reversed(item))

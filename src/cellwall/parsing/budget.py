@@ -42,6 +42,10 @@ class AttemptBudget:
         self.left -= 1
         return self.left >= 0
 
+    def spend_many(self, attempts: int) -> None:
+        """Take so many, of which the last may be one more than were left."""
+        self.left = max(self.left - attempts, -1)
+
     def exhaust(self) -> None:
         """Record that part of the text was skipped."""
         self.left = -1

@@ -67,7 +67,7 @@ static void fuzz_runs(const uint8_t *data, size_t size, const uint8_t *set, size
   free(found);
 }
 
-/* Tables as library.py makes them: three chains of sixteen bytes, then tokens of two and three. */
+/* Tables as library.py makes them: three chains of sixteen bytes. */
 static void fuzz_survey(const uint8_t *data, size_t size) {
   static struct survey_tables tables;
   if (tables.firsts == 0) {
@@ -82,28 +82,87 @@ static void fuzz_survey(const uint8_t *data, size_t size) {
       }
     }
     tables.loose = (uint64_t)0x8000 << 32;
-    tables.firsts |= (uint64_t)1 << 48 | (uint64_t)1 << 50;
-    tables.moves['%'] |= (uint64_t)1 << 48;
-    tables.moves['4'] |= (uint64_t)1 << 49;
-    tables.moves['\\'] |= (uint64_t)1 << 50;
-    tables.moves['x'] |= (uint64_t)1 << 51;
-    tables.moves['4'] |= (uint64_t)1 << 52;
-    tables.lasts |= (uint64_t)1 << 49 | (uint64_t)1 << 52;
-    tables.threes = (uint64_t)1 << 52;
   }
   struct survey survey;
-  for (int i = 0; i <= CHAINS; i++) {
+  for (int i = 0; i < CHAINS; i++) {
     uint64_t *found = malloc(ROOM * sizeof *found);
     check(found != NULL);
-    *(i < CHAINS ? &survey.chains[i] : &survey.tokens) = (struct places){found, 0, ROOM};
+    survey.chains[i] = (struct places){found, 0, ROOM};
   }
   cw_survey(data, size, &tables, &survey);
-  for (int i = 0; i <= CHAINS; i++) {
-    struct places *places = i < CHAINS ? &survey.chains[i] : &survey.tokens;
+  for (int i = 0; i < CHAINS; i++) {
+    struct places *places = &survey.chains[i];
     if (places->count <= places->room)
       for (uint64_t n = 0; n < places->count; n++) check(places->found[n] < size);
     free(places->found);
   }
+}
+
+static const struct entity_names *entity_names(void) {
+  static const uint32_t ends[] = {0, 4, 7}, text_ends[] = {0, 1, 7};
+  static const struct entity_names names = {
+      (const uint8_t *)"amp;gg;", (const uint8_t *)"&\xe2\x89\xab\xe2\x89\xab", ends, text_ends, 2, 0};
+  return &names;
+}
+
+/* The lines around edits: each part stands for a part of the text, and has the place of its own. */
+static void fuzz_patches(const uint8_t *image, size_t size, const uint8_t *data, size_t data_size,
+                         const struct edits *edits, size_t most) {
+  size_t room = 4 * edits->count + 1, text_room = data_size + edits->text_size + 3 * edits->count + 3;
+  struct patch *found = malloc(room * sizeof *found);
+  uint8_t *text = malloc(text_room);
+  check(found != NULL && text != NULL);
+  struct patches patches = {.found = found, .text = text, .room = room, .text_room = text_room, .most = most};
+  cw_patches(image, size, data, data_size, edits->found, edits->count, edits->text, edits->text_size, &patches);
+  check(patches.count <= room && patches.text_size <= text_room);
+  check(most > data_size + edits->text_size ? !patches.is_cut : 1);
+  for (size_t n = 0; n < patches.count; n++) {
+    check(found[n].start <= found[n].end && found[n].end <= size);
+    check(n == 0 ? found[n].at == 0 : found[n - 1].at <= found[n].at);
+  }
+  free(found);
+  free(text);
+}
+
+/* The first byte chooses how little room there is. `data` has two bytes for some characters. */
+static void fuzz_inline(const uint8_t *data, size_t size) {
+  size_t room = size && *data % 4 == 0 ? ROOM : size + 1, data_size = 0;
+  uint8_t *wide = malloc(2 * size + 1);
+  struct token *tokens = malloc(room * sizeof *tokens), *equals = malloc(room * sizeof *equals);
+  check(wide != NULL && tokens != NULL && equals != NULL);
+  for (size_t at = 0; at < size; at++) {
+    if (data[at] >= 0x80) wide[data_size++] = 0xc3;
+    wide[data_size++] = data[at] < 0x80 ? data[at] : 0x80 | (data[at] & 0x3f);
+  }
+  size_t count = cw_tokens(data, size, tokens, room), signs;
+  count = count < room ? count : room;
+  for (size_t n = 0; n < count; n++)
+    check(tokens[n].start < tokens[n].end && tokens[n].end <= size && (n == 0 || tokens[n - 1].end <= tokens[n].start));
+  signs = cw_equals(data, size, tokens, count, size % 3, equals, room);
+  signs = signs < room ? signs : room;
+  for (uint32_t kind = 0; kind <= 4; kind++) {
+    struct edit *found = malloc(room * sizeof *found);
+    size_t text_room = size % 5 == 0 ? 3 : 2 * size;
+    uint8_t *text = malloc(text_room ? text_room : 1);
+    check(found != NULL && text != NULL);
+    struct edits edits = {.found = found, .text = text, .room = room, .text_room = text_room};
+    if (kind == 4)
+      cw_string_edits(data, size, &edits);
+    else
+      cw_edits(data, size, kind == 3 ? equals : tokens, kind == 3 ? signs : count, kind, entity_names(), &edits);
+    check(edits.count <= room && edits.text_size <= text_room && (text_room == 3 || kind == 0 || kind == 3 || !edits.unknown));
+    for (size_t n = 0; n < edits.count; n++) {
+      check(found[n].start < found[n].end && found[n].end <= size && (n == 0 || found[n - 1].end <= found[n].start));
+      check(found[n].size == CW_UNKNOWN || found[n].text + (size_t)found[n].size <= edits.text_size);
+      if (found[n].size == CW_UNKNOWN) found[n].size = 0; /* Python would ask for it */
+    }
+    fuzz_patches(data, size, wide, data_size, &edits, size % 2 ? ~(size_t)0 : size / 2);
+    free(found);
+    free(text);
+  }
+  free(wide);
+  free(tokens);
+  free(equals);
 }
 
 static struct glance *make_glance(void) {
@@ -167,6 +226,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   fuzz_lines(text, size);
   fuzz_runs(text, size, letters, size % 7);
   fuzz_survey(text, size);
+  fuzz_inline(text, size);
   fuzz_sentences(text, size);
   (void)cw_base64_may_be_text(text, size);
   free(text);

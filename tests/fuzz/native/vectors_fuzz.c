@@ -119,7 +119,9 @@ static void fuzz_network(uint32_t dims, uint32_t hidden, int is_small, const uin
   float *first = weights(((size_t)3 * dims + 2) * hidden, text, size, is_small);
   float *of_traits = weights((size_t)known * hidden, text, size, is_small);
   float *bias = weights(hidden, text, size, is_small), *last = weights(hidden, text, size, is_small);
-  struct network net = {first, of_traits, bias, last, 0.5f, 0.25f, dims, hidden, known};
+  struct network net = {
+      .first = first, .of_traits = of_traits, .bias = bias, .last = last, .base = 0.5f, .scale = 0.25f, .length = 2.0f,
+      .dims = dims, .hidden = hidden, .traits = known};
   size_t chosen_count = count + 1;
   uint64_t *chosen = room(chosen_count * sizeof *chosen), *ends = room(chosen_count * sizeof *ends), end = 0;
   for (size_t n = 0; n < chosen_count; n++) { /* the last one is not there */

@@ -127,7 +127,6 @@ class _Tables(ctypes.Structure):
         ("firsts", ctypes.c_uint64),
         ("lasts", ctypes.c_uint64),
         ("loose", ctypes.c_uint64),
-        ("threes", ctypes.c_uint64),
     )
 
 
@@ -136,7 +135,7 @@ class _Places(ctypes.Structure):
 
 
 class _Survey(ctypes.Structure):
-    _fields_ = (("chains", _Places * _CHAINS), ("tokens", _Places))
+    _fields_ = (("chains", _Places * _CHAINS),)
 
 
 _survey = function("cw_survey", None, DATA, SIZE, ctypes.POINTER(_Tables), ctypes.POINTER(_Survey))
@@ -159,17 +158,13 @@ class SurveyResult(NamedTuple):
     """Places in a text; None for those that are too many to be looked at one by one."""
 
     chains: Sequence[list[int] | None]
-    tokens: list[int] | None
-    """Nearly sorted: some begin one byte after a later entry."""
 
 
 class Survey:
-    """What is looked for: three chains, and tokens that begin with two or three bytes of certain
-    kinds."""
+    """What is looked for: three chains."""
 
-    def __init__(self, chains: Sequence[Chain], tokens: Sequence[Sequence[bytes]]) -> None:
+    def __init__(self, chains: Sequence[Chain]) -> None:
         assert len(chains) == _CHAINS  # noqa: S101  # one lane of bits for each chain
-        assert sum(map(len, tokens)) <= _LANE_BITS  # noqa: S101  # each member of a token has its bit
         self._tables = tables = _Tables()
         for number, chain in enumerate(chains):
             shift = number * _LANE_BITS
@@ -181,15 +176,6 @@ class Survey:
                 self._move(chain.kinds[place % len(chain.kinds)], shift + place)
             for byte in chain.between:
                 tables.keeps[byte] |= ((1 << _LANE_BITS) - 1) << shift
-        bit = _CHAINS * _LANE_BITS
-        for token in tokens:
-            assert len(token) in (2, 3)  # noqa: S101  # the C pass knows these two lengths
-            tables.firsts |= 1 << bit
-            for members in token:
-                self._move(members, bit)
-                bit += 1
-            tables.lasts |= 1 << (bit - 1)
-            tables.threes |= 1 << (bit - 1) if len(token) == 3 else 0
 
     def _move(self, members: bytes, bit: int) -> None:
         for byte in members:
@@ -197,23 +183,28 @@ class Survey:
 
     def of(self, data: bytes, most: int) -> SurveyResult:
         """Where it is in the data; of each thing at most `most` places."""
-        rooms = [(ctypes.c_uint64 * most)() for _ in range(_CHAINS + 1)]
-        *chains, tokens = (_Places(room, 0, most) for room in rooms)
-        survey = _Survey((_Places * _CHAINS)(*chains), tokens)
+        rooms = [(ctypes.c_uint64 * most)() for _ in range(_CHAINS)]
+        survey = _Survey((_Places * _CHAINS)(*(_Places(room, 0, most) for room in rooms)))
         _survey(data, len(data), ctypes.byref(self._tables), ctypes.byref(survey))
-        positions = [
-            _read_places(room, places)
-            for room, places in zip(rooms, (*survey.chains, survey.tokens), strict=True)
-        ]
-        return SurveyResult(positions[:_CHAINS], positions[_CHAINS])
+        return SurveyResult(
+            [_read_places(room, places) for room, places in zip(rooms, survey.chains, strict=True)]
+        )
 
 
-def run_begins(data: bytes, members: bytes, least: int, most: int) -> list[int] | None:
-    """Where runs of at least `least` bytes of a byte set begin; None if more than `most` do."""
-    room = (ctypes.c_uint64 * most)()
-    places = _Places(room, 0, most)
-    _runs(data, len(data), members, least, ctypes.byref(places))
-    return _read_places(room, places)
+def run_begins(data: bytes, members: bytes, least: int) -> list[int]:
+    """Where runs of at least `least` bytes of a byte set begin."""
+    size = min(_FEW_PLACES, len(data) // least + 1)
+    while True:
+        room = (ctypes.c_uint64 * size)()
+        places = _Places(room, 0, size)
+        _runs(data, len(data), members, least, ctypes.byref(places))
+        found = _read_places(room, places)
+        if found is not None:
+            return found
+        size = places.count
+
+
+_FEW_PLACES = 1024
 
 
 def _read_places(room: ctypes.Array[ctypes.c_uint64], places: _Places) -> list[int] | None:

@@ -1,8 +1,8 @@
 /* A small network over the vectors of a passage and of what stands around it.
  *
  * Input: the mean vector of the passage, that of its two neighbours, that of the rest of the text,
- * the squared cosines between the first and the other two, and the numbers of its traits. One hidden
- * layer. Each of its units adds up its inputs in their order, whatever is done side by side. */
+ * each scaled to one length, the squared cosines between the first and the other two, and the
+ * numbers of its traits. One hidden layer. Each of its units adds up its inputs in their order, whatever is done side by side. */
 #include "passes.h"
 
 #include <string.h>
@@ -15,16 +15,33 @@ static void mean_of(const float *sums, uint32_t dims, float pieces, float scale,
         mean[n] = sums[n] * factor;
 }
 
-/* The square of the cosine, with its sign: no square root, which would need another library. */
-static float cosine(const float *left, const float *right, uint32_t dims) {
-    double both = 0, one = 0, other = 0;
-    for (uint32_t n = 0; n < dims; n++) {
-        both += (double)left[n] * right[n];
-        one += (double)left[n] * left[n];
-        other += (double)right[n] * right[n];
-    }
+/* The square of the cosine, with its sign. */
+static float cosine(double both, double one, double other) {
     double size = one * other;
     return size > 1e-9 ? (float)(both * (both < 0 ? -both : both) / size) : 0;
+}
+
+/* By Newton's method, from half of the exponent: that of C would need another library. */
+static double root_of(double value) {
+    uint64_t bits;
+    double root;
+    if (value <= 0)
+        return 0;
+    memcpy(&bits, &value, sizeof bits);
+    bits = (bits >> 1) + ((uint64_t)1023 << 51);
+    memcpy(&root, &bits, sizeof root);
+    for (int step = 0; step < 5; step++)
+        root = 0.5 * (root + value / root);
+    return root;
+}
+
+#define SHORT 1e-3 /* a vector of nothing is not scaled up */
+
+/* `square`: of the length that it has. */
+static void scale_to(float length, double square, float *vector, uint32_t dims) {
+    float factor = (float)(length / (root_of(square) + SHORT));
+    for (uint32_t n = 0; n < dims; n++)
+        vector[n] *= factor;
 }
 
 static void add_scaled(float *hidden, const float *weights, float by, uint32_t size) {
@@ -61,14 +78,23 @@ static void find_inputs(const struct network *net, const struct around *text, co
     mean_of(own, dims, (float)pieces[at], net->scale, means);
     mean_of(beside, dims, near, net->scale, means + dims);
     mean_of(rest, dims, text->pieces - (float)pieces[at], net->scale, means + 2 * (size_t)dims);
+    double both[PARTS] = {0}, squares[PARTS] = {0};
+    for (uint32_t n = 0; n < dims; n++)
+        for (size_t part = 0; part < PARTS; part++) {
+            double value = means[part * dims + n];
+            squares[part] += value * value;
+            both[part] += means[n] * value;
+        }
     inputs->count = PARTS * (size_t)dims;
     for (size_t part = 1; part < PARTS; part++)
-        inputs->values[inputs->count++] = cosine(means, means + part * dims, dims);
+        inputs->values[inputs->count++] = cosine(both[part], squares[0], squares[part]);
+    for (size_t part = 0; part < PARTS; part++)
+        scale_to(net->length, squares[part], means + part * dims, dims);
 }
 
 /* So many units are kept in registers while all inputs are gone through. */
 #define LANES 4
-#define WIDE 8
+#define WIDE 12
 #define UNITS (LANES * WIDE)
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
 

@@ -34,7 +34,6 @@ struct survey_tables {
     uint64_t moves[256], keeps[256]; /* of each lane, by byte */
     uint64_t firsts, lasts;          /* bits of the first bytes, and of the last ones */
     uint64_t loose; /* last bits of lanes whose chains may have passed over what belongs to them */
-    uint64_t threes; /* last bits of tokens of three bytes; others have two */
 };
 
 /* `count` goes on where there is no more room. */
@@ -44,13 +43,67 @@ struct places {
 };
 
 struct survey {
-    struct places chains[CHAINS], tokens;
+    struct places chains[CHAINS];
 };
 
 EXPORT void cw_survey(const uint8_t *data, size_t size, const struct survey_tables *tables,
                       struct survey *survey);
 EXPORT void cw_runs(const uint8_t *data, size_t size, const byte_set set, size_t least,
                     struct places *places);
+
+/* tokens.c */
+struct token {
+    uint32_t start, end, kind;
+};
+
+EXPORT size_t cw_tokens(const uint8_t *image, size_t size, struct token *tokens, size_t room);
+EXPORT size_t cw_equals(const uint8_t *image, size_t size, const struct token *tokens, size_t count,
+                        size_t few, struct token *equals, size_t room);
+
+/* edits.c */
+#define CW_UNKNOWN UINT32_MAX
+
+/* A part of a text, and the place of what replaces it in the text of all edits. */
+struct edit {
+    uint32_t start, end, text, size;
+};
+
+struct edits {
+    struct edit *found;
+    uint8_t *text;
+    uint64_t count, room, text_size, text_room;
+    uint64_t next, line_end; /* where to go on, and to where a line is known */
+    uint64_t unknown; /* how many edits are of which C does not know */
+    uint32_t is_quoted, padding;
+};
+
+/* Sorted by name; what stands at `ends[n]` and `text_ends[n]` is the begin of name `n`. */
+struct entity_names {
+    const uint8_t *names, *texts;
+    const uint32_t *ends, *text_ends;
+    uint32_t count, padding;
+};
+
+EXPORT void cw_edits(const uint8_t *image, size_t size, const struct token *tokens, size_t count,
+                     uint32_t kind, const struct entity_names *names, struct edits *edits);
+EXPORT void cw_string_edits(const uint8_t *image, size_t size, struct edits *edits);
+
+/* patches.c */
+struct patch {
+    uint32_t at, start, end; /* where it begins in the result, and what it stands for */
+};
+
+struct patches {
+    struct patch *found;
+    uint8_t *text;
+    uint64_t count, room, text_size, text_room;
+    uint64_t characters, most; /* without what separates patches */
+    uint32_t is_cut, padding;
+};
+
+EXPORT void cw_patches(const uint8_t *image, size_t size, const uint8_t *data, size_t data_size,
+                       const struct edit *edits, size_t count, const uint8_t *text,
+                       size_t text_size, struct patches *patches);
 
 /* base64.c */
 EXPORT int cw_base64_may_be_text(const uint8_t *run, size_t size);
@@ -111,7 +164,7 @@ struct network {
     const float *first;     /* rows of `hidden` weights: three vectors, two cosines */
     const float *of_traits; /* a row for each trait */
     const float *bias, *last;
-    float base, scale;
+    float base, scale, length; /* to which each vector is scaled */
     uint32_t dims, hidden, traits;
 };
 

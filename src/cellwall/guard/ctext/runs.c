@@ -1,9 +1,7 @@
-/* Where a text may hold something encoded: chains of certain letters and digits, a few bytes that
- * begin an encoded character, and long runs. */
+/* Where a text may hold something encoded: chains of certain letters and digits, and long runs. */
 #include "passes.h"
 
 #define LANE_BITS 16
-#define TOKENS ((uint64_t)0xffff << LANE_BITS * CHAINS)
 
 static void note(struct places *places, size_t place)
 {
@@ -29,10 +27,6 @@ static size_t back(const uint8_t *data, size_t at, size_t bytes,
 static void note_ends(const uint8_t *data, size_t at, uint64_t ended,
                       const struct survey_tables *tables, struct survey *survey, size_t *steps)
 {
-    if (ended & TOKENS & tables->threes)
-        note(&survey->tokens, at - 2);
-    if (ended & TOKENS & ~tables->threes)
-        note(&survey->tokens, at - 1);
     for (int number = 0; number < CHAINS; number++) {
         uint64_t last = (uint64_t)0x8000 << LANE_BITS * number;
         struct places *places = &survey->chains[number];
@@ -51,9 +45,8 @@ static void note_ends(const uint8_t *data, size_t at, uint64_t ended,
 
 /* Three lanes of sixteen bits each follow a chain of sixteen bytes: in it a bit is set for each byte
  * that the chain may have come to. The next byte of a text moves on the bits that it may be the next
- * for (`moves`), and leaves those as they are between which it may stand (`keeps`). In the fourth
- * lane each two or three bits follow a token of as many bytes. All in one pass: to go through a text
- * costs more than to look for one thing more. */
+ * for (`moves`), and leaves those as they are between which it may stand (`keeps`). All in one pass:
+ * to go through a text costs more than to look for one thing more. */
 void cw_survey(const uint8_t *data, size_t size, const struct survey_tables *tables,
                struct survey *survey)
 {

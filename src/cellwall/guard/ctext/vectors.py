@@ -79,6 +79,7 @@ class _Network(ctypes.Structure):
         ("last", _FLOATS),
         ("base", ctypes.c_float),
         ("scale", ctypes.c_float),
+        ("length", ctypes.c_float),
         ("dims", ctypes.c_uint32),
         ("hidden", ctypes.c_uint32),
         ("traits", ctypes.c_uint32),
@@ -117,8 +118,11 @@ class NetworkShape:
 class PassageNetwork:
     """One hidden layer over the vectors and traits of passages."""
 
-    def __init__(self, shape: NetworkShape, weights: bytes, *, base: float, scale: float) -> None:
-        """`weights`: first layer, traits, bias and last layer, as floats of 32 bits."""
+    def __init__(
+        self, shape: NetworkShape, weights: bytes, *, base: float, scale: float, length: float
+    ) -> None:
+        """`weights`: first layer, traits, bias and last layer, as floats of 32 bits; `scale`: of
+        the vectors of pieces; `length`: of the mean vectors, as the network takes them."""
         self._dims, sizes = shape.dims, shape.floats()
         self._weights = (ctypes.c_float * sum(sizes)).from_buffer_copy(weights)
         places = [ctypes.addressof(self._weights) + 4 * at for at in (0, *accumulate(sizes[:3]))]
@@ -126,6 +130,7 @@ class PassageNetwork:
             *(ctypes.cast(place, _FLOATS) for place in places),
             base,
             scale,
+            length,
             shape.dims,
             shape.hidden,
             shape.traits,

@@ -70,7 +70,7 @@ class Detector:
         if kind == "output":
             # A request by a person is a task, not an attack.
             found += tasks.find(view)
-            found = list(passages.vote(found, passages.find(view.plain)))
+            found = list(passages.vote(found, passages.find(view.plain, view.lower)))
         for hit in limit_hits(merge_hits(found)):
             start, end = view.span(hit.start, hit.end)
             yield replace(hit, start=start, end=end, via=view.via)

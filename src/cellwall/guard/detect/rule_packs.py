@@ -42,6 +42,11 @@ from cellwall.parsing.matching import Pattern
 _MAX_PACK_CHARACTERS = 1 << 20
 _MAX_RULES = 1000
 _MAX_NESTING = 4
+_SHIPPED = frozenset(
+    {"code_injection", "delimiters", "exfiltration", "injection", "injection_languages",
+     "jailbreak", "orders", "orders_languages", "roles", "steering", "system_prompt", "tokens",
+     "tool_calls"}
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,12 @@ def shipped_packs() -> tuple[Pack, ...]:
                     hint="Install Cellwall again: its rules are damaged.",
                 )
             found.append(pack)
+    # Attack: without its pack, no rule of a kind would find anything, and nobody would know.
+    if missing := _SHIPPED - {pack.name for pack in found}:
+        raise ConfigError(
+            f"rules of the guard are missing: {', '.join(sorted(missing))}",
+            hint="Install Cellwall again.",
+        )
     return tuple(found)
 
 

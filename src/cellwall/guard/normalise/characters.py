@@ -202,7 +202,8 @@ _FEW_CASED = 6
 
 def cased_of(letters: str) -> str:
     """Those of them beyond ASCII that have a lower case, for `in_lower_case`."""
-    return "".join({letter for letter in letters if letter > "\x7f" and lowered(letter) != letter})
+    pairs = zip(letters, lowered(letters), strict=True)
+    return "".join({letter for letter, low in pairs if letter > "\x7f" and low != letter})
 
 
 def in_lower_case(plain: str, cased: str) -> bytes:

@@ -72,6 +72,16 @@ _DISGUISES: tuple[_Disguise, ...] = (
 )
 
 
+def _disguises(run: bytes) -> tuple[_Disguise, ...]:
+    """Those that change it: digits are the same when they are turned, and in a disguise no reading
+    makes sense that makes none without it."""
+    return _DISGUISES if _LETTER.search(run) else _DISGUISES_OF_DIGITS
+
+
+_LETTER = re.compile(rb"[A-Za-z]")
+_DISGUISES_OF_DIGITS = tuple(each for each in _DISGUISES if "rot13" not in each[0])
+
+
 def _is_uniform(run: bytes) -> bool:
     """Lines, rows of zeros, names and paths in small letters."""
     return (run.islower() and not _PAIR.search(run)) or len(set(run[:256])) < _MIN_LETTERS
@@ -83,9 +93,9 @@ _MIN_LETTERS = 6
 
 def _is_noise(run: bytes) -> bool:
     """A picture, a key or a hash: no text at either end, in whatever disguise."""
-    if len(run) < LONG_CHARS or _BASE32.fullmatch(run):
+    if len(run) < LONG_CHARS or _is_base32(run):
         return False
-    if _HEX_LINES.fullmatch(run):
+    if _is_hex_lines(run):
         return not _HEX_HEAD.match(run)
     if not may_be_text(run):
         return True
@@ -97,12 +107,13 @@ def _is_noise(run: bytes) -> bool:
     )
 
 
-_HEX_LINES = re.compile(rb"[0-9A-Fa-fN-Sn-sxXkK ,:;\r\n\t-]+")
+_HEX_LINES = b"0123456789ABCDEFabcdefNOPQRSnopqrsxXkK ,:;\r\n\t-"
 _HEX_HEAD = re.compile(
     rb"[ ,:;\r\n\t-]*(?:(?:(?:0[xXkK])?[2-7][0-9A-Fa-fN-Sn-s][ ,:;\r\n\t-]*){6}"
     rb"|(?:[0-9A-Fa-fN-Sn-s][2-7](?:[xXkK]0)?[ ,:;\r\n\t-]*){6})"
 )
-_BASE32 = re.compile(rb"=*[A-Z2-7 \t\r\n>]{12,}=*")
+_BASE32 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567 \t\r\n>"
+_BASE64 = ALPHABET.encode() + b"_- \t\r\n>"
 _GLANCE_CHARS = 64
 _BEFORE = ALPHABET.encode() + b"-_="
 _MAX_BEFORE = 4096
@@ -113,6 +124,28 @@ _AFTER = re.compile(
 _AFTER_DIGITS = re.compile(
     rb"(?:[ ,:;\r\n\t-]{0,4}(?:0[xXkK]|[xXkK]0)?[0-9A-Fa-fN-Sn-s]{2})*(?:[xXkK]0)?(?![A-Za-z0-9])"
 )
+
+
+def _is_hex_lines(run: bytes) -> bool:
+    return bool(run) and _has_only(run, _HEX_LINES)
+
+
+def _is_base32(run: bytes) -> bool:
+    return _is_padded(run, _BASE32)
+
+
+def _is_base64(run: bytes) -> bool:
+    return _is_padded(run, _BASE64)
+
+
+def _is_padded(run: bytes, letters: bytes) -> bool:
+    run = run.strip(b"=")
+    return len(run) >= _MIN_CHARS and _has_only(run, letters)
+
+
+def _has_only(run: bytes, letters: bytes) -> bool:
+    """Many times as quick as a pattern. Its head first: most runs have others there."""
+    return not run[:_HEAD_CHARS].translate(None, letters) and not run.translate(None, letters)
 
 
 def _tail(image: bytes, end: int) -> int:
@@ -142,19 +175,27 @@ def _is_in_groups(run: bytes) -> bool:
 
 def _decode_first(image: bytes, extents: list[tuple[int, int]]) -> Decoded | None:
     """The first reading that makes sense."""
+    # Most extents begin or end alike.
+    noise: set[tuple[str, bytes]] = set()
     for start, end in extents:
         run = image[start:end].rstrip(_MARGIN)
         stop = start + len(run)
         run = run.lstrip(_MARGIN)
         start = stop - len(run)  # noqa: PLW2901  # the margin is not part of it
-        decoders = [(name, decode) for name, fits, decode in _DECODERS if fits.fullmatch(run)]
-        for via, undo in _DISGUISES:
+        decoders = [(name, decode) for name, fits, decode in _DECODERS if fits(run)]
+        for via, undo in _disguises(run) if decoders else ():
             undone = undo(run)
+            # The head is enough to tell a picture or a key from text.
+            head = undone[:_HEAD_CHARS]
             for name, decode in decoders:
-                # The head is enough to tell a picture or a key from text.
-                if len(undone) > _HEAD_CHARS and decode(undone[:_HEAD_CHARS]) is None:
+                if (name, head) in noise:
                     continue
-                text = decode(undone)
+                text = decode(head)
+                if text is None:
+                    noise.add((name, head))
+                    continue
+                if len(undone) > _HEAD_CHARS:
+                    text = decode(undone)
                 if text is not None and _is_meant(text, (*via, name), undone):
                     return Decoded((*via, name), DecodedPiece(text, start, stop))
     return None
@@ -176,7 +217,7 @@ _MARGIN = b" \t\r\n>,:;"
 _NOISE = b" \t\r\n>"
 _HEX_SEPARATORS = b" ,:;\r\n\t-"
 _HEX_NOISE = re.compile(rb"0[xX]|[ ,:;\r\n\t-]+")
-_HEX = re.compile(rb"(?:[0-9A-Fa-f]{2}){6,}[0-9A-Fa-f]?")
+_HEX = b"0123456789ABCDEFabcdef"
 
 
 def _from_hex(run: bytes) -> str | None:
@@ -184,7 +225,7 @@ def _from_hex(run: bytes) -> str | None:
         digits = _HEX_NOISE.sub(b"", run)
     else:  # columns of numbers, most often
         digits = run.translate(None, _HEX_SEPARATORS)
-    if not _HEX.fullmatch(digits):
+    if len(digits) < _MIN_CHARS or not _has_only(digits, _HEX):
         return None
     return decode_readable(bytes.fromhex(digits[: len(digits) & ~1].decode()))
 
@@ -213,11 +254,11 @@ def _from_base64(run: bytes) -> str | None:
         return None
 
 
-_Decoder = tuple[str, re.Pattern[bytes], Callable[[bytes], str | None]]
+_Decoder = tuple[str, Callable[[bytes], bool], Callable[[bytes], str | None]]
 _DECODERS: tuple[_Decoder, ...] = (
-    ("hex", _HEX_LINES, _from_hex),
-    ("base32", _BASE32, _from_base32),
-    ("base64", re.compile(rb"=*[A-Za-z0-9+/_ \t\r\n>-]{12,}=*"), _from_base64),
+    ("hex", _is_hex_lines, _from_hex),
+    ("base32", _is_base32, _from_base32),
+    ("base64", _is_base64, _from_base64),
 )
 
 

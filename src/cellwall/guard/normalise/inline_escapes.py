@@ -8,214 +8,115 @@ in part.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import NamedTuple
 
-from cellwall.guard.ctext.library import SurveyResult
-from cellwall.guard.normalise.encoded_runs import Decoded
-from cellwall.guard.normalise.encoding_survey import token_spans
-from cellwall.guard.normalise.offsets import DecodedPiece
+from cellwall.guard.ctext.inline import (
+    EditReader,
+    Edits,
+    EntityNames,
+    PatchedLines,
+    TokenKind,
+    find_equals,
+    find_tokens,
+    patch_lines,
+)
 from cellwall.parsing.budget import AttemptBudget
-from cellwall.parsing.matching import Pattern
-
-_REACH_CHARS = 240
-"""Around what was encoded, of a line that does not end before."""
 
 _MAX_EDITS = 100_000
 _FEW_URLS = 400
 """Looked at one by one; more of them take longer than all of the text at once."""
-_EQUALS = Pattern("(?:=[0-9A-F]{2})+|=\\r?\\n")
 _QUOTED_SIGNS = (b"=\n", b"=\r\n", b"=3D", b"=20")
 """With one of them it is likely, and worth a look inside of what reads as a URL as well."""
+_BEGIN_CHARS = 240
+"""In which it shows whether a text is JSON."""
 
-_Edit = tuple[int, int, str]
-_Spans = list[tuple[int, int]]
+has_token_signs = re.compile(rb"[&?%\\=+]").search
+"""Each token has at least one of these, and so has an escaped line in JSON."""
+
+
+class DecodedLines(NamedTuple):
+    """Lines in which something was read, and how."""
+
+    via: tuple[str, ...]
+    lines: PatchedLines
+
+
+CharactersLeft = Callable[[], int]
+"""How many characters may still be decoded."""
 
 
 def decode_inline(
-    plain: str, image: bytes, surveyed: SurveyResult, attempts: AttemptBudget
-) -> Iterator[Decoded]:
-    """The lines that hold encoded characters, decoded; `surveyed` is the result of `survey`."""
-    for piece in patched(plain, _some(_strings(plain), attempts)):
-        yield Decoded(("json",), piece)
-    found: dict[str, _Spans] = {}
-    for start, end in token_spans(image, surveyed):
-        if not attempts.spend():
-            break
-        name = _NAMES[image[start]]
-        if name == "html" and image[end - 1] != 0x3B and image[start + 1] != 0x23:
-            name = "url"
-        found.setdefault(name, []).append((start, end))
-    if "url" in found and any(sign in image for sign in _QUOTED_SIGNS):
-        found["quoted-printable"] = _equals(image, found)
-    for name, spans in found.items():
-        for piece in patched(plain, _some(_READERS[name](plain, spans), attempts)):
-            yield Decoded((name,), piece)
+    plain: str, image: bytes, attempts: AttemptBudget, room: CharactersLeft
+) -> Iterator[DecodedLines]:
+    """The lines that hold encoded characters, decoded."""
+    data = image if plain.isascii() else plain.encode()
+    reader = EditReader(image, data, _MAX_EDITS)
+    if b"\\n" in image and plain[:_BEGIN_CHARS].lstrip()[:1] in ("{", "["):
+        yield from _patched("json", image, data, _counted(reader.of_strings(), attempts), room)
+    tokens, are_all = find_tokens(image, max(attempts.left, 0))
+    attempts.spend_many(len(tokens) + (not are_all))
+    kinds = dict.fromkeys(tokens.kinds(), tokens)
+    if TokenKind.URL in kinds and any(sign in image for sign in _QUOTED_SIGNS):
+        kinds[TokenKind.QUOTED] = find_equals(image, tokens, _FEW_URLS)
+    for kind, those in kinds.items():
+        name, text_of = _READERS[kind]
+
+        def read(start: int, end: int, text_of: _TextOf = text_of) -> str | None:
+            return text_of(plain[start:end])
+
+        edits = _counted(reader.of_tokens(those, kind, _entity_names(), read), attempts)
+        yield from _patched(name, image, data, edits, room)
 
 
-def _equals(image: bytes, found: dict[str, _Spans]) -> _Spans:
-    """Also those that were taken for a part of a URL."""
-    if len(found["url"]) > _FEW_URLS:
-        return list(_EQUALS.spans(image))
-    # Everything else was seen already; at its end a line's end may belong to it.
-    inside = (_EQUALS.spans(image, start, end + 2) for start, end in found["url"])
-    return sorted(chain(found.get("quoted-printable", ()), *inside))
-
-
-def _some(edits: Iterator[_Edit], attempts: AttemptBudget) -> Iterator[_Edit]:
-    yield from islice(edits, _MAX_EDITS)
-    if next(edits, None) is not None:
+def _counted(found: tuple[Edits, bool], attempts: AttemptBudget) -> Edits:
+    edits, are_all = found
+    if not are_all:
         attempts.exhaust()
+    return edits
 
 
-def patched(plain: str, edits: Iterable[tuple[int, int, str]]) -> Iterator[DecodedPiece]:
-    """The lines around the edits as they read after them; the rest is left out."""
-    done = reach = 0
-    for start, end, text in edits:
-        if start > reach:
-            yield from _up_to(plain, done, reach)
-            done = _line_start(plain, start, reach)
-        yield from _up_to(plain, done, start)
-        yield DecodedPiece(text, start, end)
-        done = end
-        reach = _next_line_end(plain, end)
-    yield from _up_to(plain, done, reach)
+def _patched(
+    name: str, image: bytes, data: bytes, edits: Edits, room: CharactersLeft
+) -> Iterator[DecodedLines]:
+    if edits:
+        yield DecodedLines((name,), patch_lines(image, data, edits, room()))
 
 
-def _up_to(plain: str, start: int, end: int) -> Iterator[DecodedPiece]:
-    if end > start:
-        yield DecodedPiece(plain[start:end], start, end)
+@cache
+def _entity_names() -> EntityNames:
+    from html.entities import html5
+
+    return EntityNames(
+        [(name.encode(), text.encode()) for name, text in html5.items() if name.endswith(";")]
+    )
 
 
-def _line_start(plain: str, at: int, least: int) -> int:
-    least = max(least, at - _REACH_CHARS)
-    return max(least, plain.rfind("\n", least, at) + 1)
-
-
-def _line_end(plain: str, at: int) -> int:
-    most = min(len(plain), at + _REACH_CHARS)
-    found = plain.find("\n", at, most)
-    return most if found < 0 else found
-
-
-def _next_line_end(plain: str, at: int) -> int:
-    """A sentence may go on behind the line."""
-    return _line_end(plain, min(len(plain), _line_end(plain, at) + 1))
-
-
-def _entities(plain: str, spans: _Spans) -> Iterator[_Edit]:
+def _entity_text(entity: str) -> str | None:
     from cellwall.parsing.html.tokens import characters
 
-    for start, end in spans:
-        entity = plain[start:end]
-        text = characters(entity)
-        if text != entity:
-            yield start, end, text
+    text = characters(entity)
+    return text if text != entity else None
 
 
-_PERCENT = re.compile(r"(?:%[0-9A-Fa-f]{2})+|\+")
-
-
-def _percents(plain: str, spans: _Spans) -> Iterator[_Edit]:
-    for first, last in spans:
-        for match in _PERCENT.finditer(plain, first, last):
-            run = match[0]
-            text = " " if run == "+" else _bytes_text(bytes.fromhex(run.replace("%", "")))
-            if text is not None:
-                yield match.start(), match.end(), text
-
-
-def _bytes_text(data: bytes) -> str | None:
+def _quoted_text(run: str) -> str | None:
     try:
-        return data.decode()
+        text = bytes.fromhex(run.replace("=", "")).decode()
     except UnicodeDecodeError:
-        return data.decode("latin-1") if len(data) == 1 else None
+        text = bytes.fromhex(run[1:]).decode("latin-1") if run.count("=") == 1 else ""
+    return text if text and "".join(text.split()).isprintable() else None
 
 
-def _escapes(plain: str, spans: _Spans) -> Iterator[_Edit]:
-    for start, end in spans:
-        run = plain[start:end]
-        if run[1] in "xX":
-            text = _bytes_text(bytes.fromhex(run.lower().replace("\\x", "")))
-        elif run[1].isdigit():
-            text = _bytes_text(bytes(int(octal, 8) for octal in run[1:].split("\\")))
-        else:
-            text = _points_text(run)
-        if text is not None:
-            yield start, end, text
+def _no_text(_: str) -> str | None:
+    """C reads these itself."""
+    raise MemoryError
 
 
-_POINT = re.compile(r"(?<=\{)[0-9A-Fa-f]+|[0-9A-Fa-f]{4,8}")
-
-
-def _points_text(run: str) -> str | None:
-    codes = [int(code, 16) for code in _POINT.findall(run)]
-    if max(codes) > 0x10FFFF:
-        return None
-    text = "".join(map(chr, codes))
-    if not any(0xD800 <= code <= 0xDFFF for code in codes):
-        return text
-    # Two halves of one character are written as two escapes.
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-_MIN_RUN = 4 * len("=41")
-_MIN_BROKEN_CHARS = 60
-_QUOTED = re.compile("=[0-9A-F]{2}")
-
-
-def _quoted(plain: str, spans: _Spans) -> Iterator[_Edit]:
-    line_end = -1
-    is_quoted = False
-    for start, end in spans:
-        if start >= line_end:
-            first = _line_start(plain, start, 0)
-            line_end = max(_line_end(plain, start), start + 1)
-            is_quoted = _is_quoted(plain[first:line_end])
-        run = plain[start:end]
-        if not is_quoted and len(run) < _MIN_RUN:
-            continue
-        if run[1] in "\r\n":
-            yield start, end, ""
-            continue
-        text = _bytes_text(bytes.fromhex(run.replace("=", "")))
-        if text is not None and "".join(text.split()).isprintable():
-            yield start, end, text
-
-
-def _is_quoted(line: str) -> bool:
-    """In code an equals sign stands for itself; here it hardly ever does."""
-    signs = line.count("=")
-    quoted = len(_QUOTED.findall(line)) + line.rstrip("\r").endswith("=")
-    # Where base64 ends a line, there is no space in it or there are two signs.
-    is_broken = line.rstrip("\r").endswith("=") and not line.rstrip("\r").endswith("==")
-    is_broken = is_broken and (" " in line or quoted > 1)
-    if quoted < signs:
-        return quoted > 3 * (signs - quoted) or (is_broken and len(line) >= _MIN_BROKEN_CHARS)
-    return quoted > 2 or is_broken or "=20" in line or "=3D" in line
-
-
-_STRING_ESCAPE = re.compile(r"\\[nrt\"/\\]")
-_MEANT = {"n": "\n", "r": "\r", "t": "\t"}
-
-
-def _strings(plain: str) -> Iterator[_Edit]:
-    """Lines inside of JSON: what begins one there begins none in the text."""
-    if "\\n" in plain and plain[:_REACH_CHARS].lstrip()[:1] in ("{", "["):
-        for match in _STRING_ESCAPE.finditer(plain):
-            letter = match[0][1]
-            yield match.start(), match.end(), _MEANT.get(letter, letter)
-
-
-_NAMES = {
-    **dict.fromkeys(b"&", "html"),
-    **dict.fromkeys(b"%?", "url"),
-    **dict.fromkeys(b"\\Uu", "escapes"),
-    **dict.fromkeys(b"=", "quoted-printable"),
-}
-_READERS: dict[str, Callable[[str, _Spans], Iterator[_Edit]]] = {
-    "html": _entities,
-    "url": _percents,
-    "escapes": _escapes,
-    "quoted-printable": _quoted,
+_TextOf = Callable[[str], "str | None"]
+_READERS: dict[TokenKind, tuple[str, _TextOf]] = {
+    TokenKind.HTML: ("html", _entity_text),
+    TokenKind.URL: ("url", _no_text),
+    TokenKind.ESCAPES: ("escapes", _no_text),
+    TokenKind.QUOTED: ("quoted-printable", _quoted_text),
 }

@@ -160,15 +160,13 @@ GAP = "\n\n\n"
 """Separates pieces that were not adjacent, so that nothing matches across them."""
 
 
-class PieceMap:
-    """A text joined from pieces of another."""
+class _JoinedMap:
+    """A text whose parts stand for parts of another one, its parent."""
 
-    __slots__ = ("_parent", "_pieces", "_starts")
+    __slots__ = ("_parent",)
 
-    def __init__(self, pieces: Sequence[DecodedPiece], parent: OffsetMap) -> None:
-        self._pieces = pieces
+    def __init__(self, parent: OffsetMap) -> None:
         self._parent = parent
-        self._starts: list[int] = []
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         first = self._place(start)
@@ -176,6 +174,21 @@ class PieceMap:
             return self._parent.span(first[0], first[0])
         last = self._place(end - 1)
         return self._parent.span(min(first[0], last[0]), max(first[1], last[1]))
+
+    def _place(self, at: int) -> tuple[int, int]:
+        """What a character of the text stands for, in the parent."""
+        raise NotImplementedError
+
+
+class PieceMap(_JoinedMap):
+    """A text joined from pieces of another."""
+
+    __slots__ = ("_pieces", "_starts")
+
+    def __init__(self, pieces: Sequence[DecodedPiece], parent: OffsetMap) -> None:
+        super().__init__(parent)
+        self._pieces = pieces
+        self._starts: list[int] = []
 
     def _place(self, at: int) -> tuple[int, int]:
         if len(self._starts) != len(self._pieces):
@@ -192,6 +205,29 @@ class PieceMap:
             return piece.start, piece.end
         inside = min(max(at - self._starts[number], 0), size - 1)
         place = piece.end - 1 - inside if piece.is_mirrored else piece.start + inside
+        return place, place + 1
+
+
+class PatchMap(_JoinedMap):
+    """Lines that were patched: three numbers for each part, where it begins and the part of the
+    source that it stands for. Parts of the same length correspond as pieces do."""
+
+    __slots__ = ("_patches", "_size", "_starts")
+
+    def __init__(self, patches: Sequence[int], size: int, parent: OffsetMap) -> None:
+        """`size`: of the text."""
+        super().__init__(parent)
+        self._patches, self._size = patches, size
+        self._starts: Sequence[int] = ()
+
+    def _place(self, at: int) -> tuple[int, int]:
+        starts = self._starts = self._starts or self._patches[::3]
+        number = max(0, bisect_right(starts, at) - 1)
+        begin, start, end = self._patches[3 * number : 3 * number + 3]
+        past = starts[number + 1] if number + 1 < len(starts) else self._size
+        if past - begin != end - start or start == end:
+            return start, end
+        place = start + min(max(at - begin, 0), end - start - 1)
         return place, place + 1
 
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 
+from cellwall.guard.ctext.inline import Edits, patch_lines
 from cellwall.guard.normalise.disguises import STEMS
-from cellwall.guard.normalise.encoded_runs import Decoded
-from cellwall.guard.normalise.inline_escapes import patched
+from cellwall.guard.normalise.inline_escapes import CharactersLeft, DecodedLines
 from cellwall.parsing.budget import AttemptBudget
 from cellwall.parsing.matching import Pattern
 
@@ -38,7 +38,9 @@ def _gate() -> Pattern:
     return Pattern(rf"\b(?i:{'|'.join(begins)})(?:[<*~`\\]|__)")
 
 
-def join_split_words(plain: str, image: bytes, attempts: AttemptBudget) -> Iterator[Decoded]:
+def join_split_words(
+    plain: str, image: bytes, attempts: AttemptBudget, room: CharactersLeft
+) -> Iterator[DecodedLines]:
     """The lines around split words of instructions, without markup."""
     places: list[_Span] = []
     done = 0
@@ -50,8 +52,9 @@ def join_split_words(plain: str, image: bytes, attempts: AttemptBudget) -> Itera
         word, done = _read(plain, start, end)
         if _WORD.search(word) is not None:
             places.append((start, done))
-    for piece in patched(plain, _removed(plain, places)):
-        yield Decoded(("markup",), piece)
+    if edits := Edits.of(_removed(plain, places)):
+        data = image if plain.isascii() else plain.encode()
+        yield DecodedLines(("markup",), patch_lines(image, data, edits, room()))
 
 
 def _read(plain: str, start: int, end: int) -> tuple[str, int]:

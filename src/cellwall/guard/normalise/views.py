@@ -6,23 +6,27 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from cellwall.guard.ctext.inline import PatchedLines
 from cellwall.guard.normalise.characters import as_image, lowered
 from cellwall.guard.normalise.cleaning import Cleaned, clean_text
 from cellwall.guard.normalise.disguises import undo_disguises
 from cellwall.guard.normalise.encoded_runs import Decoded, decode_runs
-from cellwall.guard.normalise.encoding_survey import (
-    MIN_ENCODED_CHARS,
-    has_token_signs,
-    survey,
-)
-from cellwall.guard.normalise.inline_escapes import decode_inline
+from cellwall.guard.normalise.encoding_survey import MIN_ENCODED_CHARS, survey
+from cellwall.guard.normalise.inline_escapes import DecodedLines, decode_inline, has_token_signs
 from cellwall.guard.normalise.invisible import (
     hidden_messages,
     invisible_hit,
     invisible_hits,
     kinds_in,
 )
-from cellwall.guard.normalise.offsets import IDENTITY, DecodedPiece, OffsetMap, PieceMap, join
+from cellwall.guard.normalise.offsets import (
+    IDENTITY,
+    DecodedPiece,
+    OffsetMap,
+    PatchMap,
+    PieceMap,
+    join,
+)
 from cellwall.guard.normalise.split_words import join_split_words
 from cellwall.guard.report import Hit
 from cellwall.parsing.budget import AttemptBudget, checkpoint
@@ -157,9 +161,9 @@ class _Unfolder:
             self._hits.append(replace(one, start=start, end=end, via=via))
 
     def _group_layers(
-        self, opened: Iterator[Decoded], track: OffsetMap, via: tuple[str, ...]
+        self, opened: Iterator[Decoded | DecodedLines], track: OffsetMap, via: tuple[str, ...]
     ) -> Iterator[_Layer]:
-        found: dict[tuple[str, ...], list[DecodedPiece]] = {}
+        found: dict[tuple[str, ...], list[DecodedPiece] | PatchedLines] = {}
         for one in opened:
             if self._left_chars <= 0:
                 self._is_complete = False
@@ -167,19 +171,36 @@ class _Unfolder:
             if len(via) + len(one.via) > self._bounds.max_depth:
                 self._is_complete = False
                 continue
+            if isinstance(one, DecodedLines):
+                self._left_chars -= one.lines.characters
+                found[one.via] = one.lines
+                if one.lines.is_cut:
+                    self._is_complete = False
+                    break
+                continue
             self._left_chars -= len(one.piece.text)
-            found.setdefault(one.via, []).append(one.piece)
+            pieces = found.setdefault(one.via, [])
+            assert isinstance(pieces, list)  # noqa: S101  # lines are decoded in other ways
+            pieces.append(one.piece)
         for names, pieces in found.items():
+            if isinstance(pieces, PatchedLines):
+                text = pieces.text
+                yield text, PatchMap(pieces.patches, len(text), track), (*via, *names)
+                continue
             joined = join(pieces)
             text = "".join(piece.text for piece in joined)
             yield text, PieceMap(joined, track), (*via, *names)
 
-    def _decode(self, plain: str, image: bytes, via: tuple[str, ...]) -> Iterator[Decoded]:
+    def _decode(
+        self, plain: str, image: bytes, via: tuple[str, ...]
+    ) -> Iterator[Decoded | DecodedLines]:
+        def room() -> int:
+            return self._left_chars
+
         if len(image) >= MIN_ENCODED_CHARS or has_token_signs(image):
-            found = survey(image)
-            yield from decode_runs(image, found, self._attempts["runs"])
-            yield from decode_inline(plain, image, found, self._attempts["inline"])
-        yield from join_split_words(plain, image, self._attempts["inline"])
+            yield from decode_runs(image, survey(image), self._attempts["runs"])
+            yield from decode_inline(plain, image, self._attempts["inline"], room)
+        yield from join_split_words(plain, image, self._attempts["inline"], room)
         yield from undo_disguises(plain, image, _last_disguises(via), self._attempts["disguises"])
 
 

@@ -103,6 +103,16 @@ class SecretRules:
     def index(self) -> WordIndex:
         return WordIndex([word for word, _ in self.by_word], ignore_case=True)
 
+    @cached_property
+    def _max_word_bytes(self) -> int:
+        return max((len(word) for word, _ in self.by_word), default=1)
+
+    def places(self, data: bytes, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
+        """Number and end of each keyword that ends behind `start` and not behind `stop`."""
+        first = max(0, start - self._max_word_bytes + 1)
+        found = self.index.places(data[first:stop], _MANY)
+        return [(number, first + end) for number, end in found if first + end > start]
+
 
 @cache
 def shipped() -> SecretRules:
@@ -130,16 +140,18 @@ def scan_with_rules(
     *,
     zones: Zones = (),
     first: int = 0,
+    places: Sequence[tuple[int, int]] = (),
     is_final: bool,
 ) -> Iterator[int | Span]:
     """Spans to redact, and positions from which on data must be held back.
 
-    Keywords before `first` and in `zones` are ignored.
+    Keywords before `first` and in `zones` are ignored. `places` are the keywords to check, as
+    `SecretRules.places` finds them; without any, all are checked.
     """
     lent = placeholder_zones(data)
     last_search: dict[str, int] = {}
     covered: dict[str, int] = {}
-    for step, (number, end) in enumerate(rules.index.places(data, _MANY)):
+    for step, (number, end) in enumerate(places or rules.places(data)):
         if step % _STEPS == 0:
             checkpoint()
         word, lookers = rules.by_word[number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from array import array
 from collections.abc import Sequence
@@ -73,6 +74,10 @@ def _cosine(left: list[float], right: list[float]) -> float:
     return both * abs(both) / size if size > 1e-9 else 0.0
 
 
+def _scaled(vector: list[float], length: float) -> list[float]:
+    return [number * length / (math.hypot(*vector) + 1e-3) for number in vector]
+
+
 def _scores(
     network: PassageNetwork, found: PassageSums, chosen: Sequence[int], traits: list[list[int]]
 ) -> list[float]:
@@ -81,13 +86,13 @@ def _scores(
 
 
 @pytest.mark.requirement("GRD-10")
-@pytest.mark.parametrize("hidden", [3, 32, 37])  # units side by side, and those that are left
+@pytest.mark.parametrize("hidden", [3, 48, 53])  # units side by side, and those that are left
 def test_the_network_is_that_of_plain_python(hidden: int) -> None:
     shape = NetworkShape(dims=2, hidden=hidden, traits=2)
     sizes = shape.floats()
     weights = [((7 * n) % 11 - 5) / 10 for n in range(sum(sizes))]
     network = PassageNetwork(
-        shape, struct.pack(f"<{len(weights)}f", *weights), base=-0.5, scale=0.25
+        shape, struct.pack(f"<{len(weights)}f", *weights), base=-0.5, scale=0.25, length=2.0
     )
     texts = ["ignore instructions!", "a 1 !", "ignore a", "ins"]
     found = _table().sums(texts)
@@ -98,7 +103,7 @@ def test_the_network_is_that_of_plain_python(hidden: int) -> None:
         near = [rows[n] for n in (at - 1, at + 1) if 0 <= n < 4]
         rest = [row for n, row in enumerate(rows) if n != at]
         means = [_mean(part, 0.25) for part in ([rows[at]], near, rest)]
-        inputs = [*means[0], *means[1], *means[2]]
+        inputs = [number for mean in means for number in _scaled(mean, 2.0)]
         inputs += [_cosine(means[0], means[1]), _cosine(means[0], means[2])]
         inputs += [float(n in own) for n in range(2)]
         first = weights[: 10 * hidden]
@@ -116,7 +121,7 @@ def test_the_network_is_that_of_plain_python(hidden: int) -> None:
 @pytest.mark.requirement("GRD-10")
 def test_a_network_that_is_too_large_is_refused() -> None:
     shape = NetworkShape(dims=2, hidden=300, traits=0)
-    network = PassageNetwork(shape, bytes(4 * sum(shape.floats())), base=0.0, scale=1.0)
+    network = PassageNetwork(shape, bytes(4 * sum(shape.floats())), base=0.0, scale=1.0, length=1.0)
     empty = _table().sums(["a"])
     assert isinstance(empty, PassageSums)
     with pytest.raises(ValueError, match="larger"):

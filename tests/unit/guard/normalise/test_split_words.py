@@ -48,5 +48,9 @@ def test_only_words_of_instructions_are_joined() -> None:
 @given(st.lists(st.sampled_from([*MARKUP, "ig", "nore", " ", "x", "<", "\n"]), max_size=60))
 def test_any_markup_is_read_within_the_text(parts: list[str]) -> None:
     text = "".join(parts)
-    for decoded in join_split_words(text, text.encode("ascii"), AttemptBudget(1000)):
-        assert 0 <= decoded.piece.start <= decoded.piece.end <= len(text)
+    found = join_split_words(text, text.encode("ascii"), AttemptBudget(1000), lambda: len(text))
+    for decoded in found:
+        for start, end in zip(
+            decoded.lines.patches[1::3], decoded.lines.patches[2::3], strict=True
+        ):
+            assert 0 <= start <= end <= len(text)

@@ -49,14 +49,15 @@ class PassageFinding:
     """Whether no passage comes near to it, so that a rule needs more than its wording."""
 
 
-def find(text: str) -> PassageFinding:
-    """Hits of rule "passage.instruction" in a text, in its order."""
+def find(text: str, lower: bytes | None = None) -> PassageFinding:
+    """Hits of rule "passage.instruction" in a text, in its order. `lower`: the text in lower case,
+    character by character, in UTF-8, where it is known."""
     if len(text) < _MIN_CHARACTERS:
         return PassageFinding(traits=shape_of(text))
     known, shape = model(), shape_of(text)
     found, shift = list[_Candidate](), known.shift(shape)
     bits = of_parts = shape_bits(shape)
-    parts = suspect_parts(text)
+    parts = suspect_parts(text, lower)
     for start, end in parts:
         checkpoint()
         passages = read_passages(text[start:end])
@@ -96,12 +97,15 @@ def _is_repeated(text: str) -> bool:
     return len(words) >= _MANY_WORDS and len(set(words)) <= _FEW_KINDS * len(words)
 
 
-def suspect_parts(text: str) -> list[tuple[int, int]]:
-    """What is read of a text: all of a short one, and of a long one the surroundings of the phrases
-    that instructions to a model have. A classifier over everything would take most of a scan."""
+def suspect_parts(text: str, lower: bytes | None = None) -> list[tuple[int, int]]:
+    """What is read of a text, in lower case `lower`: all of a short one, and of a long one the
+    surroundings of the phrases that instructions to a model have. A classifier over everything
+    would take most of a scan."""
     if len(text) <= _SHORT_CHARACTERS:
         return [(0, len(text))]
-    places = _places(text)
+    if lower is None:
+        lower = lowered(text).encode("utf-8", "surrogatepass")
+    places = _places(lower, is_ascii=len(lower) == len(text))
     parts: list[tuple[int, int]] = []
     for at in places:
         start, end = max(0, at - _AROUND_CHARACTERS), min(len(text), at + _AROUND_CHARACTERS)
@@ -112,14 +116,16 @@ def suspect_parts(text: str) -> list[tuple[int, int]]:
     return parts
 
 
-def _places(text: str) -> list[int]:
+def _places(data: bytes, *, is_ascii: bool) -> list[int]:
     """Where the cues stand, in characters; of those that stand close together, the first."""
-    data = lowered(text).encode("utf-8", "surrogatepass")
-    found: list[int] = []
-    seen, characters = 0, 0
     # Attack: thousands of cues before the passage that matters. None is left out; where each of
     # them is read, the budget of the scan ends it, and the text is not shown.
-    for _, end in _cue_index().places(data, len(data), apart_bytes=_CLOSE_BYTES):
+    ends = [end for _, end in _cue_index().places(data, len(data), apart_bytes=_CLOSE_BYTES)]
+    if is_ascii:
+        return ends
+    found: list[int] = []
+    seen, characters = 0, 0
+    for end in ends:
         characters += len(data[seen:end].decode("utf-8", "ignore"))
         seen = end
         found.append(characters)

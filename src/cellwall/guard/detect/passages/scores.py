@@ -15,21 +15,20 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
-from cellwall.core.errors import CellwallError
 from cellwall.guard.ctext.passages import Passages, SurroundingsRecord
 from cellwall.guard.ctext.placing import Placing
 from cellwall.guard.ctext.vectors import NetworkShape, PassageNetwork, PieceVectors
 from cellwall.guard.detect.passages.isolation import IsolationSettings
 from cellwall.guard.detect.passages.linear import WEIGHT_DIGITS, LinearModel
+from cellwall.guard.detect.shipped_data import damaged, read_shipped
 
-WEIGHTS_SHA256 = "2a4d015a2be99dba3b77a52e980ab643185b488353069a94608ff544e58eed21"
+WEIGHTS_SHA256 = "b4b228594d8ea62e828bc34ccc74ef84d4b67e2cb326a9a4f0d56bb4bd3175f9"
 """Of weights.json; `bench/guard_train.py --write` writes it, and bench/guard_data/MANIFEST.toml has
 it too."""
 
-MAX_MODEL_BYTES = 8_000_000
+_PACKAGE = "cellwall.guard.detect.passages"
 FILES = ("weights.json", "network.bin", "lexicon.toml")
 
 
@@ -84,28 +83,18 @@ class PassageModel:
 @cache
 def model() -> PassageModel:
     """The shipped model."""
-    return parse_model(*map(_shipped, FILES))
-
-
-def _shipped(name: str) -> bytes:
-    """A file of the model; empty if it cannot be read."""
-    file = resources.files("cellwall.guard.detect.passages") / name
-    try:
-        with file.open("rb") as stream:
-            return stream.read(MAX_MODEL_BYTES)
-    except OSError:
-        return b""
+    return parse_model(*(read_shipped(_PACKAGE, name) for name in FILES))
 
 
 def parse_model(weights: bytes, network: bytes, lexicon: bytes) -> PassageModel:
     """The model, or `CellwallError` if the data is not what was trained."""
     if hashlib.sha256(weights).hexdigest() != WEIGHTS_SHA256:
-        raise _damaged()
+        raise damaged()
     told: dict[str, Any] = json.loads(weights)
     # Attack: without its words the model finds nothing, and says so of every text.
     for name, data in (("lexicon_sha256", lexicon), ("network_sha256", network)):
         if hashlib.sha256(data).hexdigest() != told[name]:
-            raise _damaged()
+            raise damaged()
     return parse_parts(told, network)
 
 
@@ -135,14 +124,12 @@ def _parse_network(data: bytes) -> WordNetwork:
     shape = NetworkShape(dims=dims, hidden=told["hidden"], traits=len(told["traits"]))
     return WordNetwork(
         vectors=PieceVectors(rest[:count], rest[count:rows_at], rest[rows_at:weights_at], dims),
-        network=PassageNetwork(shape, rest[weights_at:], base=told["base"], scale=told["scale"]),
+        network=PassageNetwork(
+            shape,
+            rest[weights_at:],
+            base=told["base"],
+            scale=told["scale"],
+            length=told["length"],
+        ),
         traits={name: number for number, name in enumerate(told["traits"])},
-    )
-
-
-def _damaged() -> CellwallError:
-    return CellwallError(
-        "the guard's classifier is missing or damaged, so no text can be looked at",
-        hint="Install Cellwall anew.",
-        code="CW-NO-CLASSIFIER",
     )

@@ -10,11 +10,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import resources
 
 from cellwall.guard.ctext.library import Cues, Kind, Sentences
+from cellwall.guard.detect.shipped_data import read_checked
 from cellwall.parsing.derived_cache import load_shipped_toml
 from cellwall.parsing.matching import WordIndex
+
+LEXICON_SHA256 = "bdaa1f16a2f84fa95460d0453d2e887da3c5782d0ba34609a41bbad3e8422cf0"
+"""Of lexicon.toml: the weights belong to these words."""
+_PACKAGE = "cellwall.guard.detect.tasks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,7 @@ class Lexicon:
 @cache
 def lexicon() -> Lexicon:
     """Read once, when it is first needed."""
-    text = resources.files(__package__).joinpath("lexicon.toml").read_text("utf-8")
-    tables = load_shipped_toml(text)
+    tables = load_shipped_toml(read_checked(_PACKAGE, "lexicon.toml", LEXICON_SHA256))
     verbs = _sets(tables["verbs"])
     nouns = _sets(tables["nouns"])
     follows = _sets(tables["follows"])

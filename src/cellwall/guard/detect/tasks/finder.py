@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 from cellwall.guard.ctext.library import (
     SentenceBounds,
@@ -23,6 +22,7 @@ from cellwall.guard.ctext.library import (
     WordWeights,
     marked,
 )
+from cellwall.guard.detect.shipped_data import read_checked
 from cellwall.guard.detect.tasks.candidates import MAX_CHARACTERS, candidates, lexicon, places
 from cellwall.guard.detect.tasks.features import (
     PHRASES,
@@ -36,6 +36,10 @@ from cellwall.guard.normalise import View
 from cellwall.guard.normalise.characters import lowered
 from cellwall.guard.report import Hit
 from cellwall.parsing.budget import checkpoint
+
+WEIGHTS_SHA256 = "c9ef98109b797dc956af752a0edb2a5018b27d8c5a27697e5f6a5724655f03a7"
+"""Of weights.json; `bench/train_tasks.py --write` writes it."""
+_PACKAGE = "cellwall.guard.detect.tasks"
 
 # The linear model of `weights.json`, and an upper bound of what a sentence can weigh.
 #
@@ -93,8 +97,7 @@ def probability(weight: float) -> float:
 @cache
 def model() -> TaskModel:
     """Read once, when it is first needed."""
-    text = resources.files(__package__).joinpath("weights.json").read_text("utf-8")
-    tables = json.loads(text)
+    tables = json.loads(read_checked(_PACKAGE, "weights.json", WEIGHTS_SHA256))
     return TaskModel(
         weights=tables["features"],
         words=tables["words"],

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cellwall.core.errors import CellwallError
+from cellwall.guard.detect import shipped_data
 from cellwall.guard.detect.passages import scores
 from cellwall.guard.detect.passages.features import (
     candidates,
@@ -120,7 +121,7 @@ def test_a_damaged_model_is_refused() -> None:
         with pytest.raises(CellwallError, match="damaged") as caught:
             scores.parse_model(*files)
         assert caught.value.code == "CW-NO-CLASSIFIER"
-    assert len(data) + len(network) < scores.MAX_MODEL_BYTES
+    assert len(data) + len(network) < shipped_data.MAX_DATA_BYTES
 
 
 @pytest.mark.requirement("GRD-10")
@@ -131,7 +132,7 @@ def test_a_model_whose_file_is_missing_or_replaced_is_refused(
 ) -> None:
     for each in scores.FILES:
         (tmp_path / each).write_bytes(_file(each))
-    monkeypatch.setattr(scores.resources, "files", lambda _: tmp_path)
+    monkeypatch.setattr(resources, "files", lambda _: tmp_path)
     assert scores.model.__wrapped__().linear.weights  # the control
     (tmp_path / name).unlink()
     if target is not None:
