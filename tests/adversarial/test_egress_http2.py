@@ -229,6 +229,17 @@ FLOODS: dict[str, Callable[[Client], bytes]] = {
         _headers(client, number) + frame(RESET, 0, 3 + 2 * number, (8).to_bytes(4, "big"))
         for number in range(1500)
     ),
+    "streams reset by a window beyond all": lambda client: b"".join(
+        _headers(client, number) + frame(WINDOW, 0, 3 + 2 * number, b"\x7f\xff\xff\xff")
+        for number in range(900)
+    ),
+    "streams reset by a second head": lambda client: b"".join(
+        _headers(client, number) * 2 for number in range(1500)
+    ),
+    "streams reset by data after their end": lambda client: b"".join(
+        _headers(client, number) + frame(DATA, END_STREAM, 3 + 2 * number, b"12345678")
+        for number in range(1500)
+    ),
     "streams at once": lambda client: b"".join(
         _headers(client, number, END_HEADERS) for number in range(1500)
     ),
@@ -244,6 +255,7 @@ FLOODS: dict[str, Callable[[Client], bytes]] = {
 @pytest.mark.requirement("NET-2")
 @pytest.mark.parametrize("case", FLOODS)
 def test_flood_ends_the_connection_and_nothing_else(world: World, case: str) -> None:
+    """CVE-2023-44487, CVE-2025-8671 (the proxy is made to reset), CVE-2024-27316 and others."""
     neighbour, world.kept = world.usual(), None
     client, world.kept = world.usual(), neighbour
     client.say(FLOODS[case](client))

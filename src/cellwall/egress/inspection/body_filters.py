@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from cellwall.core.errors import EgressRefused
 from cellwall.core.network import ContentCheck, KnownValues, SecretUse
 from cellwall.egress.inspection.decompression import Decompressor, can_decompress
-from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns, scan_head
+from cellwall.egress.inspection.leak_scan import KnownIndex, LeakScan, Patterns, scan_head_steps
 from cellwall.egress.protocols.http1_framing import Fields, Headers
 from cellwall.parsing.credentials.known_forms import MIN_BYTES
 from cellwall.parsing.credentials.known_values import AnchorIndex, KnownValueMatches
@@ -182,8 +182,14 @@ class KnownValueCache:
             self._until_s = time.monotonic() + _KNOWN_S
         return self._index
 
-    def check_head(
-        self, method: str, path: str, headers: Headers, leak_reporter: LeakReporter
+    async def check_head(
+        self,
+        method: str,
+        path: str,
+        headers: Headers,
+        *,
+        leak_reporter: LeakReporter,
+        share: FairShare,
     ) -> None:
         """Refuse a request whose method, URL or headers contain a secret.
 
@@ -195,8 +201,13 @@ class KnownValueCache:
         new = [header for header in (method_header, *headers) if header not in self._clean]
         if not new and (b"", target) in self._clean:
             return
-        if hit := scan_head(target, new, known=index, patterns=Patterns.shipped()):
-            raise leak_reporter.report(hit)
+        # No await before a known value is counted: it is found in the first step.
+        for hit in scan_head_steps(target, new, known=index, patterns=Patterns.shipped()):
+            if hit is not None:
+                raise leak_reporter.report(hit)
+            await share.wait_turn()
+        if index is not self._index:
+            return  # what was clean may be a value of the vault by now
         if len(self._clean) + len(new) >= _MAX_CLEAN:
             self._clean.clear()
         new.append((b"", target))
@@ -249,14 +260,17 @@ class BodyScan:
             await self._share.wait_turn()  # a compression bomb must not block the loop
             if (piece := next(pieces, None)) is None:
                 return
-            self.check(piece)
+            for _ in self._check_steps(piece):
+                await self._share.wait_turn()  # neither must bytes that are slow to scan
 
-    def check(self, data: bytes) -> None:
-        """Scan plain bytes."""
-        # No await between check and count, so concurrent guesses cannot exceed the limit.
+    def _check_steps(self, data: bytes) -> Iterator[None]:
+        # No await between check and count, so concurrent guesses cannot exceed the limit: the first
+        # step finds the values that count.
         self._leak_reporter.check_open()
-        if hit := self._scan.feed(data):
-            raise self._leak_reporter.report(hit)
+        for hit in self._scan.steps(data):
+            if hit is not None:
+                raise self._leak_reporter.report(hit)
+            yield
 
     def end(self) -> None:
         """Refuse a body that cannot be decompressed completely."""
@@ -309,7 +323,7 @@ class EchoDetector:
         self._echoes = echoes
         self._tail = b""
 
-    def check(self, data: bytes) -> None:
+    async def look(self, data: bytes) -> None:
         """Refuse bytes that complete a value."""
         window = self._tail + data
         if self._echoes.clean(window) != window:

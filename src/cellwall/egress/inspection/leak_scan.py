@@ -12,6 +12,7 @@ import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import chain
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
@@ -25,6 +26,9 @@ from cellwall.parsing.credentials.spans import ScanContext, Span
 _PATTERN_BYTES = 256
 """A test compares this number with every rule."""
 _CHECK_HOLD_BYTES = 512
+_KEYWORDS_PER_STEP = 64
+"""Other sessions have their turns between two steps."""
+_BYTES_PER_SEARCH = 16 * 1024
 _BEFORE_BYTES = 24
 """The look-behind of the rules."""
 
@@ -105,10 +109,32 @@ class Patterns:
 
         More data may follow, but the match is decided now: these bytes are about to be sent.
         """
-        for span in scan_with_rules(self.rules, data, ScanContext(), first=start, is_final=True):
-            if isinstance(span, Span):
-                return LeakHit(span.rule, "pattern", "raw")
-        return None
+        return next(filter(None, self.steps(data, start)), None)
+
+    def steps(self, data: bytes, start: int = 0) -> Iterator[LeakHit | None]:
+        """The same in steps of some milliseconds: None between them, the match at the end.
+
+        A keyword takes some tens of microseconds, and data can consist of nothing but keywords.
+        """
+        looked_at = 0
+        for some in self._groups(data):
+            if looked_at >= _KEYWORDS_PER_STEP:
+                looked_at = 0
+                yield None
+            looked_at += len(some)
+            for span in scan_with_rules(
+                self.rules, data, ScanContext(), first=start, places=some, is_final=True
+            ):
+                if isinstance(span, Span):
+                    yield LeakHit(span.rule, "pattern", "raw")
+                    return
+
+    def _groups(self, data: bytes) -> Iterator[list[tuple[int, int]]]:
+        """The keywords in groups, found as they are asked for: to find them takes time, too."""
+        for at in range(0, len(data), _BYTES_PER_SEARCH):
+            places = self.rules.places(data, at, at + _BYTES_PER_SEARCH)
+            for first in range(0, len(places), _KEYWORDS_PER_STEP):
+                yield places[first : first + _KEYWORDS_PER_STEP]
 
 
 class ContentStreams:
@@ -144,32 +170,57 @@ class LeakScan:
 
     def feed(self, data: bytes) -> LeakHit | None:
         """The hit that these bytes complete, or an earlier one."""
+        return next(filter(None, self.steps(data)), None)
+
+    def steps(self, data: bytes) -> Iterator[LeakHit | None]:
+        """The same in steps of some milliseconds: None between them, the hit at the end.
+
+        All steps must be taken before the next bytes come. Known values are searched for in the
+        first one.
+        """
         if self._hit is None and data:
             window = self._tail + data
             # A window from the middle has no true beginning: matches that begin there were
             # found in the window before.
             start = _BEFORE_BYTES if len(self._tail) == self._keep_bytes else 0
-            self._hit = self._known.find(window) or self._patterns.find(window, start)
-            self._hit = self._hit or self._content.feed(data)
             self._tail = window[-self._keep_bytes :] if self._keep_bytes else b""
-        return self._hit
+            self._hit = self._known.find(window)
+            if self._hit is None:
+                for hit in self._patterns.steps(window, start):
+                    if hit is None:
+                        yield None
+                    self._hit = hit
+            self._hit = self._hit or self._content.feed(data)
+        if self._hit is not None:
+            yield self._hit
 
 
 def scan_head(
     target: bytes, headers: Headers, *, known: KnownIndex, patterns: Patterns
 ) -> LeakHit | None:
     """A secret in a request's target or headers, as the cell has sent them."""
-    for text in (target, *(name + b": " + value for name, value in headers)):
-        if hit := known.find(text) or patterns.find(text):
-            return hit
-    for value in _fields(target, headers):
-        if hit := patterns.find(value):
-            return hit
+    return next(
+        filter(None, scan_head_steps(target, headers, known=known, patterns=patterns)), None
+    )
+
+
+def scan_head_steps(
+    target: bytes, headers: Headers, *, known: KnownIndex, patterns: Patterns
+) -> Iterator[LeakHit | None]:
+    """The same in steps of some milliseconds: None between them, a hit ends them.
+
+    Known values are searched for in the first one.
+    """
+    texts = (target, *(name + b": " + value for name, value in headers))
+    for text in texts:
+        if hit := known.find(text):
+            yield hit
+    for text in chain(texts, _fields(target, headers)):
+        yield from patterns.steps(text)
     if known.checks:
         for text in (unquote_to_bytes(target), *(value for _, value in headers)):
             if hit := known.streams().feed(text):
-                return hit
-    return None
+                yield hit
 
 
 def _fields(target: bytes, headers: Headers) -> Iterator[bytes]:

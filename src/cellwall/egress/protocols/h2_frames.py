@@ -21,7 +21,11 @@ MAX_HEAD_BYTES = {"client": 32 * 1024, "server": 64 * 1024}
 _MAX_FIELDS = {"client": 128, "server": 256}
 """Fields of a block that is decompressed; the limit of a message is lower."""
 _MAX_CONTINUATIONS = 8
-_MAX_SETTINGS_BYTES = 6 * 32
+_SETTING_BYTES = 6
+_MAX_SETTINGS_BYTES = _SETTING_BYTES * 32
+_KNOWN_SETTINGS = frozenset({1, 2, 3, 4, 5, 6, 8})
+"""From HEADER_TABLE_SIZE to ENABLE_CONNECT_PROTOCOL. h2 keeps every setting that it is sent, and
+looks through all of them at each SETTINGS frame."""
 _FREE_FRAMES = 4096
 _MIN_DATA_BYTES = 4
 """On average, after the free ones; a gRPC message has at least five."""
@@ -139,6 +143,8 @@ class FrameGate:
             kind, flags = self._buffer[end + 3], self._buffer[end + 4]
             stream = int.from_bytes(self._buffer[end + 5 : end + 9], "big") & 0x7FFFFFFF
             self._check(kind, flags, stream, end + HEAD_BYTES, size)
+            if kind == _SETTINGS:
+                size = self._drop_unknown_settings(end, size)
             if kind in (_GOAWAY, _PRIORITY) or kind > _CONTINUATION:
                 group: list[bytes | GoAway] = [self._cut(end)] if end else []
                 frame = self._cut(HEAD_BYTES + size)
@@ -196,6 +202,22 @@ class FrameGate:
                 raise self._bad(f"it has more than {self._max_fields} header lines")
             self._block, self._block_bytes, self._block_frames = None, 0, 0
             self._block_data.clear()
+
+    def _drop_unknown_settings(self, start: int, size: int) -> int:
+        """Cut settings without a meaning here out of a frame (RFC 9113, 6.5.2); its new size."""
+        body = start + HEAD_BYTES
+        settings = [
+            bytes(self._buffer[place : place + _SETTING_BYTES])
+            for place in range(body, body + size, _SETTING_BYTES)
+        ]
+        known = b"".join(
+            each for each in settings if int.from_bytes(each[:2], "big") in _KNOWN_SETTINGS
+        )
+        if size % _SETTING_BYTES or len(known) == size:
+            return size  # h2 refuses a frame that is cut off
+        self._buffer[body : body + size] = known
+        self._buffer[start : start + 3] = len(known).to_bytes(3, "big")
+        return len(known)
 
     def _cost(self, kind: int, flags: int, size: int) -> float:
         if kind == _DATA:

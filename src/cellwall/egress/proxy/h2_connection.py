@@ -18,6 +18,7 @@ from h2.errors import ErrorCodes
 from h2.events import Event
 from h2.exceptions import H2Error, NoSuchStreamError, StreamClosedError
 from h2.settings import SettingCodes
+from hpack import Encoder
 
 from cellwall.core.errors import EgressRefused
 from cellwall.egress.protocols.h2_frames import (
@@ -31,6 +32,7 @@ from cellwall.egress.protocols.h2_frames import (
 )
 from cellwall.egress.protocols.http1_framing import BadMessage, Fields, bad_request, bad_response
 from cellwall.egress.proxy.h2_streams import Reset, StreamInbox, wait_until, wait_while_moved
+from cellwall.egress.proxy.stream_memory import StreamMemory
 from cellwall.egress.proxy.streams import ByteStream, PeerClosed
 
 MAX_STREAMS = 100
@@ -55,6 +57,14 @@ class _BoundedH2Connection(H2Connection):
     """Remembered for frames that were in flight when a stream closed."""
 
 
+class _PlainEncoder(Encoder):
+    """Header blocks without Huffman coding: hpack's time for it grows with the square of a value,
+    and a single head of 30 KB would hold up all sessions for a fifth of a second."""
+
+    def add(self, to_add: tuple[bytes, bytes], sensitive: bool, huffman: bool = False) -> bytes:  # noqa: ARG002, FBT001, FBT002 - the signature of hpack
+        return super().add(to_add, sensitive)
+
+
 class Http2Connection:
     """At most one task calls `read`; any number of tasks send."""
 
@@ -65,6 +75,7 @@ class Http2Connection:
         is_client: bool,
         wait_turn: Callable[[], Awaitable[None]],
         idle_timeout_s: float,
+        memory: StreamMemory,
         window_bytes: int,
         stream_window_bytes: int = STREAM_BYTES,
     ) -> None:
@@ -87,10 +98,12 @@ class Http2Connection:
         self._bad = bad_request if is_client else bad_response
         self._gate = FrameGate(is_client=is_client, frame_costs=self.frame_costs, waste=self.waste)
         self._wait_turn = wait_turn
+        self._memory = memory
         self._h2 = _BoundedH2Connection(
             H2Configuration(client_side=not is_client, header_encoding=None)
         )
         max_head_bytes = MAX_HEAD_BYTES["client" if is_client else "server"]
+        self._h2.encoder = _PlainEncoder()
         self._set_up(window_bytes, stream_window_bytes, max_head_bytes)
         self._loop = asyncio.get_running_loop()
         self._idle_timeout_s = idle_timeout_s
@@ -167,6 +180,14 @@ class Http2Connection:
         inbox = self.streams[stream_id] = StreamInbox(stream_id, self.acknowledge)
         return inbox
 
+    def hold(self, inbox: StreamInbox, count: int) -> bool:
+        """Count bytes of heads that a stream keeps until it is removed; False if there are too
+        many in the session."""
+        if not self._memory.take(count):
+            return False
+        inbox.held_bytes += count
+        return True
+
     def acknowledge(self, stream_id: int, count: int) -> None:
         """Acknowledge consumed bytes of a stream, which opens its window."""
         if count and not self.is_over:
@@ -184,7 +205,7 @@ class Http2Connection:
     async def open_stream(
         self, headers: Fields, *, is_end: bool, holds_bytes: int = 0
     ) -> StreamInbox:
-        """Open a stream, once the peer's limit of concurrent streams allows it.
+        """Open a stream, once the peer's limit of concurrent streams allows it and there is room.
 
         `holds_bytes` of its body stay unacknowledged while it waits: too many would fill the
         connection window, and no open stream could ever end.
@@ -207,9 +228,17 @@ class Http2Connection:
         return inbox
 
     def _is_full(self) -> bool:
+        if len(self._unsent) >= _MAX_UNSENT_BYTES:  # heads have no window that would bound them
+            return True
         limit = self._h2.remote_settings.max_concurrent_streams
         # h2 counts open streams one by one, and has no fewer than these.
         return len(self._h2.streams) >= limit and self._h2.open_outbound_streams >= limit
+
+    async def wait_for_room(self, until: Callable[[], float]) -> None:
+        """Wait until the peer takes bytes: heads have no window, and would pile up."""
+        while len(self._unsent) >= _MAX_UNSENT_BYTES:
+            self._check()
+            await wait_while_moved(lambda: self._next_change().wait(), until)
 
     def send_headers(self, stream_id: int, headers: Fields, *, is_end: bool = False) -> None:
         """Send headers or trailers."""
@@ -269,6 +298,7 @@ class Http2Connection:
         """Remove a stream without a reader; its bytes are acknowledged."""
         inbox = self.streams.pop(stream_id, None)
         if inbox is not None:
+            self._memory.release(inbox.held_bytes)
             self.acknowledge(stream_id, inbox.left_bytes)
         self._notify()
 

@@ -93,8 +93,6 @@ class Http2Exchange:
             await self._refuse(
                 stream, EgressRefused("the proxy failed", detail=type(error).__name__)
             )
-        finally:
-            self._client.remove_stream(inbox.stream_id)
 
     async def _refuse(self, stream: _RequestStream, error: CellwallError) -> None:
         stream_id, (host, port) = stream.inbox.stream_id, stream.target
@@ -199,8 +197,9 @@ class Http2Exchange:
         if ended:
             length.end()
         head = [(b":status", str(status).encode()), *filtered.headers]
-        stream.has_answer_begun = True
         peer, stream_id = self._client, stream.inbox.stream_id
+        await peer.wait_for_room(stream.until)
+        stream.has_answer_begun = True
         if ended and (filtered.cleaner is None or not filtered.has_body):
             peer.send_headers(stream_id, head, is_end=True)
             return
@@ -261,6 +260,7 @@ class Http2Exchange:
         if rest or not trailers:
             await peer.send_data(stream_id, rest, is_end=not trailers, until=stream.until)
         if trailers:
+            await peer.wait_for_room(stream.until)
             peer.send_headers(stream_id, trailers, is_end=True)
 
 

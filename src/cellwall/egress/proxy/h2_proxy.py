@@ -22,7 +22,7 @@ from h2.events import (
 )
 
 from cellwall.core.errors import CellwallError, EgressRefused
-from cellwall.egress.protocols.h2_frames import REFUSED_COST, GoAway
+from cellwall.egress.protocols.h2_frames import REFUSED_COST, RESET_COST, GoAway
 from cellwall.egress.protocols.http1_framing import BadMessage
 from cellwall.egress.proxy.client_connection import ClientConnection, fixed_refusal, no_refusal
 from cellwall.egress.proxy.connections import UpstreamConnection
@@ -30,6 +30,7 @@ from cellwall.egress.proxy.h2_connection import Http2Connection
 from cellwall.egress.proxy.h2_exchange import Http2Exchange
 from cellwall.egress.proxy.h2_streams import Reset
 from cellwall.egress.proxy.session import EgressSession
+from cellwall.egress.proxy.stream_memory import STREAM_BYTES, head_bytes
 from cellwall.egress.proxy.streams import PeerClosed
 
 _MAX_TASKS = 128
@@ -62,6 +63,7 @@ class Http2Proxy:
             is_client=True,
             wait_turn=session.share.wait_turn,
             idle_timeout_s=settings.idle_timeout_s,
+            memory=session.stream_memory,
             window_bytes=_FROM_CLIENT_BYTES,
         )
         self._server = Http2Connection(
@@ -69,6 +71,7 @@ class Http2Proxy:
             is_client=False,
             wait_turn=session.share.wait_turn,
             idle_timeout_s=settings.idle_timeout_s,
+            memory=session.stream_memory,
             window_bytes=_FROM_SERVER_BYTES if is_wide else _FROM_CLIENT_BYTES,
             stream_window_bytes=_STREAM_FROM_SERVER_BYTES if is_wide else 64 * 1024,
         )
@@ -201,6 +204,9 @@ class Http2Proxy:
         elif isinstance(event, DataReceived | StreamEnded | TrailersReceived):
             self._deliver(self._client, event)
         elif isinstance(event, StreamReset):
+            if not event.remote_reset:
+                # A frame of the client made h2 reset it ("MadeYouReset", CVE-2025-8671).
+                self._client.charge(RESET_COST)
             self._deliver(self._client, event)
             if (task := self._tasks.get(event.stream_id)) is not None:
                 task.cancel()
@@ -208,7 +214,8 @@ class Http2Proxy:
     def _begin(self, event: RequestReceived) -> None:
         stream_id = event.stream_id
         inbox = self._client.add_stream(stream_id)
-        if self._is_ending or len(self._tasks) >= _MAX_TASKS:
+        is_full = self._is_ending or len(self._tasks) >= _MAX_TASKS
+        if is_full or not self._client.hold(inbox, STREAM_BYTES + head_bytes(event.headers)):
             self._client.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             self._client.remove_stream(stream_id)
             self._client.charge(REFUSED_COST)
@@ -220,6 +227,7 @@ class Http2Proxy:
         task.add_done_callback(lambda _: self._served(stream_id))
 
     def _served(self, stream_id: int) -> None:
+        self._client.remove_stream(stream_id)  # here, since a task may be cancelled before it runs
         del self._tasks[stream_id]
         self._asked_at_s = self._loop.time()
         self._check_over()
@@ -265,7 +273,18 @@ class Http2Proxy:
 
     def _deliver(self, peer: Http2Connection, event: Event) -> None:
         inbox = peer.streams.get(event.stream_id)  # type: ignore[attr-defined]  # all of these have it
-        if inbox is not None:
+        headers = getattr(event, "headers", None)
+        if inbox is not None and headers and not peer.hold(inbox, head_bytes(headers)):
+            inbox.fail(_too_many_streams())
+        elif inbox is not None:
             inbox.add(event)
         elif isinstance(event, DataReceived):
             peer.acknowledge(event.stream_id, event.flow_controlled_length or 0)
+
+
+def _too_many_streams() -> EgressRefused:
+    return EgressRefused(
+        "the open HTTP/2 requests of this sandbox hold too much memory",
+        hint="Wait for the responses of some requests before the next ones.",
+        code="CW-NET-LIMIT",
+    )

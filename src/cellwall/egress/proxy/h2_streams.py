@@ -48,6 +48,8 @@ class StreamInbox:
         self.reset: int | None = None
         self.error: Exception | None = None
         self.left_bytes = 0
+        self.held_bytes = 0
+        """Counted in the session's `StreamMemory`."""
         self._events: deque[Event | Data] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None

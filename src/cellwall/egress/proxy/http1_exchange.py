@@ -328,8 +328,8 @@ class Http1Exchange:
             first_up=client.codec.rest,
             first_down=server.codec.rest,
             wait_turn=self._session.share.wait_turn,
-            look_up=scan.check,
-            look_down=None if echoes is None else EchoDetector(echoes).check,
+            look_up=scan.look,
+            look_down=None if echoes is None else EchoDetector(echoes).look,
         )
 
 
@@ -369,7 +369,7 @@ async def relay_inspected(
                 last_active_s = loop.time()
                 await wait_turn()
                 if look is not None:
-                    look(data)
+                    await look(data)
                 await target.send(data, loop.time() + idle_timeout_s)
             try:
                 data = await source.recv(last_active_s + idle_timeout_s)

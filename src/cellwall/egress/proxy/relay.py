@@ -12,7 +12,9 @@ import contextlib
 import fcntl
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
 
 from cellwall.core.errors import EgressRefused
 from cellwall.egress.limits import Direction, SessionBudget, timeout_error
@@ -29,7 +31,7 @@ GuardCheck = Callable[[bytes], bool]
 """Gets all bytes from the client so far: True lets them pass, False waits for more."""
 
 
-InspectBytes = Callable[[bytes], object]
+InspectBytes = Callable[[bytes], Coroutine[Any, Any, None]]
 """Gets bytes piece by piece; raises `EgressRefused` for bytes that must not pass."""
 
 
@@ -163,6 +165,7 @@ class _RelayDirection:
         self._reads = False
         self._writes = False
         self._pause: asyncio.TimerHandle | None = None
+        self._inspection: asyncio.Task[None] | None = None
 
     def start(self, first: bytes = b"") -> None:
         """`first`: bytes that the source has sent before."""
@@ -180,6 +183,8 @@ class _RelayDirection:
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
+        if self._inspection is not None:
+            self._inspection.cancel()
         if self._pipe is not None:
             self._pipes.release(self._pipe, is_empty=self._in_pipe == 0)
             self._pipe = None
@@ -216,6 +221,9 @@ class _RelayDirection:
                 return
             if not self._empty():
                 self._watch(reads=False, writes=True)
+                return
+            if self._inspection is not None:
+                self._watch(reads=False, writes=False)
                 return
             if self._has_ended:
                 self._finish()
@@ -269,7 +277,27 @@ class _RelayDirection:
                 return
             data, self.guard, self._held_back = memoryview(self._held_back), None, b""
         if self.look is not None and data:
-            self.look(bytes(data))
+            # In a task: bytes that are slow to scan must not block other sessions.
+            whole = bytes(data)
+            self._inspection = self._loop.create_task(self.look(whole))
+            self._inspection.add_done_callback(partial(self._on_inspected, whole))
+            return
+        self._send(data)
+
+    def _on_inspected(self, data: bytes, inspection: asyncio.Task[None]) -> None:
+        self._inspection = None
+        if inspection.cancelled():
+            return
+        if (error := inspection.exception()) is not None:
+            self._relay.end(error if isinstance(error, Exception) else PeerClosed())
+        else:
+            self._step(lambda: self._send_and_flow(memoryview(data)))
+
+    def _send_and_flow(self, data: memoryview) -> None:
+        self._send(data)
+        self._flow()
+
+    def _send(self, data: memoryview) -> None:
         try:
             sent = self._target.send(data) if data else 0
         except (BlockingIOError, InterruptedError):

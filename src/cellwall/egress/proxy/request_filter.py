@@ -64,8 +64,12 @@ class RequestFilter:
         for bound in _concerned(destination, request):
             bound.check(request.headers)
         # (3) As the cell has sent it: secrets that are injected later may leave.
-        self._session.shared.known.check_head(
-            request.method, request.path, request.headers, self.leak_reporter(request)
+        await self._session.shared.known.check_head(
+            request.method,
+            request.path,
+            request.headers,
+            leak_reporter=self.leak_reporter(request),
+            share=self._session.share,
         )
         return destination
 

@@ -47,6 +47,7 @@ from cellwall.egress.proxy.audit_events import (
 )
 from cellwall.egress.proxy.service_connections import ServiceConnections
 from cellwall.egress.proxy.shared_state import SharedEgressState
+from cellwall.egress.proxy.stream_memory import StreamMemory
 
 if TYPE_CHECKING:
     from cellwall.egress.proxy.certificate_authority import Authority
@@ -149,6 +150,7 @@ class EgressSession:
         self._http1_only_until_s: dict[tuple[str, int], float] = {}
         self.h2_count = 0
         """Open HTTP/2 connections."""
+        self.stream_memory = StreamMemory()
 
     @property
     def settings(self) -> EgressSettings:

@@ -80,7 +80,7 @@ async def _pass_through(
 
     def let(data: bytes) -> bool:
         if data[0] != _TLS_RECORD and not is_tls_port:
-            relay.look_at(scan.check)
+            relay.look_at(scan.look)
             return True
         return _has_matching_sni(connection, data, target.destination.host)
 

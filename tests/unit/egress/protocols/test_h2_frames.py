@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
 
 from cellwall.egress.protocols.h2_frames import (
     PREFACE,
@@ -17,6 +19,7 @@ from cellwall.egress.protocols.http1_framing import BadMessage
 from http2 import frame
 
 SETTINGS = frame(4, 0, 0)
+MAX_FRAME_SIZE = b"\0\x05\0\0\x40\0"
 PING = frame(6, 0, 0, bytes(8))
 DATA = frame(0, 0, 1, b"data")
 
@@ -149,3 +152,31 @@ def test_head_that_has_begun_is_known() -> None:
     assert (taken(found), found.is_in_head) == ([head[0]], True)
     found.feed(head[1])
     assert (taken(found), found.is_in_head) == ([head[1]], False)
+
+
+@pytest.mark.requirement("NET-2", "LIM-6")
+def test_settings_that_nobody_knows_are_not_kept() -> None:
+    """h2 keeps each of 65,536, with 1 KB for each, and looks through all at every SETTINGS frame."""
+    server = H2Connection(H2Configuration(client_side=False))
+    plain = H2Connection(H2Configuration(client_side=False))
+    found = gate()
+    for data in (PREFACE, SETTINGS):
+        server.receive_data(data)
+        plain.receive_data(data)
+    usual = len(server.remote_settings)
+    for first in range(9, 1000, 20):
+        unknown = [number.to_bytes(2, "big") + bytes(4) for number in range(first, first + 20)]
+        sent = frame(4, 0, 0, b"".join([*unknown[:7], MAX_FRAME_SIZE, *unknown[7:]]))
+        found.feed(sent + DATA * 5)
+        pieces = b"".join(taken(found))
+        assert pieces == frame(4, 0, 0, MAX_FRAME_SIZE) + DATA * 5
+        server.receive_data(pieces[: -5 * len(DATA)])
+        plain.receive_data(sent)
+    assert len(server.remote_settings) == usual
+    assert len(plain.remote_settings) > 900, "without the gate all of them are kept"
+
+
+@pytest.mark.requirement("NET-2")
+@pytest.mark.parametrize("body", [b"", MAX_FRAME_SIZE, MAX_FRAME_SIZE * 2, b"\0\x63\0"])
+def test_settings_that_are_known_or_broken_stay_as_they_are(body: bytes) -> None:
+    assert is_borne(gate(), frame(4, 0, 0, body))

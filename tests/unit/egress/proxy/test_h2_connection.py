@@ -9,11 +9,13 @@ import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import Event, RequestReceived
+from hpack.huffman import HuffmanEncoder
 
 from cellwall.core.errors import EgressRefused
 from cellwall.egress.protocols.h2_frames import GoAway
 from cellwall.egress.proxy import h2_connection
 from cellwall.egress.proxy.h2_connection import Http2Connection
+from cellwall.egress.proxy.stream_memory import StreamMemory
 
 HEAD = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", b"a.example")]
 REQUESTS = 20
@@ -56,6 +58,7 @@ class Pair:
             is_client=is_client,
             wait_turn=lambda: asyncio.sleep(0),
             idle_timeout_s=5.0,
+            memory=StreamMemory(),
             window_bytes=1 << 20,
         )
 
@@ -174,3 +177,21 @@ def test_bytes_are_held_back_by_each_reader_for_a_short_time(
         return counts[1:]
 
     assert asyncio.run(run()) == [sent_early, 1 - sent_early]
+
+
+@pytest.mark.requirement("NET-2")
+def test_heads_are_sent_without_huffman_coding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """hpack's coding of one value takes time that grows with the square of its length."""
+
+    def refuse(_coder: HuffmanEncoder, _text: bytes) -> bytes:
+        raise AssertionError("a value was coded")
+
+    async def work() -> bytes:
+        pair = Pair()
+        monkeypatch.setattr(HuffmanEncoder, "encode", refuse)
+        await pair.relay(more_bytes=10_000)
+        return b"".join(pair.far.sent)
+
+    sent = asyncio.run(work())
+    assert len(streams(sent)) == REQUESTS, "a server reads them"
+    assert sent.count(b"~" * 9000) == REQUESTS

@@ -151,6 +151,8 @@ def test_stream_is_for_the_host_of_its_connection(
     else:
         assert answer.refusal[1] == code
         assert seen == []
+        client.sock.close()
+        cell.network.end()  # until then the record may be on its way
         assert [body["code"] for body in house.record.of("refused")] == [code]
 
 

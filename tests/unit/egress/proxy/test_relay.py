@@ -272,3 +272,59 @@ def test_cancelled_relay_leaves_no_descriptor_and_no_watch_behind() -> None:
         assert open_descriptors() == before
 
     run_async(many())
+
+
+@pytest.mark.requirement("NET-2", "NET-5")
+def test_inspected_bytes_wait_for_their_inspection_and_keep_their_order() -> None:
+    async def one() -> None:
+        client, inner_client = tcp_pair()
+        server, inner_server = tcp_pair()
+        plenty = EgressSettings(bytes_per_s=PLENTY, max_upload_bytes=PLENTY)
+        pipes = PipePool()
+        relay = SocketRelay(
+            inner_client,
+            inner_server,
+            pipes=pipes,
+            budget=SessionBudget(plenty, ConnectionSlots()),
+            idle_timeout_s=WAIT_S,
+        )
+        seen = b""
+        asked, go = asyncio.Queue[bytes](), asyncio.Event()
+
+        async def look(data: bytes) -> None:
+            nonlocal seen
+            asked.put_nowait(data)
+            await go.wait()
+            seen += data
+            if b"refused" in data:
+                raise EgressRefused("refused")
+
+        relay.look_at(look)
+        task = asyncio.create_task(relay.run())
+        sent = os.urandom(3 << 20)
+        sending = asyncio.create_task(asyncio.to_thread(client.sendall, sent))
+        first = await asked.get()
+        server.setblocking(False)
+        for _ in range(20):  # turns in which more could be read or sent
+            await asyncio.sleep(0)
+        with pytest.raises(BlockingIOError):
+            server.recv(1)
+        assert asked.empty()
+        go.set()
+        server.setblocking(True)
+        server.settimeout(WAIT_S)
+        came = b""
+        while len(came) < len(sent):
+            came += await asyncio.to_thread(server.recv, 1 << 20)
+        await sending
+        assert came == sent == seen
+        assert sent.startswith(first)
+        client.sendall(b"this is refused")
+        with pytest.raises(EgressRefused):
+            await task
+        assert final_bytes(server) == b""
+        client.close()
+        server.close()
+        pipes.close()
+
+    run_async(one())
