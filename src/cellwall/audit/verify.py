@@ -347,15 +347,17 @@ class _Verifier:
             raise _Bad(1, "nothing of this log is signed")
 
 
-def _growth_state(directory: str) -> tuple[int, int, int]:
-    """The growing segment, its end of records and its size: any write changes one of them."""
+def _growth_state(directory: str) -> tuple[int, int, int, int]:
+    """The growing segment, its end of records, its size and its ctime: any write changes one of
+    them. On a full disk writers truncate what they could not write, to the size of before."""
     try:
         segment = _segments(directory)[-1]
         with open_plain(segment.path(RECORDS)) as file:
             end = end_of_records(file.fileno())
-            return segment.first, end, file.seek(0, os.SEEK_END)
+            status = os.fstat(file.fileno())
+            return segment.first, end, status.st_size, status.st_ctime_ns
     except (OSError, IndexError, BadSegment):
-        return -1, -1, -1
+        return -1, -1, -1, -1
 
 
 def _segments(directory: str) -> list[Segment]:

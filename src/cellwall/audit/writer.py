@@ -149,10 +149,13 @@ class Writer(GrowingFile):
                 fcntl.flock(lock_file, fcntl.LOCK_UN)
             try:
                 os.fdatasync(self._file)
-            except OSError:
-                self._roll_back(end)
+            except OSError as error:
+                if error.errno is not None:
+                    self._roll_back(end)
                 raise
         except (OSError, BadSegment) as error:
+            if isinstance(error, OSError) and error.errno is None:
+                raise  # by a handler of the caller's signals: the disk has not failed
             raise to_audit_failure(error) from None
         self._acknowledged = tail.seq
         return WrittenBatch(self._first, end.seq, end.size_bytes, tail.size_bytes, leaves)

@@ -735,3 +735,31 @@ def test_record_that_is_being_written_is_no_false_alarm(folder, monkeypatch):
 
     monkeypatch.setattr(verify_module, "_Bad", Finishing)
     assert check(folder).ok
+
+
+@pytest.mark.requirement("AUD-2")
+@pytest.mark.parametrize("is_truncated_again", [True, False])
+def test_record_that_a_full_disk_did_not_take_is_no_false_alarm(
+    folder, monkeypatch, is_truncated_again
+):
+    """A writer truncates what the disk has taken of a record, and the next attempt leaves as many
+    bytes: the same size before and after a verification, and half a record in between."""
+    with AuditLog.open(str(folder), settings=NEVER) as log:
+        log.write(event(1))
+    path = records_path(folder)
+    whole, half = path.read_bytes(), b'{"half of a record'
+    path.write_bytes(whole + half)
+    real, calls = verify_module._verify_once, []
+
+    def verify_once(*args):
+        calls.append(args)
+        if len(calls) > 1:
+            path.write_bytes(whole)
+        report, at_ns = real(*args), path.stat().st_ctime_ns
+        while is_truncated_again and len(calls) == 1 and path.stat().st_ctime_ns == at_ns:
+            path.write_bytes(whole + half)
+        return report
+
+    monkeypatch.setattr(verify_module, "_verify_once", verify_once)
+    report = verify(str(folder), trusted(folder))
+    assert (report.ok, len(calls)) == ((True, 2) if is_truncated_again else (False, 1))

@@ -498,6 +498,27 @@ def test_flush_that_fails_under_records_of_others_ends_the_writer(log, folder, m
         assert [each["action_id"] for each in all_records(folder)][-1] == "act_1"
 
 
+def test_an_error_of_a_signal_handler_in_a_flush_is_no_failure_of_the_disk(
+    log, folder, monkeypatch
+):
+    """A `TimeoutError` that a caller's handler of SIGALRM raises is an OSError without a number."""
+    log.write(event(0))
+    with reopened(folder) as other:
+        real = os.fdatasync
+
+        def interrupted(file):
+            monkeypatch.setattr(writer_module.os, "fdatasync", real)
+            other.write(event(1))
+            raise TimeoutError("the caller's")
+
+        monkeypatch.setattr(writer_module.os, "fdatasync", interrupted)
+        with pytest.raises(TimeoutError, match="the caller's"):
+            log.write(event(2))
+        log.write(event(3))  # the control is the test before: after a failure it is refused
+    assert [each["action_id"] for each in all_records(folder)][-2:] == ["act_1", "act_3"]
+    assert log.verify().ok
+
+
 @pytest.mark.requirement("AUD-1")
 @pytest.mark.slow
 def test_full_disk_loses_nothing_and_leaves_nothing_half_made(tmp_path):
