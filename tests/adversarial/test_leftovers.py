@@ -39,13 +39,14 @@ from adversarial.leftovers import (
 from cellwall.runtime import wiring
 from cellwall.sandbox.linux import cgroups
 from cellwall.sandbox.linux.prepared_cell import spare_cells
-from conftest import need, new_home
+from conftest import audit_records, need, new_home
 from interfaces import prepared_program
 
 ROUNDS = 20
 # A round starts a Python process of its own, and each start takes most of a second.
 KILLS = (6, pytest.param(20, marks=pytest.mark.long))
 RUNS = (60, pytest.param(1000, marks=pytest.mark.long))
+ALARMS = 60
 LONG_S = 60
 
 
@@ -297,6 +298,54 @@ def test_a_keyboard_interrupt_in_the_main_thread_ends_the_run_before_its_sandbox
         finally:
             look("after")  # the sandbox itself, a live cell, ends when it is left
     assert seen == {"before": ["sleep\x0060\0"], "after": []}
+    assert left(state_home) == nothing()
+
+
+class _Alarm(TimeoutError):
+    """What a caller's handler of SIGALRM raises to bound a run."""
+
+
+def _ring(*_: object) -> None:
+    raise _Alarm
+
+
+@pytest.mark.requirement("ISO-8", "AUD-1", "ERR-2")
+def test_alarms_of_the_caller_at_any_moment_of_a_run_leave_nothing(
+    config: str, state_home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELLWALL_SUPERVISOR", "off")
+    assert cellwall.run_command(["true"], config=config).status == "ok"
+    end_what_waits()
+    gc.collect()
+    before, things, others = own_state(), own_things(), own_children()
+    first = len(audit_records())
+    moments, rung = random.Random(20), 0
+    handler = signal.signal(signal.SIGALRM, _ring)
+    try:
+        for _ in range(ALARMS):
+            signal.setitimer(signal.ITIMER_REAL, moments.uniform(0.001, 0.05))
+            try:
+                done = cellwall.run_command(["sleep", "0.02"], config=config)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                assert (done.status, done.error) == ("ok", None)
+            except _Alarm:
+                rung += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    assert rung > ALARMS // 4, "the alarms came after the runs"
+    written = audit_records()[first:]
+    kinds = Counter(each["kind"] for each in written)
+    assert kinds == {"intent": kinds["intent"], "outcome": kinds["intent"]}
+    ends = Counter(each["body"]["status"] for each in written if each["kind"] == "outcome")
+    assert set(ends) <= {"ok", "interrupted"}
+    assert ends["interrupted"]
+    end_what_waits()
+    gc.collect()
+    assert all(now <= then for now, then in zip(own_state(), before, strict=True)), "\n".join(
+        (own_things() - things).elements()
+    )
+    assert own_children() - others == Counter()
     assert left(state_home) == nothing()
 
 

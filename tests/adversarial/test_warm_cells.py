@@ -7,11 +7,13 @@ their own namespaces and memory; what keeps them honest is that the template its
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -43,6 +45,7 @@ from conftest import need, new_home
 from interfaces import prepared_program
 
 pytestmark = pytest.mark.only_on("warm", reason="a cold cell has no template and shares nothing")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 
 
@@ -213,6 +216,61 @@ def test_memory_that_came_from_the_zygote_is_written_for_oneself_only() -> None:
     assert later[-1].outcome.sandbox_path == "warm"
 
 
+def _pages_of_the_zygote(pid: int) -> tuple[int, int]:
+    """How many pages of its memory file a process has mapped, and how many of them are part of large
+    ones, see pagemap and kpageflags in the kernel's documentation."""
+    mapped = large = 0
+    with (
+        open(f"/proc/{pid}/maps", encoding="utf-8") as maps,
+        open(f"/proc/{pid}/pagemap", "rb", 0) as pages,
+        open("/proc/kpageflags", "rb", 0) as flags,
+    ):
+        for line in maps:
+            if "/memfd:cellwall-zygote" not in line:
+                continue
+            first, last = (int(word, 16) // PAGE for word in line.split()[0].split("-"))
+            for number in range(first, last):
+                (entry,) = struct.unpack("Q", os.pread(pages.fileno(), 8, number * 8))
+                if entry >> 63 & 1 and entry >> 61 & 1:  # present, and of the file
+                    mapped += 1
+                    frame = entry & (1 << 55) - 1
+                    (kind,) = struct.unpack("Q", os.pread(flags.fileno(), 8, frame * 8))
+                    large += kind >> 22 & 1  # KPF_THP
+    return mapped, large
+
+
+def test_memory_that_came_from_the_zygote_lies_in_large_pages() -> None:
+    need(_makes_large_pages(), "MADV_COLLAPSE of a memory file (Linux 6.1)")
+    with _held("pass"):
+        found = [
+            _pages_of_the_zygote(int(child))
+            for init in children_of(_zygote())
+            for child in children_of(init)
+        ]
+    assert found
+    for mapped, large in found:
+        assert mapped > 100
+        assert large > mapped / 2  # the end of the file may not fill a large one
+
+
+def _makes_large_pages() -> bool:
+    size, libc = 1 << 21, ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.madvise.argtypes = libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    descriptor = os.memfd_create("large")
+    try:
+        os.write(descriptor, bytes(size))
+        room = libc.mmap(None, 2 * size, 0, 0x22, -1, 0)
+        place = -(-room // size) * size
+        libc.mmap(place, size, 1, 0x11, descriptor, 0)
+        is_made = libc.madvise(place, size, 25) == 0
+        libc.munmap(room, 2 * size, 0)
+    finally:
+        os.close(descriptor)
+    return bool(is_made)
+
+
 _DRAW = """
 import email.generator, os, random, secrets, sqlite3, ssl, tempfile, uuid
 drawn = {
@@ -296,6 +354,41 @@ def test_cells_of_many_sizes_at_once_disturb_nobody(rounds: int) -> None:
         assert live.run_code("globals().get('kept')").value == 42
     assert {each.error.code if each.error else None for each in ran} == {None}
     assert [each.value for each in ran] == [1] * len(sizes)
+
+
+@pytest.mark.requirement("LIM-1")
+def test_a_group_that_is_used_again_has_the_limits_of_its_new_cell() -> None:
+    """Limits that a group has already are not written again."""
+    bases = cgroups.choose(cgroups.gather()).bases
+    need("cpuacct" in bases, "cgroup v1: others are not used again")
+    found: list[tuple[str, int]] = []
+
+    def look(_text: str) -> None:
+        for init in children_of(_zygote()):
+            for child in children_of(init):
+                if Path(f"/proc/{child}/comm").read_text() == "limited\n":
+                    groups_of = Path(f"/proc/{child}/cgroup").read_text().splitlines()
+                    (group,) = (
+                        line.partition(":memory:")[2] for line in groups_of if ":memory:" in line
+                    )
+                    file = Path(f"/sys/fs/cgroup/memory/{group}/memory.limit_in_bytes")
+                    found.append((group, int(file.read_text()) >> 20))
+                    os.kill(int(child), signal.SIGTERM)
+
+    code = (
+        "import ctypes, signal; ctypes.CDLL(None).prctl(15, b'limited', 0, 0, 0)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+        "print('ready', flush=True); signal.sigtimedwait([signal.SIGTERM], 30)"
+    )
+    sizes = [300, 300, 400, 400, 300, 500, 300, 300, 500, 400] * 2
+    for size in sizes:
+        assert cellwall.run_code(code, memory=f"{size}m", on_stdout=look).status.value == "ok"
+    assert [size for _group, size in found] == sizes
+    limits_of: dict[str, set[int]] = {}
+    for group, size in found:
+        limits_of.setdefault(group, set()).add(size)
+    assert len(limits_of) < len(sizes), "the control: groups were used again"
+    assert any(len(each) > 1 for each in limits_of.values()), "and with other limits"
 
 
 @pytest.mark.requirement("LIM-1", "LIM-2", "LIM-5")

@@ -18,6 +18,7 @@ from cellwall.sandbox.linux.outer_wall import lower_inside
 from cellwall.sandbox.linux.plan import (
     EgressPlan,
     Plan,
+    kept_network_steps,
     network_steps,
     plan_egress,
     user_steps,
@@ -139,10 +140,14 @@ def warm_plan(
     `joins` and `tree` are the numbers of the cgroup files and of the workspace's mount.
     """
     plan = Plan()
+    if walls.reports_sockets:
+        plan.add(kept_network_steps())
     plan.step("ids", outer_wall.UID_INSIDE, outer_wall.GID_INSIDE)
     for number in joins:
         plan.step("join", number)
     plan.step("namespaces")
+    if not walls.reports_sockets:
+        plan.step("loopback")
     plan.step("proc")
     plan.step("share", "/proc/sys/user/max_inotify_instances", _INOTIFY_INSTANCES)
     _plan_memory(plan, walls, job.limits)
@@ -160,7 +165,8 @@ def warm_plan(
         plan.files(job.files)
     plan_skills(plan, job.skills)
     plan.add(user_steps())
-    plan.add(network_steps())
+    if not walls.reports_sockets:
+        plan.add(network_steps())
     plan_egress(plan, job.egress, homes=homes(job.mount))
     plan_watch(plan, job.limits, mount)
     plan.add(_cover_steps())

@@ -159,6 +159,7 @@ def walls_for(
     uid_offset: int,
     open_files: int,
     has_second_user: bool = False,
+    reports_sockets: bool = False,
 ) -> Walls:
     """The walls of a cell; a required layer that is missing is a refusal (ISO-4).
 
@@ -198,11 +199,15 @@ def walls_for(
         outer=outer_wall.OuterWall(layers.bubblewrap, visible_host.survey(), drop_to, second),
         landlock_abi=abi,
         seccomp_filter=seccomp.build(
-            seccomp.host_arch(), open_files=open_files, has_cgroup=way != "none"
+            seccomp.host_arch(),
+            open_files=open_files,
+            has_cgroup=way != "none",
+            reports_sockets=reports_sockets,
         ),
         cgroup=way != "none",
         tmp_bytes=settings.tmp_bytes,
         shm_bytes=settings.shm_bytes,
+        reports_sockets=reports_sockets,
     )
 
 

@@ -19,6 +19,7 @@ from cellwall.sandbox.linux.kernel_memory import UnchargedMemory
 from cellwall.sandbox.linux.live_cell import LiveCell
 from cellwall.sandbox.linux.live_runs import CodeRun
 from cellwall.sandbox.linux.proc_usage import UsageSampler
+from cellwall.sandbox.linux.run_cgroup import RunCgroup
 from cellwall.sandbox.linux.unlinked_files import find_unlinked_files
 
 _TERMINAL_WITHIN_S = 20.0
@@ -36,7 +37,12 @@ class LiveSession:
     """The interpreters whose variables are there, as far as callers were told."""
     workspace: WorkspaceLease | None = None
     next_disk_check: float = 0.0
+    searched_cpu_s: float | None = None
+    """The cell's processor time when its files were searched last."""
     uncharged: UnchargedMemory | None = None
+    counted_cpu_s: float | None = None
+    """The same when its kernel memory was counted last; None: not since data could come in."""
+    has_egress: bool = False
     connections: int = 0
     """Open ones, of callers to ports inside."""
     monitors: int = 0
@@ -59,6 +65,7 @@ class LiveSession:
     def put_cell(self, cell: LiveCell, *, unused_until: float | None = None) -> None:
         with self.counting:
             self.cell, self.seen_cpu_s, self.seen_at = cell, 0.0, time.monotonic()
+            self.searched_cpu_s = self.counted_cpu_s = None
             self.unused_until = unused_until
 
     def use_cell(self, *, has_network: bool) -> LiveCell | None:
@@ -109,12 +116,14 @@ class LiveSession:
 
 
 def exceeded_limit(session: LiveSession, cell: LiveCell) -> LimitName | None:
-    """The limit that processes have exceeded which live on after the call that started them."""
+    """The limit that processes have exceeded which live on after the call that started them.
+
+    Code without processor time has changed nothing: what was checked since then is not checked
+    again. Else the checks of hundreds of idle cells would slow down the runs beside them.
+    """
     now, workspace, limits = time.monotonic(), session.workspace, cell.parts.limits
-    uncharged = session.uncharged
-    # Attack: short runs without pause. None lasts until its monitor counts, and the growth before
-    # the run is not part of what a monitor compares.
-    if uncharged is not None and uncharged.is_due() and uncharged.exceeds_limit():
+    cpu_s = _measured_cpu_s(cell)  # before the checks: a change during one is seen by the next
+    if _exceeds_uncharged_memory(session, cpu_s):
         return LimitName.MEMORY
     if session.monitors:
         return None
@@ -123,12 +132,36 @@ def exceeded_limit(session: LiveSession, cell: LiveCell) -> LimitName | None:
         return LimitName.MEMORY
     if workspace is None or workspace.bounded_by_kernel:
         return None
+    if cpu_s is not None and cpu_s == session.searched_cpu_s:
+        return None
     if now < session.next_disk_check and not workspace.is_filling(limits):
         return None
     has_room = workspace.has_room(limits, find_unlinked_files(cell.code_pids))
+    session.searched_cpu_s = cpu_s if has_room else None
     # At most a hundredth of one core for each session.
     session.next_disk_check = now + 100 * (time.monotonic() - now)
     return None if has_room else LimitName.DISK
+
+
+def _measured_cpu_s(cell: LiveCell) -> float | None:
+    """Exact, by the kernel's counter. None without one: samples miss what ends between them."""
+    return cell.cpu_s() if isinstance(cell.parts.meter, RunCgroup) else None
+
+
+def _exceeds_uncharged_memory(session: LiveSession, cpu_s: float | None) -> bool:
+    uncharged = session.uncharged
+    # Data from outside fills the buffers of sockets without processor time of the code.
+    is_reached = session.has_egress or session.connections > 0
+    if is_reached:
+        session.counted_cpu_s = None
+    is_counted = cpu_s is not None and cpu_s == session.counted_cpu_s
+    # Attack: short runs without pause. None lasts until its monitor counts, and the growth before
+    # the run is not part of what a monitor compares.
+    if uncharged is None or is_counted or not uncharged.is_due():
+        return False
+    exceeds_limit = uncharged.exceeds_limit()
+    session.counted_cpu_s = None if is_reached or exceeds_limit else cpu_s
+    return exceeds_limit
 
 
 async def acquire(lock: threading.Lock) -> None:

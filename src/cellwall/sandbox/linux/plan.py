@@ -168,6 +168,17 @@ def network_steps() -> bytes:
 
 
 @functools.cache
+def kept_network_steps() -> bytes:
+    """The first steps of a cell whose network namespace the zygote makes and may hand on
+    (cell/networks.c). It writes the same settings when it makes one."""
+    plan = Plan()
+    plan.step("kept-network")
+    for path, value in _NETWORK_SETTINGS:
+        plan.step("network-setting", path, value)
+    return plan.joined()
+
+
+@functools.cache
 def user_steps() -> bytes:
     """Settings of the user namespace, written before /proc/sys is covered."""
     plan = Plan()

@@ -84,6 +84,7 @@ class Pool:
 
     def template(self, spec: TemplateSpec, *, wait: bool) -> Template | None:
         """The running template. None while it starts, if the caller does not wait."""
+        is_to_start = False
         with self._lock:
             slot = self._slots.setdefault(spec, _TemplateSlot())
             slot.used_at = time.monotonic()
@@ -96,10 +97,13 @@ class Pool:
                 # A single run does not pay for a template; a failed start is not repeated at once.
                 is_worth = slot.calls > 1 and not slot.is_starting
                 if is_worth and time.monotonic() - slot.failed_at > _RETRY_AFTER_S:
-                    slot.is_starting = True
-                    self.worker.submit(partial(self._start_quietly, spec))
-                return None
-        return self._start(spec)
+                    is_to_start = slot.is_starting = True
+        if wait:
+            return self._start(spec)
+        if is_to_start:
+            # Without the lock: after `close` there is no thread, and the start happens here.
+            self.worker.submit(partial(self._start_quietly, spec))
+        return None
 
     def warm_names(self) -> frozenset[str]:
         """The names of the templates that run now."""

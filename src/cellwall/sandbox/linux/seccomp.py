@@ -67,14 +67,20 @@ def host_arch() -> str:
 
 @lru_cache(maxsize=32)
 def build(
-    arch: str, *, open_files: int | None, for_zygote: bool = False, has_cgroup: bool = True
+    arch: str,
+    *,
+    open_files: int | None,
+    for_zygote: bool = False,
+    has_cgroup: bool = True,
+    reports_sockets: bool = False,
 ) -> bytes:
     """The filter as packed `struct sock_filter[]`.
 
     With `open_files`, the use of a descriptor with that number or a higher one causes a user
     notification: install the filter with a listener. `for_zygote` also allows the calls with which
     a template builds cells; each cell adds the ordinary filter. Without a cgroup (`has_cgroup`)
-    calls are refused whose memory cannot be measured from outside.
+    calls are refused whose memory cannot be measured from outside. `reports_sockets`: a call that
+    makes a socket causes a user notification, too, if it would pass.
     """
     if arch not in AUDIT_ARCH:
         raise BadInput(
@@ -90,6 +96,13 @@ def build(
         leaves |= {
             table[name]: _Leaf((), RET_ERRNO | group.errno)
             for group in rules.without_cgroup
+            for name in group.names
+            if name in table
+        }
+    if reports_sockets:
+        leaves |= {
+            table[name]: replace(leaves[table[name]], passes=RET_USER_NOTIF)
+            for group in rules.reported
             for name in group.names
             if name in table
         }
@@ -111,6 +124,7 @@ class _Leaf:
     args: tuple[int, ...] = ()
     when: Row = ()
     skipped: tuple[Row, ...] = ()
+    passes: int = RET_ALLOW
 
 
 _UNKNOWN: Final = _Leaf((), RET_ERRNO | errno.ENOSYS)
@@ -211,7 +225,7 @@ class _BpfProgram:
     def _write_leaf(self, leaf: _Leaf, open_files: int | None) -> int:
         # Descriptors are checked only for calls that would pass: a listener that continues a
         # notification can then never allow a call that the rules refuse.
-        passed = self.answer(RET_ALLOW)
+        passed = self.answer(leaf.passes)
         if open_files is not None and leaf.args:
             allowed = passed
             for arg in reversed(leaf.args):

@@ -23,6 +23,7 @@ _ERRNOS: Final = (
 _OFFSET_ARGS: Final = 16  # in struct seccomp_data
 _SECTIONS: Final = {
     "allow", "allow_if", "pretend", "ignore", "deny", "descriptor", "zygote", "without_cgroup",
+    "reported",
 }  # fmt: skip
 
 
@@ -93,6 +94,8 @@ class SeccompRules:
     """Reported as success, but not executed."""
     without_cgroup: tuple[SyscallGroup, ...] = ()
     """Refused if no cgroup counts the memory they allocate."""
+    reported: tuple[SyscallGroup, ...] = ()
+    """They make a socket, of which init learns where the network namespace may be handed on."""
 
 
 @cache
@@ -126,6 +129,7 @@ def parse_rules(
             without_cgroup=tuple(
                 _group(entry, answered=True) for entry in document["without_cgroup"]
             ),
+            reported=tuple(_group(entry, answered=False) for entry in document["reported"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise rules_error("an entry lacks a key or has a wrong one", detail=repr(error)) from error
@@ -161,6 +165,12 @@ def _require_sound_names(rules: SeccompRules) -> None:
     never = {name for group in (*rules.deny, *rules.ignore) for name in group.names}
     if useless := sorted(set(checked) - (set(decided) - never)):
         raise rules_error(f"a descriptor of a call that never passes: {', '.join(useless)}")
+    reported = {name for group in rules.reported for name in group.names}
+    if useless := sorted(reported - (set(decided) - never)):
+        raise rules_error(f"reported, and never passes: {', '.join(useless)}")
+    if both := sorted(reported & set(checked)):
+        # Init could not tell which of the two a notification is about.
+        raise rules_error(f"reported, and takes a descriptor: {', '.join(both)}")
     uncounted = {name for group in rules.without_cgroup for name in group.names}
     if useless := sorted(uncounted - (set(decided) - never)):
         raise rules_error(f"refused without a cgroup, and never passes: {', '.join(useless)}")

@@ -165,6 +165,7 @@ class LiveSessions:
                     raise
             session.put_cell(cell, unused_until=time.monotonic() + _UNUSED_S if is_early else None)
             session.uncharged = UnchargedMemory(cell.pids, parts.limits)
+            session.has_egress = request.network is not None
             self._pool.stay_awake()
             return cell
 

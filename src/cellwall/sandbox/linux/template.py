@@ -112,12 +112,13 @@ class Template:
             stack.callback(self._close_plans)
             self._stack = stack.pop_all()
 
-    def walls(self, limits: Limits) -> Walls:
+    def walls(self, limits: Limits, *, reports_sockets: bool = False) -> Walls:
         return walls_for(
             self._settings,
             self._layers,
             uid_offset=self._uid.number,
             open_files=limits.open_files,
+            reports_sockets=reports_sockets,
         )
 
     def _plan(self, walls: Walls, numbers: Mapping[int, int]) -> bytes:
@@ -224,8 +225,10 @@ class Template:
             skills=contents.skills,
             egress=None if egress is None else egress.plan(last),
         )
+        # A live cell has a network namespace of its own: the supervisor dials into it.
+        keeps_network = recipe.is_once and egress is None
         return cell_plan.warm_plan(
-            self.walls(recipe.limits),
+            self.walls(recipe.limits, reports_sockets=keeps_network),
             job,
             joins=range(first, after),
             tree=tree,

@@ -45,6 +45,9 @@ class Walls:
     """False: rlimits alone, only with `dangerously_without_cgroup`."""
     tmp_bytes: int
     shm_bytes: int
+    reports_sockets: bool = False
+    """Init learns of every socket before it is made. The network namespace of a cell that has made
+    none may be handed on (cell/networks.c)."""
     is_gvisor: bool = False
     """gVisor's kernel has no notifications of a filter, so that the limit of open files is a
     refusal that the program sees and no outcome names; it has no rlimits but the usual; and

@@ -182,3 +182,24 @@ def test_a_nul_byte_never_reaches_a_plan(job: cell_plan.Job) -> None:
     with pytest.raises(BadInput) as refused:
         cell_plan.init_plan(WALLS, job)
     assert refused.value.code == "CW-NUL-BYTE"
+
+
+@pytest.mark.requirement("ISO-7")
+def test_only_a_cell_whose_sockets_are_reported_has_a_network_of_the_zygote() -> None:
+    def words(walls: Walls) -> list[str]:
+        plan = cell_plan.warm_plan(walls, JOB, joins=(), tree=None, is_interpreter=True)
+        return plan.decode("latin-1").split("\0")
+
+    own, kept = words(WALLS), words(replace(WALLS, reports_sockets=True))
+    assert "loopback" in own
+    assert not {"kept-network", "network-setting"} & set(own)
+    assert has(own, "setting", "/proc/sys/net/core/optmem_max", "4096")
+    # First, since the zygote reads no further; written by it alone: a cell has no right to write them.
+    assert kept[0] == "kept-network"
+    assert has(kept, "network-setting", "/proc/sys/net/core/optmem_max", "4096")
+    assert kept.index("network-setting") < kept.index("ids")
+    assert "loopback" not in kept
+    assert not has(kept, "setting", "/proc/sys/net/core/optmem_max")
+    settings = {own[at + 1] for at, word in enumerate(own) if word == "setting"}
+    of_kept = {kept[at + 1] for at, word in enumerate(kept) if word.endswith("setting")}
+    assert settings == of_kept

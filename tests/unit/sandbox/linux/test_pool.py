@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 
 import pytest
 
@@ -50,4 +51,27 @@ def test_a_template_that_starts_while_its_pool_closes_is_ended(
     finally:
         for descriptor in started:
             os.close(descriptor)
+        app.close()
+
+
+@pytest.mark.requirement("LIM-4")
+@pytest.mark.slow
+def test_a_call_after_the_close_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of an exit handler come after `close`, when a template is started by its caller."""
+    need(shutil.which("bwrap"), "bubblewrap")
+    monkeypatch.setenv("CELLWALL_PATH", "warm")
+    app = wiring.open_app()
+    found: list[Template | None] = []
+    try:
+        app.pool.close()
+
+        def ask() -> None:
+            found.extend(app.pool.template(SHELL, wait=False) for _ in range(3))
+
+        calling = threading.Thread(target=ask, daemon=True)
+        calling.start()
+        calling.join(60)
+        assert not calling.is_alive(), "the caller waits for a lock that it holds"
+        assert [each is not None for each in found] == [False, False, True]
+    finally:
         app.close()

@@ -368,6 +368,41 @@ def test_refused_call_stays_refused_whatever_its_descriptor(arch: str) -> None:
     assert answer(arch, numbers["fchmod"], LIMIT, 0o4755, limit=LIMIT) == EPERM
 
 
+@pytest.mark.requirement("ISO-7")
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("limit", [None, LIMIT])
+def test_a_socket_is_notified_before_it_is_made_where_that_is_asked(
+    arch: str, limit: int | None
+) -> None:
+    reporting = decode(seccomp.build(arch, open_files=limit, reports_sockets=True))
+    reported = {name for group in RULES.reported for name in group.names}
+    assert reported == {"socket", "socketpair"}
+
+    def told(nr: int, arguments: tuple[int, ...]) -> int:
+        return run(reporting, arch=AUDIT_ARCH[arch], nr=nr, args=arguments)[0]
+
+    for entry in RULES.conditional:
+        nr = RULES.numbers[arch].get(entry.name)
+        if nr is None:
+            continue
+        for arguments in (*entry.passes, *entry.fails, *entry.skips):
+            plain = answer(arch, nr, *arguments, limit=limit)
+            passes = RET_USER_NOTIF if entry.name in reported and plain == RET_ALLOW else plain
+            assert told(nr, arguments) == passes, (entry.name, arguments)
+    for name, nr in RULES.numbers[arch].items():
+        if name not in reported:
+            assert told(nr, (LIMIT, 0)) == answer(arch, nr, LIMIT, 0, limit=limit), name
+
+
+@pytest.mark.requirement("ISO-7")
+def test_no_call_that_passes_makes_a_socket_unseen() -> None:
+    """A socket comes from a call that makes one, from a socket, or from another process."""
+    makers = {"socket", "socketpair", "socketcall", "io_uring_setup", "pidfd_getfd"}
+    passing = {name for group in RULES.allow for name in group.names}
+    passing |= {entry.name for entry in RULES.conditional}
+    assert makers & passing == {"socket", "socketpair"}
+
+
 @pytest.mark.parametrize("arch", ARCHES)
 def test_without_a_limit_nothing_is_notified(arch: str) -> None:
     returned = {i.k for i in PROGRAMS[arch, None] if i.code == 0x06}
@@ -457,6 +492,8 @@ BREAKAGES: dict[str, Callable[[dict[str, Any]], None]] = {
     "an ignored call with an errno": _first("ignore", errno="EPERM"),
     "a descriptor argument out of range": _first("descriptor", args=[9]),
     "a call refused without a cgroup that never passes": _first("without_cgroup", names=["mount"]),
+    "a reported call that never passes": _first("reported", names=["mount"]),
+    "a reported call that takes a descriptor": _first("reported", names=["connect"]),
     "a missing section": lambda document: document.pop("deny"),
     "an unknown section": lambda document: document.update(extra=[]),
     "a section of the wrong type": lambda document: document.update(allow=[1]),

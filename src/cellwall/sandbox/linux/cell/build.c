@@ -174,6 +174,11 @@ static int network_step(const char *verb, struct plan *plan) {
   if (strcmp(verb, "setting") == 0) {
     const char *path = plan_need(plan);
     put_setting(path, plan_need(plan));
+  } else if (strcmp(verb, "loopback") == 0) {
+    if (raise_loopback() != 0) die("loopback-up");
+  } else if (strcmp(verb, "network-setting") == 0) {
+    plan_need(plan); /* written by the zygote, when it made the namespace */
+    plan_need(plan);
   } else if (strcmp(verb, "prefix") == 0) {
     const char *address = plan_need(plan);
     own_prefix(address, plan_need(plan));
@@ -238,7 +243,9 @@ static int wall_step(const char *verb, struct plan *plan, struct cell *cell) {
 }
 
 static int life_step(const char *verb, struct plan *plan, struct cell *cell) {
-  if (strcmp(verb, "zygote") == 0) {
+  if (strcmp(verb, "kept-network") == 0) {
+    cell->keeps_network = 1;
+  } else if (strcmp(verb, "zygote") == 0) {
     cell->is_zygote = 1;
   } else if (strcmp(verb, "once") == 0) {
     cell->is_once = 1;

@@ -72,6 +72,8 @@ struct cell {
   int is_zygote; /* a template: forks cells, runs no program itself */
   int is_once;   /* the cell ends with its only task */
   int forks_interpreter; /* fork a warm interpreter at once */
+  int keeps_network; /* its network namespace is handed on if no socket was made in it */
+  int has_socket;
   struct program program;
 };
 void build_cell(struct plan plan, struct cell *cell);
@@ -95,6 +97,7 @@ int move_down(int fd, int lowest);
 #define FIRST_OWN_FD 5
 #define FIRST_PARKED_FD 8
 #define FIRST_SENT_FD 64 /* in the shim and in a new cell: descriptors sent with a plan */
+#define FIRST_ZYGOTE_FD 128 /* the zygote's own, which no cell keeps */
 
 /* prefork.c: single-use cells, made by the shim of a template. */
 void prefork_begin(struct plan plan, const int *sent);
@@ -127,7 +130,16 @@ void own_namespaces(void);
 void mount_proc(void);
 void put_share(const char *path, const char *value);
 
+/* networks.c: in the zygote, for cells that make no socket. */
+#define STATUS_NO_SOCKET 3 /* of an init */
+void networks_begin(void);
+int network_enter(struct plan settings);
+void network_leave(int place, pid_t cell);
+void networks_reap(void);
+
 /* network.c */
+int raise_loopback(void);
+int write_setting(const char *path, const char *value);
 void put_setting(const char *path, const char *value);
 void own_prefix(const char *address, const char *mask);
 void hand_out(int line_fd, const char *name, int kind, const char *address, uint64_t port);
@@ -166,6 +178,6 @@ int seccomp_enforce(const char *filter, size_t length, int want_listener);
 const char *limit_of_mounts(const struct cell *cell);
 const char *limit_of_tasks(const struct cell *cell);
 const char *limit_after_end(const struct cell *cell, int status);
-int has_too_many_open(int listener, uint64_t most);
+int handle_notice(struct cell *cell);
 
 #endif

@@ -80,20 +80,26 @@ static void await_release(const struct cell *cell) {
   }
 }
 
-/* Ends the cell: the kernel delivers the signal to every process of the namespace but init. */
+/* Ends the cell: the kernel delivers the signal to every process of the namespace but init. It looks at
+ * every process of the host for that, so it is only asked if one of the cell is left. Each of them descends
+ * from init: while there is one, init has a child. In a container, the engine can put others beside them. */
 static _Noreturn void end_cell(struct cell *cell, unsigned long tag, int status, int ended,
                                const char *limit) {
-  kill(-1, SIGKILL);
-  int each;
+  int each, is_killed = cell->life >= 0;
+  if (is_killed) kill(-1, SIGKILL);
   pid_t pid, main_pid = task_of(tag) ? task_of(tag)->pid : -1;
-  while ((pid = waitpid(-1, &each, 0)) > 0 || (pid < 0 && errno == EINTR))
+  while ((pid = waitpid(-1, &each, is_killed ? 0 : WNOHANG)) >= 0 || errno == EINTR) {
     if (pid == main_pid && !ended) status = each;
+    if (pid != 0) continue;
+    kill(-1, SIGKILL);
+    is_killed = 1;
+  }
   if (limit == NULL) limit = limit_after_end(cell, status);
   struct rusage used;
   getrusage(RUSAGE_CHILDREN, &used);
   report_end(report_fd, tag, status, limit, &used);
   if (cell->life >= 0) await_release(cell);
-  _exit(0);
+  _exit(cell->keeps_network && cell->listener >= 0 && !cell->has_socket ? STATUS_NO_SOCKET : 0);
 }
 
 static void handle_exec_result(struct cell *cell, struct task *task);
@@ -220,7 +226,9 @@ static int handle_message(struct cell *cell, int *is_watching) {
     return 0;
   }
   if (has_numbers && sent_count > 0 && strcmp(verb, "root") == 0) hand_root(sent[0], tag);
-  if (has_numbers && sent_count > 0 && strcmp(verb, "dial") == 0) hand_connection(sent[0], tag, number);
+  /* Of init, a socket would be reported to init itself. */
+  int may_dial = has_numbers && sent_count > 0 && !cell->keeps_network;
+  if (may_dial && strcmp(verb, "dial") == 0) hand_connection(sent[0], tag, number);
   /* Closing the socket of a task that was not accepted tells its waiter. */
   for (int i = 0; i < sent_count; i++) close(sent[i]);
   if (strcmp(verb, "go") == 0) {
@@ -305,8 +313,7 @@ void run_cell(struct cell *cell, int status_fd) {
     if (waits[1].revents && handle_message(cell, &is_watching)) return;
     /* Before any is reaped: what has ended still shows how many there were. */
     const char *crowded = is_watching ? limit_of_tasks(cell) : NULL, *limit = crowded;
-    if (waits[2].revents & POLLIN && has_too_many_open(cell->listener, cell->max_open_files))
-      limit = "open_files";
+    if (waits[2].revents & POLLIN && handle_notice(cell)) limit = "open_files";
     struct signalfd_siginfo ignored;
     while (read(signals, &ignored, sizeof ignored) > 0) continue;
     reap(cell, crowded);

@@ -5,14 +5,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <net/if.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -44,12 +41,6 @@ void own_namespaces(void) {
   /* Only after joining the cell's group, which becomes "/" of the cgroup namespace. */
   if (unshare(CLONE_NEWCGROUP) != 0) die("unshare-cgroup");
   if (mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) die("mounts-private");
-  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) die("loopback-socket");
-  struct ifreq request = {.ifr_flags = IFF_UP | IFF_RUNNING};
-  strcpy(request.ifr_name, "lo");
-  if (ioctl(fd, SIOCSIFFLAGS, &request) != 0) die("loopback-up");
-  close(fd);
 }
 
 void mount_proc(void) {

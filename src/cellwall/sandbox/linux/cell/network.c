@@ -15,13 +15,28 @@
 
 #define BACKLOG 1024
 
-/* A setting of the cell's network or user namespace that is part of a wall: a setting that exists but
- * cannot be written ends the cell. An older kernel has it only for the whole host and does not show it. */
-void put_setting(const char *path, const char *value) {
-  int fd = open(path, O_WRONLY | O_CLOEXEC);
-  if (fd < 0 && errno == ENOENT) return;
-  if (fd < 0 || write(fd, value, strlen(value)) < 0) die("put-setting");
+int raise_loopback(void) {
+  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  struct ifreq request = {.ifr_flags = IFF_UP | IFF_RUNNING};
+  strcpy(request.ifr_name, "lo");
+  int result = ioctl(fd, SIOCSIFFLAGS, &request);
   close(fd);
+  return result;
+}
+
+/* A setting of a network or user namespace that is part of a wall: a setting that exists but cannot be
+ * written is a failure. An older kernel has it only for the whole host and does not show it. */
+int write_setting(const char *path, const char *value) {
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return errno == ENOENT ? 0 : -1;
+  ssize_t done = write(fd, value, strlen(value));
+  close(fd);
+  return done < 0 ? -1 : 0;
+}
+
+void put_setting(const char *path, const char *value) {
+  if (write_setting(path, value) != 0) die("put-setting");
 }
 
 static struct sockaddr_in address_of(const char *text, uint64_t port) {

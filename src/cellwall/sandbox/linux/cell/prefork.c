@@ -31,6 +31,8 @@
 #define PATIENCE_S 5
 #define MAX_FREE 32
 #define MAX_RESETS 8
+#define MAX_LIMITED 64
+#define MAX_RECIPE_BYTES 1024
 
 static int asking_fd = -1, zygote_fd = -1;
 static char bases[MAX_BASES][512];
@@ -46,6 +48,12 @@ static struct {
 static int leaving_count;
 static char spare[MAX_FREE][MAX_NAME];
 static int spare_count;
+/* The recipe by which the limits of a group were written. Nothing else writes them. */
+static struct limited {
+  char name[MAX_NAME], recipe[MAX_RECIPE_BYTES];
+  size_t bytes;
+} limited[MAX_LIMITED];
+static int next_limited;
 static struct {
   int base;
   char file[64], value[16];
@@ -104,11 +112,34 @@ static int put_value(const char *path, const char *value) {
   return done < 0 ? -1 : 0;
 }
 
+static int has_limits(const char *group, struct plan recipe) {
+  size_t bytes = (size_t)(recipe.end - recipe.at);
+  for (int i = 0; i < MAX_LIMITED; i++)
+    if (strcmp(limited[i].name, group) == 0)
+      return limited[i].bytes == bytes && memcmp(limited[i].recipe, recipe.at, bytes) == 0;
+  return 0;
+}
+
+/* A group that is not in the list, as the oldest of many, has its limits written again. */
+static void note_limits(const char *group, struct plan recipe) {
+  int place = next_limited;
+  for (int i = 0; i < MAX_LIMITED; i++)
+    if (strcmp(limited[i].name, group) == 0) place = i;
+  if (place == next_limited) next_limited = (next_limited + 1) % MAX_LIMITED;
+  size_t bytes = (size_t)(recipe.end - recipe.at);
+  limited[place].bytes = 0;
+  snprintf(limited[place].name, MAX_NAME, "%s", group);
+  if (bytes > MAX_RECIPE_BYTES) return;
+  memcpy(limited[place].recipe, recipe.at, bytes);
+  limited[place].bytes = bytes;
+}
+
 /* Sets `group` to the name of the group that is used: a spare one, or a new one called `name`. */
 static int make_group(const char *name, char *group, struct plan recipe) {
   char path[1024];
   strcpy(group, spare_count > 0 ? spare[--spare_count] : name);
   int is_new = strcmp(group, name) == 0;
+  if (!is_new && has_limits(group, recipe)) return 0;
   for (int i = 0; is_new && i < base_count; i++) {
     path_of(path, sizeof path, i, group, "");
     if (mkdir(path, 0755) != 0) return -1;
@@ -127,6 +158,7 @@ static int make_group(const char *name, char *group, struct plan recipe) {
       if (put_value(path, value) != 0 && is_required && round == 1) return -1;
     }
   }
+  note_limits(group, recipe);
   return 0;
 }
 

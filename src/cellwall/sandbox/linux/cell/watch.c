@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,14 +25,9 @@ static int is_full(const char *path) {
   return info.f_bavail == 0 || (info.f_files > 0 && info.f_ffree == 0);
 }
 
-/* The filter reports the use of a descriptor number at or above the limit. A high number alone is
- * harmless (bash moves its script near the top), so the table is counted; the call of a process within
- * the limit continues, which only ever allows what the filter would have allowed. */
-int has_too_many_open(int listener, uint64_t most) {
-  struct seccomp_notif notice = {0};
-  if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &notice) != 0) return 0;
+static int has_too_many_open(pid_t pid, uint64_t most) {
   char path[64];
-  snprintf(path, sizeof path, "/proc/%u/fd", notice.pid);
+  snprintf(path, sizeof path, "/proc/%d/fd", pid);
   uint64_t count = 0;
   DIR *table = opendir(path);
   if (table == NULL && act_as_second()) {
@@ -41,10 +37,25 @@ int has_too_many_open(int listener, uint64_t most) {
   if (table == NULL) return 1; /* cannot be counted: treated as over the limit */
   while (readdir(table) != NULL) count++;
   closedir(table);
-  if (count >= most + 2) return 1; /* "." and ".." are not descriptors */
+  return count >= most + 2; /* "." and ".." are not descriptors */
+}
+
+/* The filter reports two things: that a socket is about to be made, where the network namespace may be
+ * handed on, and the use of a descriptor number at or above the limit. A high number alone is harmless
+ * (bash moves its script near the top), so the table is counted. A call that continues is one that the
+ * filter would have allowed. Returns whether the limit was hit. */
+int handle_notice(struct cell *cell) {
+  struct seccomp_notif notice = {0};
+  if (ioctl(cell->listener, SECCOMP_IOCTL_NOTIF_RECV, &notice) != 0) {
+    /* The caller was killed before init could ask, or init cannot tell what was reported. */
+    cell->has_socket = 1;
+    return 0;
+  }
+  if (notice.data.nr == SYS_socket || notice.data.nr == SYS_socketpair) cell->has_socket = 1;
+  else if (has_too_many_open((pid_t)notice.pid, cell->max_open_files)) return 1;
   struct seccomp_notif_resp answer = {.id = notice.id,
                                       .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
-  ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
+  ioctl(cell->listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
   return 0;
 }
 

@@ -1,32 +1,35 @@
 /* The zygote, inside a template's walls: forks one cell for each request of the supervisor.
  *
  * A request carries descriptors: the cell's plan, the status socket of its init, then those that the
- * plan uses under the numbers from FIRST_SENT_FD on. The child is born in new user, mount, PID, network,
- * IPC and UTS namespaces and becomes the cell's init; the zygote closes its copies and waits.
+ * plan uses under the numbers from FIRST_SENT_FD on. The child is born in new user, mount, PID, IPC and UTS
+ * namespaces, and in a network namespace that is new or as new (networks.c), and becomes the cell's init;
+ * the zygote closes its copies and waits.
  */
 #define _GNU_SOURCE
 #include "cell.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define NAMESPACES \
-  (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS)
+#define NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS)
 
 static void copy_touched(void);
 
 /* In the child: returns only in an interpreter that was forked in the finished cell. */
-static void become_cell(int control_fd, const int *sent, int count) {
+static void become_cell(int control_fd, const int *sent, int count, struct plan plan) {
   report_fd = sent[1];
+  syscall(SYS_close_range, FIRST_ZYGOTE_FD, LAST_FD, 0);
   for (int i = 2; i < count; i++) {
     if (sent[i] >= FIRST_SENT_FD || dup3(sent[i], FIRST_SENT_FD + i - 2, O_CLOEXEC) < 0)
       die("zygote-sent");
@@ -37,7 +40,6 @@ static void become_cell(int control_fd, const int *sent, int count) {
   for (int number = 1; number < 32; number++) signal(number, SIG_DFL);
   int status_fd = report_fd = move_down(sent[1], FIRST_OWN_FD);
   static struct cell cell;
-  struct plan plan = plan_read(sent[0]);
   close(sent[0]);
   build_cell(plan, &cell);
   run_cell(&cell, status_fd);
@@ -48,6 +50,10 @@ static void become_cell(int control_fd, const int *sent, int count) {
 #define MAX_REGIONS 256
 #define MAPS_BYTES (256u * 1024u)
 #define MAX_TOUCHED 2048
+#define LARGE_PAGE (2u * 1024u * 1024u)
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -57,6 +63,19 @@ struct range {
 };
 static struct range settled[MAX_REGIONS], touched[MAX_TOUCHED];
 static int settled_count, touched_count;
+
+/* Lets the file consist of large pages. A cell still maps small ones, but the kernel finds, maps and unmaps
+ * those of one large page together. Without room for them, or on a kernel before 6.1, nothing changes. */
+static void join_pages(int file, size_t size) {
+  size = (size + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
+  if (ftruncate(file, (off_t)size) != 0) return;
+  char *room = mmap(NULL, size + LARGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) return;
+  char *aligned = room + (LARGE_PAGE - (uintptr_t)room % LARGE_PAGE) % LARGE_PAGE;
+  if (mmap(aligned, size, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED)
+    (void)!madvise(aligned, size, MADV_COLLAPSE);
+  munmap(room, size + LARGE_PAGE);
+}
 
 /* Copies the interpreter's memory into a memfd and maps it back, private, at the same addresses. The
  * kernel then copies no page tables at a fork and has few to tear down at exit: cells fault in the
@@ -92,6 +111,7 @@ static void settle_regions(char *maps, size_t length) {
     settled[settled_count++] = (struct range){start, end};
     offset += (off_t)size;
   }
+  join_pages(file, (size_t)offset);
   fcntl(file, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   close(file);
 }
@@ -178,30 +198,58 @@ static void copy_touched(void) {
       return; /* a kernel before 5.14, or the memory limit: the interpreter faults as it goes */
 }
 
+/* Returns 1 in a forked interpreter. */
+static int fork_cell(int control_fd, const int *sent, int count) {
+  struct plan plan = plan_read(sent[0]), rest = plan;
+  const char *verb = plan_word(&rest);
+  int is_kept = verb != NULL && strcmp(verb, "kept-network") == 0;
+  int place = is_kept ? network_enter(rest) : 0;
+  pid_t child = -1;
+  if (place >= 0)
+    child = (pid_t)syscall(SYS_clone, (is_kept ? 0 : CLONE_NEWNET) | NAMESPACES | SIGCHLD, 0, 0, 0, 0);
+  if (child == 0) {
+    become_cell(control_fd, sent, count, plan);
+    return 1;
+  }
+  int error = errno;
+  if (is_kept) network_leave(place, child);
+  if (child < 0) report_to(sent[1], "fail %s %d", place < 0 ? "zygote-network" : "zygote-clone", error);
+  munmap((void *)(uintptr_t)plan.at, (size_t)(plan.end - plan.at));
+  return 0;
+}
+
+/* Blocked from here on, also in the cells, whose init waits for its children in the same way. */
+static int watch_children(void) {
+  sigset_t ended;
+  sigemptyset(&ended);
+  sigaddset(&ended, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &ended, NULL);
+  int signals = signalfd(-1, &ended, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (signals < 0) die("zygote-signalfd");
+  return move_down(signals, FIRST_ZYGOTE_FD);
+}
+
 __attribute__((visibility("default"))) int cellwall_zygote(int control_fd) {
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return -1;
-  /* Ended cells need no wait here: their init has reported to the supervisor. */
   signal(SIGCHLD, SIG_IGN);
   report_fd = control_fd;
   settle_memory();
   if (rehearse_start(control_fd) == REHEARSAL) return REHEARSAL;
+  networks_begin();
+  signal(SIGCHLD, SIG_DFL);
+  int signals = watch_children();
   report("zygote");
+  struct pollfd waits[2] = {{control_fd, POLLIN, 0}, {signals, POLLIN, 0}};
   for (;;) {
+    if (poll(waits, 2, -1) < 0 && errno != EINTR) _exit(0);
+    struct signalfd_siginfo ignored;
+    while (waits[1].revents && read(signals, &ignored, sizeof ignored) > 0) continue;
+    networks_reap();
+    if (!waits[0].revents) continue;
     char text[64];
     int sent[MAX_SENT], count;
     if (receive(control_fd, text, sizeof text, sent, &count) == 0) _exit(0);
-    if (count >= 2) {
-      pid_t child = (pid_t)syscall(SYS_clone, NAMESPACES | SIGCHLD, 0, 0, 0, 0);
-      if (child == 0) {
-        become_cell(control_fd, sent, count);
-        return 0;
-      }
-      if (child < 0) {
-        report_fd = sent[1];
-        report("fail zygote-clone %d", errno);
-        report_fd = control_fd;
-      }
-    }
+    if (count >= 2 && fork_cell(control_fd, sent, count)) return 0;
     for (int i = 0; i < count; i++) close(sent[i]);
   }
 }
