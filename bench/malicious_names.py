@@ -19,13 +19,12 @@ import argparse
 import hashlib
 import io
 import json
-import lzma
 import subprocess
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from popular_names import read_json, read_url
+from popular_names import read_json, read_url, write_list
 
 from cellwall.core.errors import BadInput
 from cellwall.packages.names import Ecosystem, canonical_name
@@ -47,8 +46,6 @@ _TERMS = "free with attribution"
 _FOLDER = "pypi/packages/malicious/json"
 _FOLDER_SHA256 = "50d24cf480ffbf3e53ef811d1bbb6804b3f2be5c3fa662958791827c2603f7d6"
 """Of `git archive --format=tar`."""
-
-_DATA = Path(__file__).parent.parent / "src/cellwall/packages/data"
 
 Listed = dict[str, set[str]]
 """Versions by canonical name."""
@@ -73,8 +70,7 @@ def main() -> None:
 def write(ecosystem: Ecosystem, head: str, listed: Listed) -> None:
     kept = {name: found for name, found in listed.items() if not is_whole(ecosystem, name, found)}
     text = head + "".join(f"{name} {' '.join(sorted(kept[name]))}\n" for name in sorted(kept))
-    output = _DATA / f"malicious-{ecosystem.value}.txt.xz"
-    output.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+    output = write_list(f"malicious-{ecosystem.value}", text)
     count = sum(map(len, kept.values()))
     size = output.stat().st_size
     print(f"{output.name}: {count:,} versions of {len(kept):,} packages, {size:,} bytes")

@@ -9,9 +9,11 @@ npm: monthly downloads of every package, from the newest `download-counts` tarba
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
 import json
 import lzma
+import re
 import tarfile
 import urllib.request
 import zipfile
@@ -22,7 +24,7 @@ from typing import Any
 from cellwall.core.errors import BadInput
 from cellwall.packages.names import Ecosystem, canonical_name
 
-_DATA = Path(__file__).parent.parent / "src/cellwall/packages/data"
+_PACKAGES = Path(__file__).parent.parent / "src/cellwall/packages"
 _GUARDDOG_LIST = "guarddog/analyzer/metadata/resources/top_pypi_packages.json"
 _MAX_BYTES = 256 * 2**20
 
@@ -50,8 +52,7 @@ def write(ecosystem: Ecosystem, names: list[str], source: str, count: int) -> No
         if len(canonical) == count:
             break
     text = f"# {source}\n" + "\n".join(canonical) + "\n"
-    path = _DATA / f"popular-{ecosystem.value}.txt.xz"
-    path.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+    path = write_list(f"popular-{ecosystem.value}", text)
     print(f"{path.name}: {len(canonical):,} names, {path.stat().st_size:,} bytes; {source}")
 
 
@@ -77,6 +78,17 @@ def npm_names() -> tuple[list[str], str]:
     day = f"{digits[:4]}-{digits[4:6]}-{digits[6:]}"
     ranked = sorted((n for n in counts if isinstance(counts[n], int)), key=lambda n: -counts[n])
     return ranked, f"{day} download-counts {version} (MIT)"
+
+
+def write_list(name: str, text: str) -> Path:
+    """Store a shipped list, and its hash where Cellwall checks it."""
+    path = _PACKAGES / "data" / f"{name}.txt.xz"
+    path.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+    pins = _PACKAGES / "shipped_lists.py"
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    place = rf'(?<="{name}": ")\w*'
+    pins.write_text(re.sub(place, digest, pins.read_text("utf-8")), "utf-8")
+    return path
 
 
 def read_json(url: str) -> Any:

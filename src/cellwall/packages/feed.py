@@ -2,8 +2,9 @@
 
 A change is made in a copy of the database, which one rename then puts in its place: a reader sees
 the old store or the new store, and an interrupted import changes nothing. The advisories of each
-source are replaced together; those of other sources stay. A lookup reads one index, so a verdict
-takes microseconds.
+source are replaced together; those of other sources stay, also under the same identifiers, so that
+no source takes back what another one reports. A lookup reads one index, so a verdict takes
+microseconds.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from cellwall.packages.names import Ecosystem
@@ -25,17 +28,19 @@ from cellwall.packages.snapshot import snapshot_advisory
 
 _OWN_SHARE = 0.01
 """An archive of npm names some packages of PyPI too, and is no feed about PyPI."""
-_FORMAT = 1
+_FORMAT = 2
 _DATABASE = "feed.sqlite"
 _SCHEMA = f"""
 CREATE TABLE source (
   name TEXT PRIMARY KEY, updated TEXT NOT NULL, ecosystems TEXT NOT NULL) STRICT;
 CREATE TABLE advisory (
-  id TEXT PRIMARY KEY, source TEXT NOT NULL, modified TEXT NOT NULL, summary TEXT NOT NULL) STRICT;
+  source TEXT NOT NULL, id TEXT NOT NULL, modified TEXT NOT NULL, summary TEXT NOT NULL,
+  PRIMARY KEY (source, id)) STRICT;
 CREATE TABLE affected (
-  ecosystem TEXT NOT NULL, name TEXT NOT NULL, id TEXT NOT NULL, versions TEXT NOT NULL) STRICT;
+  ecosystem TEXT NOT NULL, name TEXT NOT NULL, source TEXT NOT NULL, id TEXT NOT NULL,
+  versions TEXT NOT NULL) STRICT;
 CREATE INDEX affected_name ON affected (ecosystem, name);
-CREATE INDEX affected_id ON affected (id);
+CREATE INDEX affected_id ON affected (source, id);
 PRAGMA user_version = {_FORMAT};
 """
 
@@ -69,6 +74,8 @@ class Feed:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._path = os.path.join(folder, _DATABASE)
+        # Escaped: a `?`, `#` or `%` in the path would name another file.
+        self._uri = f"{Path(self._path).absolute().as_uri()}?mode=ro"
 
     @property
     def revision(self) -> tuple[int, int] | None:
@@ -110,10 +117,7 @@ class Feed:
             rows = []
             if database is not None:
                 rows = database.execute(_ADVISORIES, (ecosystem.value, name)).fetchall()
-            found = [
-                Advisory(id_, modified, summary, False, (_decode(ecosystem, name, versions),))
-                for id_, modified, summary, versions in rows
-            ]
+            found = [_merged(ecosystem, name, reports) for reports in _by_identifier(rows)]
         shipped = snapshot_advisory(ecosystem, name)
         if shipped is not None:
             found.append(shipped)
@@ -135,10 +139,7 @@ class Feed:
         counts = [0, 0, 0]
         with self._writing() as database:
             before = _state(database, source)
-            database.execute(
-                "DELETE FROM affected WHERE id IN (SELECT id FROM advisory WHERE source = ?)",
-                (source,),
-            )
+            database.execute("DELETE FROM affected WHERE source = ?", (source,))
             database.execute("DELETE FROM advisory WHERE source = ?", (source,))
             seen: set[str] = set()
             for advisory in read_archive(path, counts, progress):
@@ -173,20 +174,21 @@ class Feed:
         changed = 0
         with self._writing() as database:
             for advisory in advisories:
-                stored = _modified(database, advisory.id)
+                stored = _modified(database, advisory.id, source)
                 if advisory.is_withdrawn:
                     changed += stored is not None
-                    _delete(database, advisory.id)
+                    _delete(database, advisory.id, source)
                 else:
                     changed += stored != advisory.modified
                     _insert(database, advisory, source)
             _mark(database, source)
         return changed
 
-    def modified(self, advisory_id: str) -> str | None:
-        """The time of the stored change of an advisory; None where the store does not have it."""
+    def modified(self, advisory_id: str, *, source: str) -> str | None:
+        """The time of the stored change of a source's advisory; None where the store does not have
+        it."""
         with self._reading() as database:
-            return None if database is None else _modified(database, advisory_id)
+            return None if database is None else _modified(database, advisory_id, source)
 
     def replace_by(self, path: str) -> None:
         """Put a whole store in the place of this one; after an import that is under way, which
@@ -201,7 +203,7 @@ class Feed:
             yield None
             return
         try:
-            with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
+            with closing(sqlite3.connect(self._uri, uri=True)) as database:
                 (found,) = database.execute("PRAGMA user_version").fetchone()
                 if found != _FORMAT:
                     raise sqlite3.DatabaseError(f"format {found}")
@@ -264,7 +266,7 @@ _SOURCES = (
 )
 _ADVISORIES = (
     "SELECT a.id, a.modified, a.summary, f.versions FROM affected f"
-    " JOIN advisory a USING (id) WHERE f.ecosystem = ? AND f.name = ?"
+    " JOIN advisory a USING (source, id) WHERE f.ecosystem = ? AND f.name = ? ORDER BY a.id"
 )
 _STATE = f"SELECT {_NEWEST}, {_MALICIOUS} FROM advisory a WHERE a.source = ?"  # noqa: S608  # constants
 
@@ -275,26 +277,50 @@ def _insert(
     """Add or replace an advisory. With `keep_affected`, a second record of one archive under the
     same identifier adds its packages and removes none."""
     if not keep_affected:
-        _delete(database, advisory.id)
+        _delete(database, advisory.id, source)
         database.execute(
             "INSERT INTO advisory VALUES (?, ?, ?, ?)",
-            (advisory.id, source, advisory.modified, advisory.summary),
+            (source, advisory.id, advisory.modified, advisory.summary),
         )
     rows: Iterable[tuple[str, ...]] = (
-        (each.ecosystem.value, each.name, advisory.id, _encode(each)) for each in advisory.affected
+        (each.ecosystem.value, each.name, source, advisory.id, _encode(each))
+        for each in advisory.affected
     )
-    database.executemany("INSERT INTO affected VALUES (?, ?, ?, ?)", rows)
+    database.executemany("INSERT INTO affected VALUES (?, ?, ?, ?, ?)", rows)
 
 
-def _modified(database: sqlite3.Connection, advisory_id: str) -> str | None:
-    found = database.execute("SELECT modified FROM advisory WHERE id = ?", (advisory_id,))
+def _modified(database: sqlite3.Connection, advisory_id: str, source: str) -> str | None:
+    found = database.execute(
+        "SELECT modified FROM advisory WHERE source = ? AND id = ?", (source, advisory_id)
+    )
     row = found.fetchone()
     return None if row is None else str(row[0])
 
 
-def _delete(database: sqlite3.Connection, advisory_id: str) -> None:
-    database.execute("DELETE FROM affected WHERE id = ?", (advisory_id,))
-    database.execute("DELETE FROM advisory WHERE id = ?", (advisory_id,))
+def _delete(database: sqlite3.Connection, advisory_id: str, source: str) -> None:
+    for table in ("affected", "advisory"):
+        database.execute(
+            f"DELETE FROM {table} WHERE source = ? AND id = ?",  # noqa: S608  # constants
+            (source, advisory_id),
+        )
+
+
+_Report = tuple[str, str, str, str]
+"""Identifier, time of the change, summary, and versions of one affected package."""
+
+
+def _by_identifier(rows: Iterable[_Report]) -> Iterator[tuple[_Report, ...]]:
+    for _, reports in groupby(rows, key=lambda row: row[0]):
+        yield tuple(reports)
+
+
+def _merged(ecosystem: Ecosystem, name: str, reports: Sequence[_Report]) -> Advisory:
+    """One advisory of all entries and sources: it covers what any of them names."""
+    newest = max(reports, key=lambda report: report[1])
+    affected = tuple(
+        _decode(ecosystem, name, each) for each in dict.fromkeys(r[3] for r in reports)
+    )
+    return Advisory(newest[0], newest[1], newest[2], is_withdrawn=False, affected=affected)
 
 
 class _SourceState(NamedTuple):
@@ -310,8 +336,7 @@ def _state(database: sqlite3.Connection, source: str) -> _SourceState:
 def _mark(database: sqlite3.Connection, source: str) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     named = database.execute(
-        "SELECT f.ecosystem, count(DISTINCT f.id) FROM affected f JOIN advisory a USING (id)"
-        " WHERE a.source = ? GROUP BY f.ecosystem",
+        "SELECT ecosystem, count(DISTINCT id) FROM affected WHERE source = ? GROUP BY ecosystem",
         (source,),
     ).fetchall()
     least = _OWN_SHARE * sum(count for _, count in named)

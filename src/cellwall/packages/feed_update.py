@@ -19,7 +19,7 @@ import httpx2
 
 from cellwall import __version__
 from cellwall.core.errors import Busy, EgressRefused
-from cellwall.packages.feed import Feed
+from cellwall.packages.feed import Feed, FeedSource
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.osv import (
     MAX_RECORD_BYTES,
@@ -80,7 +80,7 @@ class FeedUpdater:
     def update(self, ecosystem: Ecosystem) -> UpdateResult:
         """Bring the advisories of one registry up to date."""
         source = f"{self._url}/{_FOLDERS[ecosystem]}"
-        stored = next((each for each in self._feed.sources() if each.name == source), None)
+        stored = self._stored(source)
         with _locked(self._folder, ecosystem), _mapped_errors():
             if stored is not None:
                 changed = self._changed_since(source, stored.newest)
@@ -97,17 +97,28 @@ class FeedUpdater:
             os.unlink(path)
         return UpdateResult(ecosystem, False, result.advisories)
 
+    def _stored(self, source: str) -> FeedSource | None:
+        """What the store has of the source; a damaged store is made anew, of the archive."""
+        try:
+            return next((each for each in self._feed.sources() if each.name == source), None)
+        except FeedRefused as error:
+            if error.code != "CW-FEED-DAMAGED":
+                raise
+            return None
+
     def _changed_since(self, source: str, newest: str) -> list[str] | None:
         """The identifiers that changed since; None where one archive is cheaper, or no list.
 
         The list is read a while further back than the newest stored change, for a server may
-        publish records out of order.
+        publish records out of order. A list that ends before that, or is empty, is older than the
+        store: the archive then has to show that the server has not gone back.
         """
         if not newest:
             return None
         found: list[str] = []
         until = parse_modified((datetime.fromisoformat(newest) - _OVERLAP).isoformat())
         read = 0
+        is_first = True
         with self._client.stream("GET", f"{source}/modified_id.csv") as response:
             if response.status_code != httpx2.codes.OK:
                 return None
@@ -115,13 +126,14 @@ class FeedUpdater:
                 read += len(line)
                 time, identifier = _parse_change(line)
                 if time < until:
-                    return found
-                if self._feed.modified(identifier) != time:
+                    return None if is_first else found
+                is_first = False
+                if self._feed.modified(identifier, source=source) != time:
                     found.append(identifier)
                 if len(found) > MAX_SINGLE_RECORDS or read > _MAX_LIST_BYTES:
                     return None
             # Where only the end of the connection ends the list, it may have been cut.
-            return found if _is_framed(response) else None
+            return found if _is_framed(response) and not is_first else None
 
     def _records(self, source: str, identifiers: list[str]) -> Iterator[Advisory]:
         for number, identifier in enumerate(identifiers, 1):
@@ -130,7 +142,10 @@ class FeedUpdater:
                 response.raise_for_status()
                 data = b"".join(_bounded(response.iter_bytes(), MAX_RECORD_BYTES))
             with suppress(BadAdvisory):
-                yield parse_advisory(data)
+                advisory = parse_advisory(data)
+                if advisory.id != identifier:
+                    raise FeedRefused("the server sends another advisory than the list names")
+                yield advisory
 
     def _download(self, url: str, ecosystem: Ecosystem) -> str:
         """The file, whole; continues an earlier attempt."""

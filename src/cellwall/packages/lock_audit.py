@@ -2,7 +2,8 @@
 
   (1) the steps of an installation: rules, feed, name and, with the registry, its facts;
   (2) the advisories that cover the locked version, with the version that fixes each;
-  (3) the lock itself: a version for each entry, a strong hash, the public registry as origin;
+  (3) the lock itself: a version for each entry, a strong hash, the public registry as origin, and
+      files of the package and version that the entry names: npm and uv fetch what the URL names;
   (4) with the registry: the hashes of the lock are those of the registry.
 
 A vulnerability does not prevent an installation, so (1) allows it; an audit asks about it. Pure.
@@ -12,14 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import unquote, urlsplit
 
-from packaging.utils import canonicalize_version
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    canonicalize_version,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 
 from cellwall.core.verdict import Verdict
 from cellwall.packages.evidence import EvidenceStep, PackageVerdict, Reason
-from cellwall.packages.locks.model import STRONG_ALGORITHMS, LockedPackage
+from cellwall.packages.locks.model import STRONG_ALGORITHMS, LockedFile, LockedPackage
+from cellwall.packages.locks.npm import is_tarball_of
 from cellwall.packages.names import Ecosystem
-from cellwall.packages.osv import Advisory
+from cellwall.packages.osv import Advisory, one_spelling
 from cellwall.packages.registry.judged_index import JudgedIndex
 
 
@@ -106,6 +116,9 @@ def _judge_lock(package: LockedPackage, rules: LockRules) -> list[Reason]:
     if _is_elsewhere(package, rules):
         text = f"{package.name} comes from {package.origin}, not from {package.ecosystem.value}"
         found.append(Reason(EvidenceStep.REGISTRY, Verdict.ASK, "origin", text))
+    elif not all(_is_of(package, each) for each in package.files):
+        text = f"the lock names a file of another package or version for {package.name}"
+        found.append(Reason(EvidenceStep.ARTIFACT, Verdict.ASK, "other-file", text))
     is_strong = any(algorithm in STRONG_ALGORITHMS for algorithm, _ in package.hashes)
     if rules.needs_hashes and not is_strong:
         text = f"the lock has no SHA-256 or stronger hash of {package.name}"
@@ -115,6 +128,28 @@ def _judge_lock(package: LockedPackage, rules: LockRules) -> list[Reason]:
 
 def _is_elsewhere(package: LockedPackage, rules: LockRules) -> bool:
     return bool(package.origin) and package.origin not in rules.origins
+
+
+def _is_of(package: LockedPackage, file: LockedFile) -> bool:
+    """Whether all names of a file of the registry are of this package and version."""
+    if package.ecosystem is Ecosystem.NPM:
+        return not file.url or is_tarball_of(package, file.url)
+    path = unquote(urlsplit(file.url).path)
+    names = {unquote(file.filename), path.rpartition("/")[2]} - {""}
+    return all(_is_named_for(package, each) for each in names)
+
+
+def _is_named_for(package: LockedPackage, filename: str) -> bool:
+    parse = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
+    try:
+        name, version, *_ = parse(filename)
+    except (InvalidWheelFilename, InvalidSdistFilename):  # of the years before PEP 440
+        return canonicalize_name(filename).startswith(f"{package.name}-")
+    return name == package.name and _same_version(str(version), package.version or "")
+
+
+def _same_version(left: str, right: str) -> bool:
+    return one_spelling(Ecosystem.PYPI, left) == one_spelling(Ecosystem.PYPI, right)
 
 
 # (4)

@@ -26,6 +26,8 @@ MAX_RECORD_BYTES = 4 * 2**20
 MAX_VERSIONS = 100_000
 _MAX_IDENTIFIER = 100
 _IDENTIFIER = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:-]{{0,{_MAX_IDENTIFIER - 1}}}")
+_NPM_PREFIX = re.compile(r"^[=v\s]+")
+"""What npm skips before a version."""
 _MALICIOUS = "MAL-"
 _ECOSYSTEMS = {"PyPI": Ecosystem.PYPI, "npm": Ecosystem.NPM}
 
@@ -56,9 +58,12 @@ class Affected:
         """Whether the version is affected; for None (unknown), whether any version is."""
         if version is None or not (self.versions or self.ranges):
             return True
-        if one_spelling(self.ecosystem, version) in self.versions:
+        spelled = one_spelling(self.ecosystem, version)
+        # A local version (PEP 440) is somebody's own build of the public one.
+        forms = (spelled, spelled.partition("+")[0]) if "+" in spelled else (spelled,)
+        if not self.versions.isdisjoint(forms):
             return True
-        return any(_is_within(self.ecosystem, version, each) for each in self.ranges)
+        return any(_is_within(self.ecosystem, form, each) for each in self.ranges for form in forms)
 
     def fixed_in(self, version: str) -> str | None:
         """The version that ends the range in which this version is; None: no fix is known."""
@@ -156,8 +161,13 @@ def _parse_affected(entries: Sequence[dict[str, Any]]) -> list[Affected]:
 
 @functools.lru_cache(maxsize=16_384)
 def one_spelling(ecosystem: Ecosystem, version: str) -> str:
-    """`1.0-beta` and `1.0.0b0` are one version of PyPI (PEP 440)."""
-    return canonicalize_version(version) if ecosystem is Ecosystem.PYPI else version
+    """`1.0-beta` and `1.0.0b0` are one version of PyPI (PEP 440), `v1.0.0` and `1.0.0+a` of npm."""
+    if ecosystem is Ecosystem.NPM:
+        return _NPM_PREFIX.sub("", version).partition("+")[0].strip()
+    try:
+        return canonicalize_version(version)
+    except ValueError:  # a number with more digits than Python reads
+        return version
 
 
 def _parse_events(events: Sequence[dict[str, str]]) -> list[VersionRange]:

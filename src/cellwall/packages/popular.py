@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import lzma
 import tomllib
 from dataclasses import dataclass
 from datetime import date
@@ -12,6 +11,7 @@ from typing import Any
 
 from cellwall.packages.names import Ecosystem, NameIndex, lookalike_key
 from cellwall.packages.npm_names import NpmNameIndex
+from cellwall.packages.shipped_lists import read_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,7 @@ class PopularNames:
 @functools.cache
 def popular_names(ecosystem: Ecosystem) -> PopularNames:
     """The shipped ranking of a registry."""
-    packed = _data(f"popular-{ecosystem.value}.txt.xz")
-    header, *names = lzma.decompress(packed).decode().splitlines()
+    header, *names = read_list(f"popular-{ecosystem.value}")
     day, _, source = header.removeprefix("# ").partition(" ")
     return PopularNames(tuple(names), date.fromisoformat(day), source)
 
@@ -84,8 +83,5 @@ def popular_spelling(ecosystem: Ecosystem, name: str) -> str | None:
 
 @functools.cache
 def _references() -> dict[str, Any]:
-    return tomllib.loads(_data("references.toml").decode())
-
-
-def _data(name: str) -> bytes:
-    return (resources.files("cellwall.packages") / "data" / name).read_bytes()
+    path = resources.files("cellwall.packages") / "data" / "references.toml"
+    return tomllib.loads(path.read_text("utf-8"))

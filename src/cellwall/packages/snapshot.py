@@ -7,14 +7,13 @@ it does not count as a feed: without a fresh one, the profile decides as before.
 from __future__ import annotations
 
 import functools
-import lzma
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
-from importlib import resources
 
 from cellwall.packages.names import Ecosystem
 from cellwall.packages.osv import Advisory, Affected
+from cellwall.packages.shipped_lists import read_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +35,7 @@ class MaliciousSnapshot:
 def malicious_snapshot(ecosystem: Ecosystem) -> MaliciousSnapshot:
     """The shipped snapshot about a registry. The loss of its file is an error: its packages would
     be let through."""
-    path = resources.files("cellwall.packages") / "data" / f"malicious-{ecosystem.value}.txt.xz"
-    dated, hashed, *lines = lzma.decompress(path.read_bytes()).decode().splitlines()
+    dated, hashed, *lines = read_list(f"malicious-{ecosystem.value}")
     day, _, source = dated.removeprefix("# ").partition(" ")
     listed = (line.split(" ") for line in lines)
     versions = {name: frozenset(found) for name, *found in listed}

@@ -137,6 +137,75 @@ def test_another_spelling_of_a_listed_version_is_the_same_version(version):
     assert not affected.covers("1.2")
 
 
+LISTED = {
+    ("PyPI", "1.1+cu118"): True,
+    ("PyPI", "1.1.0+a.b"): True,
+    ("PyPI", "1.2+cu118"): False,
+    ("PyPI", "1!1.1"): False,
+    ("PyPI", "1.1.post1"): False,
+    ("npm", "v1.1.0"): True,
+    ("npm", "=1.1.0"): True,
+    ("npm", " = v1.1.0 "): True,
+    ("npm", "1.1.0+build.5"): True,
+    ("npm", "1.1.0-rc.1"): False,
+    ("npm", "v1.1.1"): False,
+}
+
+
+@pytest.mark.requirement("PKG-1")
+@pytest.mark.parametrize(("ecosystem", "version"), LISTED)
+def test_no_spelling_of_a_listed_version_passes_by_the_feed(ecosystem, version):
+    record = malicious(ecosystem=ecosystem)
+    package = record["affected"][0]["package"]
+    record["affected"][0] = {"package": package, "versions": ["1.1.0"]}
+    (affected,) = parse_advisory(json.dumps(record).encode()).affected
+    assert affected.covers(version) is LISTED[ecosystem, version]
+
+
+def test_a_local_version_of_the_last_affected_one_is_affected():
+    record = malicious()
+    record["affected"][0]["ranges"][0]["events"] = [{"introduced": "1.0"}, {"last_affected": "2.0"}]
+    (affected,) = parse_advisory(json.dumps(record).encode()).affected
+    found = {v: affected.covers(v) for v in ("2.0", "2.0+a", "2.1", "2.1+a", "1.0+a")}
+    assert found == {"2.0": True, "2.0+a": True, "2.1": False, "2.1+a": False, "1.0+a": True}
+
+
+def test_a_version_with_more_digits_than_a_number_has_is_one_that_cannot_be_compared():
+    (affected,) = parse_advisory(json.dumps(malicious()).encode()).affected
+    assert affected.covers("1" * 5000)
+
+
+@pytest.mark.requirement("PKG-1")
+def test_no_source_takes_back_what_another_one_reports(feed, tmp_path):
+    feed.import_archive(archive(tmp_path / "a.zip", malicious("evil")), source="ours")
+
+    def is_reported() -> bool:
+        return [each.id for each in feed.advisories(Ecosystem.PYPI, "evil")] == ["MAL-2026-1"]
+
+    withdrawn = malicious("evil", withdrawn="2026-11-02T00:00:00Z")
+    feed.add([parse_advisory(json.dumps(withdrawn).encode())], source="theirs")
+    assert is_reported()
+    # Under the same identifier they report another package, and then nothing.
+    for number, name in enumerate(("other", "third")):
+        path = archive(tmp_path / f"{number}.zip", malicious(name, number=number + 1))
+        feed.import_archive(path, source="theirs")
+        assert is_reported()
+    # The control: the source itself may.
+    feed.add([parse_advisory(json.dumps(withdrawn).encode())], source="ours")
+    assert not is_reported()
+
+
+def test_reports_of_two_sources_under_one_identifier_are_one_advisory(feed, tmp_path):
+    for source, version in (("a", "1.0"), ("b", "2.0")):
+        record = malicious("evil")
+        record["affected"][0] = {"package": record["affected"][0]["package"], "versions": [version]}
+        feed.import_archive(archive(tmp_path / f"{source}.zip", record), source=source)
+    (found,) = feed.advisories(Ecosystem.PYPI, "evil")
+    covered = {v: any(each.covers(v) for each in found.affected) for v in ("1.0", "2.0", "3.0")}
+    assert covered == {"1.0": True, "2.0": True, "3.0": False}
+    assert [each.malicious for each in feed.sources()] == [1, 1]
+
+
 def test_a_withdrawn_advisory_does_not_count(feed, tmp_path):
     withdrawn = malicious(withdrawn="2026-11-02T00:00:00Z")
     result = feed.import_archive(
@@ -185,6 +254,15 @@ def test_a_damaged_store_is_refused_and_not_taken_for_an_empty_one(feed, tmp_pat
     assert error.value.code == "CW-FEED-DAMAGED"
     feed.import_archive(archive(tmp_path / "a.zip", malicious()), source="t")
     assert len(feed.advisories(Ecosystem.PYPI, "evil")) == 1
+
+
+@pytest.mark.parametrize("name", ["a?mode=rwc", "a#b", "a%41b", "a b"])
+def test_the_path_of_the_state_folder_may_have_any_character(tmp_path, name):
+    archived = archive(tmp_path / "a.zip", malicious("evil"))
+    feed = Feed(str(tmp_path / name))
+    feed.import_archive(archived, source="test")
+    assert len(feed.advisories(Ecosystem.PYPI, "evil")) == 1
+    assert sorted(os.listdir(tmp_path)) == sorted(["a.zip", name])
 
 
 def test_a_draft_of_a_killed_import_is_replaced(feed, tmp_path):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import resource
+import sqlite3
 import threading
 import zipfile
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -186,6 +188,22 @@ def test_a_server_that_continues_at_another_place_is_refused_and_asked_anew(serv
     assert update(server, feed, tmp_path).advisories == 500
 
 
+@pytest.mark.parametrize("damage", ["garbage", "another version"])
+def test_a_damaged_store_is_made_anew_by_an_update(server, feed, tmp_path, damage):
+    server.files["/PyPI/all.zip"] = packed(record("one", 1))
+    update(server, feed, tmp_path)
+    path = tmp_path / "feed" / "feed.sqlite"
+    if damage == "garbage":
+        path.write_bytes(b"not a database" * 100)
+    else:
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("PRAGMA user_version = 1")
+    with pytest.raises(FeedRefused):
+        feed.advisories(Ecosystem.PYPI, "one")
+    assert update(server, feed, tmp_path).is_incremental is False
+    assert names(feed, "one") == ["one"]
+
+
 def test_a_second_update_at_the_same_time_is_refused(server, feed, tmp_path):
     server.files["/PyPI/all.zip"] = packed(record("one", 1))
     seen = []
@@ -211,6 +229,37 @@ def test_an_older_archive_of_the_server_is_refused(server, feed, tmp_path):
         update(server, feed, tmp_path)
     assert error.value.code == "CW-FEED-OLDER"
     assert names(feed, "one", "two") == ["one", "two"]
+
+
+@pytest.mark.requirement("PKG-1")
+@pytest.mark.parametrize("listed", ["", "2025-01-01T00:00:00Z,MAL-2026-1\n"])
+def test_an_older_list_of_changes_does_not_make_the_store_fresh(server, feed, tmp_path, listed):
+    newest = "2026-11-01T00:00:00Z"
+    server.files["/PyPI/all.zip"] = packed(record("one", 1), record("two", 2))
+    update(server, feed, tmp_path)
+    (before,) = feed.sources()
+    server.files["/PyPI/modified_id.csv"] = listed.encode()
+    server.files["/PyPI/all.zip"] = packed(record("one", 1, "2025-01-01T00:00:00Z"))
+    with pytest.raises(FeedRefused) as error:
+        update(server, feed, tmp_path)
+    assert error.value.code == "CW-FEED-OLDER"
+    assert feed.sources() == (before,)
+    # The control: a list that reaches the store.
+    server.files["/PyPI/modified_id.csv"] = f"{newest},MAL-2026-1\n{newest},MAL-2026-2\n".encode()
+    assert update(server, feed, tmp_path).is_incremental
+
+
+@pytest.mark.requirement("PKG-1")
+def test_another_advisory_than_the_list_names_is_refused(server, feed, tmp_path):
+    later = "2026-11-02T00:00:00Z"
+    server.files["/PyPI/all.zip"] = packed(record("one", 1))
+    update(server, feed, tmp_path)
+    server.files["/PyPI/modified_id.csv"] = f"{later},MAL-2026-2\n".encode()
+    withdrawn = record("one", 1, later, withdrawn=later)
+    server.files["/PyPI/MAL-2026-2.json"] = json.dumps(withdrawn).encode()
+    with pytest.raises(FeedRefused):
+        update(server, feed, tmp_path)
+    assert names(feed, "one") == ["one"]
 
 
 def test_a_change_that_is_published_late_is_taken(server, feed, tmp_path):

@@ -119,3 +119,47 @@ def test_a_package_that_the_registry_does_not_have_keeps_the_answer_of_the_regis
     unknown = Reason(EvidenceStep.REGISTRY, Verdict.DENY, "unknown", "zebra is not on pypi")
     missing = index((), verdict=replace(ALLOWED, reasons=(unknown,)))
     assert judge_in_index(PACKAGE, missing).reasons == (unknown,)
+
+
+HOSTED = "https://files.pythonhosted.org/packages/ab/"
+FILES = {
+    "zebra-1.0-py3-none-any.whl": True,
+    "Zebra-1.0.0.tar.gz": True,
+    "zebra-1.0.tar.bz2": True,
+    "evil-1.0-py3-none-any.whl": False,
+    "zebra-2.0-py3-none-any.whl": False,
+    "zebra_evil-1.0.tar.gz": False,
+    "evil-1.0.tar.bz2": False,
+}
+
+
+@pytest.mark.requirement("PKG-5")
+@pytest.mark.parametrize("filename", FILES)
+def test_a_file_of_another_package_or_version_is_asked_about(filename):
+    named = LockedFile(filename, f"{HOSTED}{filename}", (A,))
+    hidden = LockedFile("zebra-1.0-py3-none-any.whl", f"{HOSTED}{filename}", (A,))
+    for file in (named, hidden, LockedFile(url=f"{HOSTED}{filename}", hashes=(A,))):
+        found = audit_package(replace(PACKAGE, files=(file,)), ALLOWED, (), RULES)
+        assert codes(found) == ([] if FILES[filename] else ["other-file"])
+
+
+TARBALLS = {
+    ("zebra", "zebra/-/zebra-1.0.0.tgz"): True,
+    ("@a/zebra", "@a/zebra/-/zebra-1.0.0.tgz"): True,
+    ("@a/zebra", "@a%2fzebra/-/zebra-1.0.0.tgz"): True,
+    ("zebra", "evil/-/evil-1.0.0.tgz"): False,
+    ("zebra", "zebra/-/zebra-1.0.1.tgz"): False,
+    ("zebra", "evil/-/zebra-1.0.0.tgz"): False,
+    ("zebra", "evil/-/evil-1.0.0.tgz?/zebra/-/zebra-1.0.0.tgz"): False,
+    ("zebra", "evil/-/evil-1.0.0.tgz#/zebra/-/zebra-1.0.0.tgz"): False,
+}
+
+
+@pytest.mark.requirement("PKG-5")
+@pytest.mark.parametrize(("name", "path"), TARBALLS)
+def test_a_tarball_of_another_package_of_npm_is_asked_about(name, path):
+    file = LockedFile(url=f"https://registry.npmjs.org/{path}", hashes=(("sha512", "a" * 128),))
+    package = LockedPackage("r", Ecosystem.NPM, name, "1.0.0", (file,))
+    judged = PackageVerdict(Ecosystem.NPM, name, "1.0.0", ())
+    found = audit_package(package, judged, (), RULES)
+    assert codes(found) == ([] if TARBALLS[name, path] else ["other-file"])

@@ -13,11 +13,10 @@ reads every lock; an installation needs more of one:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from urllib.parse import unquote, urlsplit
 
 from cellwall.core.packages import Package
 from cellwall.packages.locks.model import BadLock, Lock, LockedFile, LockedPackage
-from cellwall.packages.locks.npm import parse_package_lock
+from cellwall.packages.locks.npm import is_tarball_of, parse_package_lock
 from cellwall.packages.locks.pylock import parse_pylock
 
 MAX_INSTALLED_BYTES = 8 * 1024 * 1024
@@ -115,11 +114,4 @@ def foreign_places(lock: Lock) -> Iterator[str]:
 
 def _is_in_registry(url: str, package: LockedPackage) -> bool:
     """Whether a URL is that of the tarball of this package: npm installs what is there."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    filename = f"{package.name.rpartition('/')[2]}-{package.version}.tgz"
-    path = unquote(parts.path).lower()
-    is_own = path.endswith(f"/{package.name}/-/{filename}".lower())
-    return parts.scheme in {"http", "https"} and is_own
+    return url.lower().startswith(("http://", "https://")) and is_tarball_of(package, url)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from cellwall.packages.locks.model import (
     BadLock,
@@ -22,12 +24,14 @@ from cellwall.packages.locks.model import (
     text,
 )
 from cellwall.packages.names import Ecosystem
+from cellwall.packages.osv import one_spelling
 
 PUBLIC_HOSTS = frozenset({"registry.npmjs.org"})
 _FOLDER = "node_modules/"
 _NEEDS = ("dependencies", "optionalDependencies", "peerDependencies")
 _ROOT_NEEDS = (*_NEEDS, "devDependencies")
 _MAX_DEPTH = 60
+_VERSION = re.compile(r"[=v\s]*\d+\.\d+\.\d+[0-9A-Za-z.+_-]*\s*", re.ASCII)
 
 
 def parse_package_lock(data: bytes) -> Lock:
@@ -65,6 +69,17 @@ def parse_package_lock(data: bytes) -> Lock:
     )
 
 
+def is_tarball_of(package: LockedPackage, url: str) -> bool:
+    """Whether a URL is that of this package and version in a registry of npm."""
+    try:
+        path = unquote(urlsplit(url).path).lower()
+    except ValueError:
+        return False
+    version = one_spelling(Ecosystem.NPM, package.version or "").lower()
+    filename = f"{package.name.rpartition('/')[2]}-{version}.tgz"
+    return path.endswith(f"/{package.name}/-/{filename}")
+
+
 def _is_local(key: str, entry: Mapping[str, Any]) -> bool:
     """Whether the package is a folder of the project, which no registry has."""
     return _FOLDER not in key or entry.get("link") is True
@@ -86,6 +101,9 @@ def _package(
     named = entry.get("name") or key.rpartition(_FOLDER)[2]
     name = locked_name(Ecosystem.NPM, named)
     version = text(entry.get("version"), f"the version of {name}")
+    # Attack: npm reads what is no version as a range, another package (`npm:evil@1.0.0`) or a URL.
+    if _VERSION.fullmatch(version) is None:
+        raise BadLock(f"the version of {name} is not a version")
     url = text(entry.get("resolved") or "", f"`resolved` of {name}")
     hashes = tuple(_hashes(text(entry.get("integrity") or "", f"`integrity` of {name}")))
     licence = entry.get("license")

@@ -90,13 +90,19 @@ def _dependencies(
                 yield refs[id(each)]
 
 
+_File = PackageWheel | PackageSdist | PackageArchive
+
+
+def _stated(package: Package) -> Iterator[_File]:
+    yield from (each for each in (package.sdist, package.archive) if each is not None)
+    yield from package.wheels or ()
+
+
 def _files(package: Package) -> Iterator[LockedFile]:
-    sources = [each for each in (package.sdist, package.archive) if each is not None]
-    for each in (*sources, *(package.wheels or ())):
-        yield _file(each)
+    return map(_file, _stated(package))
 
 
-def _file(each: PackageWheel | PackageSdist | PackageArchive) -> LockedFile:
+def _file(each: _File) -> LockedFile:
     hashes = tuple(digest(algorithm.lower(), value) for algorithm, value in each.hashes.items())
     name = "" if isinstance(each, PackageArchive) else each.filename
     return LockedFile(
@@ -108,13 +114,12 @@ def _origin(package: Package) -> str:
     if package.vcs is not None:
         kind = text(package.vcs.type, "a kind of repository")
         return f"{kind}+{origin_of(text(package.vcs.url or 'file:', 'a URL'))}"
-    if package.directory is not None:
+    # An installer may take the path although there is a URL too.
+    if package.directory is not None or any(each.path for each in _stated(package)):
         return "file: of this machine"
     urls = [each.url for each in _files(package) if each.url]
     if package.index is not None:
         urls.append(text(package.index, "the URL of an index"))
-    if package.archive is not None and not urls:
-        return "file: of this machine"
     return next(filter(None, (origin_of(each, PUBLIC_HOSTS) for each in urls)), "")
 
 

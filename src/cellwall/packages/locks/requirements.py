@@ -1,4 +1,8 @@
-"""`requirements.txt` as pip and uv write it: pins with hashes, and `# via` comments."""
+"""`requirements.txt` as pip and uv write it: pins with hashes, and `# via` comments.
+
+pip reads more than it writes: `-rother.txt`, `--req other.txt`, other encodings, and words behind
+a hash, which it ignores. What could hide a package from this reader, and not from pip, is refused.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,13 @@ from cellwall.packages.names import Ecosystem
 
 _HASH = re.compile(r"\s--hash[= ](\w{1,20}):(\S{1,200})")
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
-_INDEX = re.compile(r"(?:-i|--index-url|--extra-index-url|-f|--find-links)[= ]\s*(\S+)")
+_HASHES = re.compile(r"(?:\s+--hash[= ]\S+)*\s*")
+_INDEX = re.compile(r"(?:-i|--index-url|--extra-index-url|-f|--find-links)(?:=|\s+)(\S+)")
+_OTHER_OPTION = re.compile(
+    r"(?:--no-binary|--only-binary|--trusted-host|--use-feature)(?:=|\s+)[^\s-]\S*"
+    r"|--(?:no-index|prefer-binary|require-hashes|pre)"
+)
+_ENCODING = re.compile(rb"#.*?coding[:=]\s*([-\w.]+)")
 _INCLUDES = ("-r", "-c", "--requirement", "--constraint")
 _EDITABLE = ("-e", "--editable")
 _VIA = re.compile(r"^\s*#\s*via\b\s*(.*)$")
@@ -43,6 +53,7 @@ class _RequirementLine:
 
 def parse_requirements(data: bytes) -> Lock:
     """The lock in the bytes of a `requirements.txt`."""
+    _check_encoding(data)
     try:
         entries = list(_entries(data.decode()))
     except UnicodeDecodeError:
@@ -56,6 +67,14 @@ def parse_requirements(data: bytes) -> Lock:
             packages.append((package, entry.causes))
     by_name((each.name, each) for each, _ in packages)
     return _linked(packages)
+
+
+def _check_encoding(data: bytes) -> None:
+    """pip reads a comment such as `# coding: utf-7`, by which another comment holds a line end."""
+    for line in data.split(b"\n")[:2]:
+        found = _ENCODING.match(line)
+        if found is not None and found[1].lower().replace(b"_", b"-") not in (b"utf-8", b"utf8"):
+            raise BadLock("requirements.txt names another encoding than UTF-8")
 
 
 def _linked(packages: list[tuple[LockedPackage, list[str]]]) -> Lock:
@@ -119,6 +138,12 @@ def _checked(content: str) -> str:
         )
     if first in _EDITABLE:
         raise BadLock("requirements.txt names an editable folder, which no registry has")
+    is_option = content.startswith("-")
+    if is_option and not (_INDEX.fullmatch(content) or _OTHER_OPTION.fullmatch(content)):
+        raise BadLock(
+            f"requirements.txt has an option that is not read: {ascii(content)[:80]}",
+            hint="Write each option on a line of its own, with its whole name.",
+        )
     return content
 
 
@@ -130,6 +155,8 @@ def _other_index(entry: _RequirementLine) -> str:
 def _package(content: str, origin: str, seen: dict[str, int]) -> LockedPackage:
     hashes = tuple(digest(kind.lower(), value) for kind, value in _HASH.findall(content))
     plain = re.split(r"\s--", content, maxsplit=1)[0]
+    if _HASHES.fullmatch(content, len(plain)) is None:
+        raise BadLock(f"more than hashes behind a requirement: {ascii(plain)[:80]}")
     try:
         requirement = Requirement(text(plain, "a requirement"))
     except (InvalidRequirement, RecursionError):

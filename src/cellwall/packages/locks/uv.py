@@ -27,6 +27,7 @@ from cellwall.parsing.toml import load_untrusted_toml
 
 _VERSION = 1
 _LOCAL = ("virtual", "editable", "directory")
+_SOURCES = frozenset({*_LOCAL, "registry", "git", "url", "path"})
 _GROUPS = ("optional-dependencies", "dev-dependencies")
 
 Entry = Mapping[str, Any]
@@ -75,7 +76,11 @@ def _version(entry: Entry) -> str | None:
 
 
 def _source(entry: Entry) -> Entry:
-    return table(entry.get("source") or {}, "the source of a package")
+    source = table(entry.get("source") or {}, "the source of a package")
+    # Attack: uv installs a package with a registry *and* a folder from the registry.
+    if len(_SOURCES & source.keys()) > 1:
+        raise BadLock(f"uv.lock names more than one source of {_name(entry)}")
+    return source
 
 
 def _is_local(entry: Entry) -> bool:

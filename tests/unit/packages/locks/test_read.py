@@ -7,6 +7,8 @@ import json
 import os
 
 import pytest
+from pip._internal.network.session import PipSession
+from pip._internal.req.req_file import parse_requirements
 
 from cellwall.packages.locks.model import BadLock
 from cellwall.packages.locks.read import read_lock
@@ -212,6 +214,113 @@ def test_hostile_content_is_refused_with_a_bounded_printable_message(tmp_path, w
     assert error.value.message.isprintable()
     assert len(error.value.message) < 400
     assert str(tmp_path) not in error.value.message
+
+
+EVIL = f"evil==6.6 --hash=sha256:{B}"
+HIDDEN = {
+    "an included file without a space": f"a==1 --hash=sha256:{A}\n-rother.txt",
+    "an included file by a short name": f"a==1 --hash=sha256:{A}\n--requirem other.txt",
+    "a second option of a line": f"--pre -r other.txt\na==1 --hash=sha256:{A}",
+    "a comment in another encoding": f"# coding: utf-7\n# +AAo-{EVIL}\na==1 --hash=sha256:{A}",
+    "the same in the second line": f"#\n# vim: fileencoding=utf-7 +AAo-{EVIL}\na==1 --hash=sha256:{A}",
+}  # fmt: skip
+ODD = {
+    "an index without a space": f"-ihttps://evil.example/simple\na==1 --hash=sha256:{A}",
+    "an index by a short name": f"--index https://evil.example/simple\na==1 --hash=sha256:{A}",
+    "an editable folder without a space": f"-e./x\na==1 --hash=sha256:{A}",
+    "a continuation that is none": f"a==1 --hash=sha256:{A} \\ \n{EVIL}",
+    "words behind a hash": f"a==1 --hash=sha256:{A} evil==6.6",
+    "an option of a requirement": f"a==1 --hash=sha256:{A} --config-settings=x=y",
+}
+
+
+@pytest.mark.requirement("PKG-5")
+@pytest.mark.parametrize("what", HIDDEN)
+def test_no_package_that_pip_would_install_is_hidden(tmp_path, what):
+    (tmp_path / "other.txt").write_text(EVIL)
+    path = tmp_path / "requirements.txt"
+    path.write_text(HIDDEN[what] + "\n")
+    # The control: pip's own reader finds the package.
+    found = [each.requirement for each in parse_requirements(str(path), session=PipSession())]
+    assert [each.partition("==")[0] for each in sorted(found)] == ["a", "evil"]
+    with pytest.raises(BadLock):
+        read_lock(str(path))
+
+
+@pytest.mark.requirement("PKG-5")
+@pytest.mark.parametrize("what", ODD)
+def test_what_pip_writes_in_no_file_is_refused(tmp_path, what):
+    with pytest.raises(BadLock):
+        read_lock(write(tmp_path, "requirements.txt", ODD[what]))
+
+
+def test_ordinary_options_are_read(tmp_path):
+    options = (
+        "# -*- coding: utf-8 -*-\n--index-url=https://pypi.org/simple\n--no-binary :all:\n"
+        f"--only-binary=a\n--require-hashes\n--pre\na==1 \\\n  --hash=sha256:{A} \\\n  --hash=sha256:{B}\n"
+    )
+    lock = read_lock(write(tmp_path, "requirements.txt", options))
+    assert lock.by_ref["a@1"].hashes == {("sha256", A), ("sha256", B)}
+    assert lock.by_ref["a@1"].origin == ""
+
+
+@pytest.mark.requirement("PKG-5")
+def test_a_package_with_a_registry_and_a_folder_is_not_taken_for_local(tmp_path):
+    both = UV.replace(
+        'source = { registry = "https://pypi.org/simple" }',
+        'source = { registry = "https://pypi.org/simple", virtual = "." }',
+        1,
+    )
+    assert both != UV
+    with pytest.raises(BadLock):
+        read_lock(write(tmp_path, "uv.lock", both))
+
+
+@pytest.mark.requirement("PKG-5")
+@pytest.mark.parametrize("kind", ["wheels", "sdist", "archive"])
+@pytest.mark.parametrize("has_url", [False, True])
+def test_a_file_beside_a_pylock_is_not_of_the_registry(tmp_path, kind, has_url):
+    filename = "a-1-py3-none-any.whl" if kind == "wheels" else "a-1.tar.gz"
+    hosted = f'url = "{FILES}/{filename}"'
+
+    def origin(*places: str) -> str:
+        file = f'{{ {", ".join(places)}, hashes = {{ sha256 = "{A}" }} }}'
+        entry = f"[{file}]" if kind == "wheels" else file
+        content = f'lock-version = "1.0"\ncreated-by = "test"\n[[packages]]\nname = "a"\nversion = "1"\n{kind} = {entry}\n'
+        return read_lock(write(tmp_path, "pylock.toml", content)).packages[0].origin
+
+    beside = f'path = "x/{filename}"'
+    assert origin(*([hosted] if has_url else []), beside) == "file: of this machine"
+    assert origin(hosted) == ""  # the control
+
+
+VERSIONS = {
+    "1.0.0": True,
+    "v1.0.0": True,
+    "1.0.0-rc.1+build_5": True,
+    "npm:evil@1.0.0": False,
+    "https://evil.example/a.tgz": False,
+    "git+https://evil.example/a.git#1.0.0": False,
+    "file:../evil.tgz": False,
+    "evil/a": False,
+    "1.x": False,
+    ">=1.0.0": False,
+    "1.0.0 || 2.0.0": False,
+    "latest": False,
+    "": False,
+}
+
+
+@pytest.mark.requirement("PKG-5")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_entry_of_npm_is_pinned_to_a_version_and_no_other_source(tmp_path, version):
+    entry = {"version": version, "integrity": f"sha512-{base64.b64encode(bytes(64)).decode()}"}
+    path = write(tmp_path, "package-lock.json", {"packages": {"node_modules/a": entry}})
+    if VERSIONS[version]:
+        assert read_lock(path).packages[0].version == version
+        return
+    with pytest.raises(BadLock):
+        read_lock(path)
 
 
 def test_a_file_that_is_no_file_or_too_large_is_refused_at_once(tmp_path):
