@@ -277,7 +277,7 @@ def call(request):
 @pytest.mark.requirement("SRV-7")
 def test_what_a_server_lists_has_no_definition_scanned_again(app: App) -> None:
     accepted(app)
-    catalog = ServerCatalog(app.store.home)
+    catalog = ServerCatalog(app.store.home, None)
     pinned = catalog.read("raw").pins.tools["say"].definition.fields
     other = tool_set({}, [{**pinned, "description": "Another one."}])
 

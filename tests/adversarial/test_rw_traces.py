@@ -190,9 +190,9 @@ def test_a_thing_of_another_kind_is_not_replaced_by_what_the_host_obeys(project:
     (project / ".claude").write_text("a file where a directory is obeyed")
     (project / "CLAUDE.md").mkdir()
     (project / "CLAUDE.md/note").write_text("mine")
-    code = (
-        "rm .claude; mkdir .claude; mv CLAUDE.md x; echo evil > CLAUDE.md; echo ok > CLAUDE.md/note"
-    )
+    # Without the errors of the commands, which the guard reads as well: all findings are of the workspace.
+    code = "exec 2> /dev/null; rm .claude; mkdir .claude; mv CLAUDE.md x; echo evil > CLAUDE.md"
+    code += "; echo ok > CLAUDE.md/note"
     ran = cellwall.run_command(["sh", "-c", code], workspace=f"{project}:rw")
     assert ran.outcome.findings == ()
     assert (project / ".claude").is_file()

@@ -22,7 +22,8 @@ import anyio
 import pytest
 
 from cellwall.core.approvals import Answer, Question
-from cellwall.runtime.approval_queue import ApprovalQueue, ApproverKey, OpenQuestion
+from cellwall.runtime.approval_queue import ApprovalQueue, OpenQuestion
+from cellwall.runtime.approver_key import ApproverKey
 from interfaces.conftest import start_supervisor, stop_supervisor
 from interfaces.test_cli_process import DEADLINE_S, PROGRAM, in_process, person
 from terminals import in_thread
@@ -112,6 +113,15 @@ for words in json.loads(sys.argv[1]):
     codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 print(json.dumps(codes))
 """
+# It does not know the passphrase, and types what it guesses.
+GUESS_EACH = EXPECT_EACH.replace(
+    "        seen += part\n",
+    """        seen += part
+        if b"Passphrase of the approver" in seen:
+            os.write(ours, b"a guess of the agent\\n")
+            seen = b""
+""",
+)
 TWICE = """
 import os, sys
 os.fork() and os._exit(0)
@@ -407,6 +417,53 @@ def test_what_only_a_person_may_do_an_agent_cannot(agent, tmp_path, monkeypatch)
     on_terminals = [sys.executable, "-c", EXPECT_EACH, json.dumps(commands)]
     for above, code in ((agent, 125), ([], 0)):
         assert json.loads(run([*above, *on_terminals]).stdout) == [code] * len(commands)
+
+
+def test_with_a_key_what_only_a_person_may_do_needs_the_passphrase(tmp_path, monkeypatch):
+    """A process with a terminal and no mark of an agent: one that another daemon starts."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".cellwall").mkdir()
+    (tmp_path / ".cellwall" / "policy.toml").write_text('[permissions]\nallow = ["Bash(*)"]\n')
+    for name in ("skill", "signed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "SKILL.md").write_text("Say hello.\n")
+    (tmp_path / "CLAUDE.md").write_text("Be kind.\n")
+    assert in_process("skills", "sign", "signed").returncode == 0
+    assert in_process("hook", "install").returncode == 0
+    assert in_process("vault", "init", "--key", "file").returncode == 0
+    assert in_process("vault", "set", "TOKEN", stdin=b"value").returncode == 0
+    proposal = json.loads(in_process("skills", "propose", "skill", "--json").stdout)["id"]
+    commands = [
+        ["policy", "trust"],
+        ["vault", "grant", "TOKEN", "--host", "example.com"],
+        ["skills", "sign", "skill"],
+        ["skills", "sign", "--instructions", "."],
+        ["skills", "approve", proposal],
+        ["hook", "install", "--dangerously-outside"],
+        ["hook", "uninstall"],
+        ["policy", "init", "--force"],
+    ]
+    config = tmp_path / "config.toml"
+    key = ApproverKey.make(bytearray(b"known to the person alone"))
+    config.write_text(f'[approvals]\nkey = "{key}"\n[vault]\nkey = "file"\n')
+    guesses = [sys.executable, "-c", GUESS_EACH, json.dumps([*commands, ["approvals", "sign"]])]
+    refused = run(guesses, CELLWALL_CONFIG=str(config))
+    assert json.loads(refused.stdout) == [125] * len(commands) + [0], refused
+    without = [sys.executable, "-c", GUESS_EACH, json.dumps(commands)]
+    assert json.loads(run(without).stdout) == [0] * len(commands)  # the control
+    # What was granted without the key does not count with it, until the person signs it.
+    monkeypatch.setenv("CELLWALL_CONFIG", str(config))
+    waiting = json.loads(in_process("approvals", "grants", "--json").stdout)
+    assert waiting["signed"] == []
+    assert [each["kind"] for each in waiting["waiting"]] == ["policy", "skill", "secret"]
+    signs = [sys.executable, "-c", GUESS_EACH, json.dumps([["approvals", "sign"]])]
+    assert json.loads(run(signs).stdout) == [125]
+    known = GUESS_EACH.replace("a guess of the agent", "known to the person alone")
+    signs = [sys.executable, "-c", known, json.dumps([["approvals", "sign"]])]
+    assert json.loads(run(signs).stdout) == [0]
+    done = json.loads(in_process("approvals", "grants", "--json").stdout)
+    kinds = sorted(each["kind"] for each in done["signed"])
+    assert (kinds, done["waiting"]) == (["policy", "project", "secret", "skill"], [])
 
 
 def test_a_shell_with_the_variables_of_an_agent_is_no_persons(queue):

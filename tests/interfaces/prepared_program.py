@@ -27,6 +27,7 @@ import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import product
 from typing import Any, NoReturn
 
 PROGRAM = os.path.join(os.path.dirname(sys.executable), "cellwall")
@@ -217,8 +218,14 @@ def prepare() -> None:
     screened_code("true", "shell")
     languages.available()  # reads Deno, which is large, to compare its hash
     languages.inside_files()
-    for has_cgroup in (True, False):  # as a cell asks for its filter: it is kept by the arguments
-        seccomp.build(seccomp.host_arch(), open_files=Limits().open_files, has_cgroup=has_cgroup)
+    # As a cell asks for its filter: it is kept by the arguments.
+    for has_cgroup, reports_sockets in product((True, False), repeat=2):
+        seccomp.build(
+            seccomp.host_arch(),
+            open_files=Limits().open_files,
+            has_cgroup=has_cgroup,
+            reports_sockets=reports_sockets,
+        )
     seccomp.build(seccomp.host_arch(), open_files=None, for_zygote=True)
     _freeze()
 

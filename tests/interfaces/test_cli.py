@@ -281,6 +281,7 @@ REFUSALS = [
     (["run", "--allow-domain", "*.com", "--", "true"], "CW-BAD-DOMAIN"),
     (["run", "--secret", "TOKEN", "--", "true"], "CW-VAULT-MISSING"),
     (["run", "--", "no-such-program"], "CW-COMMAND-NOT-FOUND"),
+    (["run", "ls -la"], "CW-COMMAND-NOT-FOUND"),
     (["run", "--", "/etc/passwd"], "CW-COMMAND-NOT-EXECUTABLE"),
     (["run", "--template", "nope", "--", "true"], "CW-NO-TEMPLATE"),
     (["run", "--cwd", "/nope", "--", "true"], "CW-CWD-NOT-FOUND"),
@@ -302,6 +303,7 @@ REFUSALS = [
     (["code", "--policy", "p", "-c", "1"], "CW-POLICY-FILE"),
     (["diff"], "CW-USAGE"),
     (["diff", "../../etc"], "CW-BAD-ID"),
+    (["erase", "../../etc"], "CW-BAD-ID"),
     (["apply", "act_00000000000000000000000000"], "CW-NO-WORKSPACE"),
     (["audit", "tail", "-n", "0"], "CW-USAGE"),
     (["audit", "show", "act_00000000000000000000000000"], "CW-NO-RECORD"),
@@ -318,6 +320,15 @@ def test_a_refusal_is_125_with_code_and_mend_and_no_output(words, code):
     assert (done.returncode, done.stdout, error_code(done)) == (125, b"", code)
     assert b"Traceback" not in done.stderr
     assert os.environ["CELLWALL_HOME"].encode() not in done.stderr
+
+
+@pytest.mark.requirement("ERR-1")
+def test_a_question_that_nobody_can_answer_names_the_option_that_does():
+    done = cellwall("erase", "act_00000000000000000000000000")
+    assert (done.returncode, error_code(done)) == (125, "CW-NO-TERMINAL")
+    assert b"--yes" in done.stderr
+    done = cellwall("erase", "--yes", "act_00000000000000000000000000")
+    assert (done.returncode, error_code(done)) == (125, "CW-NO-RECORD")
 
 
 def with_json(words: list[str]) -> list[str]:
@@ -463,12 +474,14 @@ def test_the_effective_settings_and_their_schema_are_json():
     assert schema["properties"].keys() == shown.keys()
     ok = cellwall("config", "check")
     assert (ok.returncode, ok.stdout) == (0, b"ok: profile production\n")
+    assert b"config.toml: the profile alone counts" in ok.stderr
 
 
 def test_weak_settings_are_named(tmp_path):
     (tmp_path / "c.toml").write_text("[sandbox]\ndangerously_without_cgroup = true\n")
     done = cellwall("config", "check", "--config", str(tmp_path / "c.toml"))
     assert done.stdout == b"ok: profile production\nweak: sandbox.dangerously_without_cgroup\n"
+    assert done.stderr == f"cellwall: the file is {tmp_path / 'c.toml'}\n".encode()
 
 
 def without_bubblewrap(*words: str) -> subprocess.CompletedProcess:

@@ -292,3 +292,10 @@ def test_passkeys_are_listed_and_removed(state_home):
     assert done("passkey", "remove", "--user", "ann", "--all") == b"1 passkey of ann removed\n"
     assert done("passkey", "list", "--user", "ann") == b"no passkeys\n"
     assert len(told("passkey", "list", "--user", "bob")["passkeys"]) == 1
+
+
+def test_a_new_users_code_comes_with_the_place_where_it_is_opened(state_home):
+    printed = done("user", "add", "ann", "--role", "user").decode()
+    code = re.search(r"first sign-in: (\S+)", printed)
+    assert code
+    assert f"/#sign-in={code[1]}\n" in printed

@@ -37,6 +37,19 @@ def test_it_writes_a_policy_that_counts_at_once(project):
     assert (forced["path"], forced["trusted"]) == (str(project / ".cellwall/policy.toml"), True)
 
 
+@pytest.mark.requirement("POL-7")
+def test_files_of_outer_folders_hold_and_are_named(project, monkeypatch):
+    (outer := project / ".cellwall/policy.toml").parent.mkdir()
+    outer.write_text('[permissions]\ndeny = ["Bash(ls *)"]\n')
+    (inner := project / "inner").mkdir()
+    monkeypatch.chdir(inner)
+    done = cellwall("policy", "init")
+    assert f"{outer} applies as well; its denials and questions hold".encode() in done.stderr
+    assert cellwall("policy", "check", "Bash(ls)").returncode == 4
+    outer.unlink()
+    assert cellwall("policy", "check", "Bash(ls)").returncode == 0
+
+
 def test_stdout_writes_nothing(project):
     done = cellwall("policy", "init", "--stdout")
     assert "Bash(npm run lint *)" in tomllib.loads(done.stdout.decode())["permissions"]["allow"]

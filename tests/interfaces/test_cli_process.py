@@ -233,6 +233,7 @@ def test_a_state_folder_that_cannot_be_used_is_told(tmp_path):
     done = cellwall("run", "--", "true", CELLWALL_HOME=str(tmp_path))
     assert (done.returncode, error_code(done)) == (125, "CW-STATE")
     assert str(tmp_path).encode() not in done.stderr
+    assert b"the Cellwall state folder $CELLWALL_HOME cannot be" in done.stderr
 
 
 # Signals

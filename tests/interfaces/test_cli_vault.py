@@ -316,6 +316,22 @@ def test_a_passphrase_that_is_cheap_to_guess_is_told(quick, state_home):
     assert (done.returncode, b"warning" in done.stderr) == (0, False)
 
 
+@pytest.mark.requirement("SEC-1")
+def test_a_key_of_ones_own_place_comes_with_the_setting_that_finds_it(
+    state_home, monkeypatch, capsys
+):
+    key, config = Path(state_home, "my key"), Path(state_home, "cellwall.toml")
+    assert b"or the vault stays shut:" in here("init", "--key-file", str(key)).stderr
+    setting = capsys.readouterr().err
+    assert setting == f'[vault]\nkey_file = "{key}"\n'
+    lost = here("list")
+    assert (lost.returncode, b"[CW-VAULT-NO-KEY]" in lost.stderr) == (125, True)
+    config.write_text(setting)
+    config.chmod(0o600)
+    monkeypatch.setenv("CELLWALL_CONFIG", str(config))
+    assert here("list").returncode == 0
+
+
 # The library
 
 

@@ -131,6 +131,13 @@ def test_each_place_can_be_chosen(project, option, place):
     assert not (project / place).exists()
 
 
+def test_where_no_rule_allows_anything_it_is_told(project):
+    told = b"no rule allows anything here yet"
+    assert told in cellwall("hook", "install").stderr
+    assert cellwall("policy", "init").returncode == 0
+    assert told not in cellwall("hook", "install").stderr
+
+
 def test_a_dry_run_prints_what_would_be_there(project):
     done = cellwall("hook", "install", "--dry-run")
     assert "PreToolUse" in json.loads(done.stdout)["hooks"]

@@ -20,7 +20,7 @@ from host import describe_run
 from plan import PLAN, PlannedBench, choose
 from run import BENCHES
 from stored_run import FIGURES, BenchFigures, StoredRun, split_figures
-from whole_run import BenchFailed, run_all, run_bench
+from whole_run import BenchFailed, OneBench, run_all, run_bench
 
 RATIO = Figure("a", "ratio", "a ratio", "x", aim=1.5)
 TIME = Figure("a", "time", "a time", "ms", beside="ratio", beside_unit="x")
@@ -45,6 +45,16 @@ def fake_bench(monkeypatch, answers):
 
     monkeypatch.setattr(whole_run, "run_bench", answer)
     return calls
+
+
+def test_one_bench_is_kept_in_the_place_of_its_older_figures():
+    older = run_of("first", ratio=(2.0,))
+    newer = OneBench("a", 7).stored({"ratio": 1.5, "series": {"points": [1, 2]}})
+    kept = older.merged(newer)
+    assert kept.benches["a"].figures == {"ratio": (1.5,)}
+    assert (kept.benches["a"].rounds, kept.benches["a"].series) == (7, {"points": [1, 2]})
+    assert list(kept.hosts) == [kept.benches["a"].run]  # the host of the older run is gone
+    assert run_of("other").merged(OneBench("b", 1).stored({})).benches.keys() == {"a", "b"}
 
 
 def test_every_bench_of_the_plan_and_of_the_catalogue_exists():
@@ -156,9 +166,7 @@ def test_tables_show_the_median_the_range_and_whether_the_aim_is_reached():
         "| a time | **3.00 ms** (1.75x) |  |  |",
         "| a rate | **41.0 MB/s** |  | at least 40.0 MB/s |",
     ]
-    assert "./dev bench all --only b --record" in figures_table(
-        [replace(RATIO, bench="b")], stored, "b"
-    )
+    assert "./dev bench b --record" in figures_table([replace(RATIO, bench="b")], stored, "b")
     assert (show(12345.6, "events/s"), show(0.0123, "x")) == ("12,346 events/s", "0.012x")
 
 

@@ -30,7 +30,7 @@ from cellwall.audit.signers import parse_keys
 from cellwall.audit.text_indexing import IndexingStopped, update_text_index
 from cellwall.audit.verify import VerifyReport
 from cellwall.audit.witness import SignedMemory
-from cellwall.config.load import load_settings
+from cellwall.config.load import load_settings, shown_place
 from cellwall.config.models import Settings, schema_text, weakened
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.notes import MAX_NOTE_BYTES, BadNote, PublicKey
@@ -353,3 +353,8 @@ def _read(path: str, max_bytes: int, what: str) -> bytes:
 def read_settings(*, config: str | None, profile: str | None) -> Settings:
     """The effective settings, without touching the host or the state folder."""
     return load_settings(file=config, profile=profile, environ=os.environ)
+
+
+def settings_place(config: str | None) -> tuple[str, bool]:
+    """The configuration file as messages name it, and whether it exists."""
+    return shown_place(config, os.environ)

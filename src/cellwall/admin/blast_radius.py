@@ -16,10 +16,12 @@ from cellwall.admin.abilities import abilities_of
 from cellwall.admin.ability import VERBS, Ability, Verb
 from cellwall.config.load import load_settings, profile_settings
 from cellwall.config.models import PROFILE_NAMES, Settings, weakened
+from cellwall.core.home import state_path
 from cellwall.core.showing import escaped
 from cellwall.core.types import Json
 from cellwall.policy.engine import Policy
 from cellwall.runtime.policies import effective_policy
+from cellwall.runtime.signed_grants import signed_grants
 from cellwall.sandbox.linux.visible_host import HostRoot, survey
 
 __all__ = [
@@ -111,6 +113,7 @@ def configured_radius(settings: Settings, *, environ: Mapping[str, str]) -> Blas
         named=settings.policy.files,
         cwd=os.getcwd(),
         environ=environ,
+        grants=signed_grants(state_path(environ), settings),
         protects_build_files=settings.workspace.protects_build_files,
     )
     return blast_radius(settings, policy)

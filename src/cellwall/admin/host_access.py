@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass, replace
 
 from cellwall.admin.rule_preview import RulePreview, preview_rule, rules_with
-from cellwall.core.errors import BadInput
+from cellwall.core.errors import BadInput, Denied
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.core.verdict import Decision, Verdict
@@ -143,6 +143,13 @@ def allow_host(access: HostAccess, *, shown_sha256: str, app: App, who: Principa
             "the rules about this host are not those that were shown",
             hint="Read the page again, then allow the host.",
             code="CW-PRECONDITION",
+        )
+    if app.settings.approvals.key:
+        raise Denied(
+            "a rule for a host needs the passphrase of the approver",
+            hint="Write it into the policy file on the machine of the service, then: cellwall "
+            "policy trust",
+            code="CW-APPROVER-PASSPHRASE",
         )
     rule = access.proposal
     if rule is None:

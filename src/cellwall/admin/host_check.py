@@ -22,11 +22,19 @@ from cellwall.runtime.configured_parts import native_settings_of
 from cellwall.runtime.home import local_principal, state_home
 from cellwall.runtime.observing import describe_telemetry
 from cellwall.runtime.policies import effective_policy
+from cellwall.runtime.signed_grants import signed_grants
 from cellwall.runtime.wiring import open_app
 from cellwall.sandbox.doctor import HostCheck, HostFacts, HostReport, TrialRun, gather, judge
 from cellwall.sandbox.linux.layers import PYTHON
 
-__all__ = ["HostReport", "examine_host", "examine_production", "examine_running", "examine_service"]
+__all__ = [
+    "HostCheck",
+    "HostReport",
+    "examine_host",
+    "examine_production",
+    "examine_running",
+    "examine_service",
+]
 
 
 def examine_service(*, config: str | None, profile: str | None, address: str | None) -> HostReport:
@@ -115,7 +123,12 @@ def _check_rules(settings: Settings) -> tuple[HostCheck, ...]:
     """The rules of policy files whose last day has passed: an exception that a person forgot."""
     name, why = "policy rules", "a rule counts until its last day (`until`)"
     try:
-        policy = effective_policy(named=settings.policy.files, cwd=os.getcwd(), environ=os.environ)
+        policy = effective_policy(
+            named=settings.policy.files,
+            cwd=os.getcwd(),
+            environ=os.environ,
+            grants=signed_grants(state_home(os.environ), settings),
+        )
     except CellwallError as error:
         return (HostCheck(name, "weak", error.message, why, error.hint, required=False),)
     return tuple(

@@ -16,6 +16,7 @@ from cellwall.policy.calls import ToolCall
 from cellwall.policy.rule_of_two import object_to, unconsented
 from cellwall.runtime.action_labels import LabelRules
 from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.approver_key import AskPassphrase, approver_key
 from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require
 from cellwall.runtime.label_files import LabelFolder, read_labels
@@ -55,8 +56,11 @@ class LabelReview:
             code="CW-NO-SESSION",
         )
 
-    def clear(self, directory: str, *, who: Principal) -> tuple[LabelSource, ...]:
-        """A person has read the files: what sessions left in this directory counts as trusted."""
+    def clear(
+        self, directory: str, *, who: Principal, ask: AskPassphrase | None = None
+    ) -> tuple[LabelSource, ...]:
+        """A person has read the files: what sessions left in this directory counts as trusted.
+        `ask` asks for the passphrase of the approver, where a key is configured (POL-13)."""
         refuse_agents("trust in the files of a directory")
         require(self._settings, who, Permission.POLICY_WRITE)
         place = real_directory(directory)
@@ -66,6 +70,10 @@ class LabelReview:
                 f"the directory has no label of its own: {around}",
                 hint="`cellwall policy labels` lists the directories with labels.",
             )
+        key = approver_key(self._settings)
+        if key is not None:
+            command = "cellwall policy labels --clear DIR"
+            key.ask_for("trust in the files of a directory", ask, command=command)
         known = {"labels": LabelSet(self._folder.content_in(place)).to_json()}
         change = AdminChange(EventKind.CONFIG, "clear labels of", place, dict(known))
         with change.recorded_in(self._home, self._settings, who):

@@ -55,6 +55,8 @@ class OwnedSecrets(VaultAdmin):
     ) -> SecretInfo:
         """Store a value, replace the grants, or both. A failure midway leaves fewer grants."""
         check_secret_name(name)
+        if grants:
+            self.check_may_grant()
         stored = stored_name(name, who)
         with self._lock:
             if value is None:

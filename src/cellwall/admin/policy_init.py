@@ -10,7 +10,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,12 +20,15 @@ from cellwall.admin.policy_trust import Offered, PolicyTrust
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.types import Permission, Principal
+from cellwall.core.verdict import Verdict
 from cellwall.policy.engine import Policy
 from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
 from cellwall.policy.starter import ProjectFiles, StarterPolicy, start
 from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.approver_key import AskPassphrase
 from cellwall.runtime.judging import require
+from cellwall.runtime.policies import effective_policy
 from cellwall.runtime.policy_places import PROJECT_FILES, project_files, user_policy
 
 __all__ = ["Written", "begin", "beside", "place_of", "write"]
@@ -105,40 +108,56 @@ def place_of(*, is_user: bool, path: str | None, cwd: str, environ: Mapping[str,
     return os.path.join(cwd, PROJECT_FILES[0])
 
 
-def write(found: StarterPolicy, path: str, *, is_forced: bool, who: Principal) -> Written:
-    """Write the file, readable by all and writable by the owner."""
+def write(
+    found: StarterPolicy,
+    path: str,
+    *,
+    is_forced: bool,
+    who: Principal,
+    ask: AskPassphrase | None = None,
+) -> Written:
+    """Write the file, readable by all and writable by the owner. `ask` asks for the passphrase of
+    the approver, where a key is configured."""
     # Before any file is touched, whatever the path.
     refuse_agents("a policy")
     require(load_settings(environ=os.environ), who, Permission.POLICY_WRITE)
     data = found.text.encode()
+    trust = PolicyTrust()
+    signer = trust.unlock(ask)  # a file without a signature would refuse every call
     with _open_parent(path) as folder:
         _install(folder, os.path.basename(path), data, is_forced=is_forced)
     is_project = any(path.endswith("/" + name) for name in PROJECT_FILES)
-    if is_project:
+    if is_project or signer is not None:
         # A person has just requested exactly this text, so it needs no review.
         file = parse_policy(found.text, file=path, name=path, layer=Layer.PROJECT, folder="/")
-        offered = Offered(os.path.realpath(path), path, file.sha256, file.rules)
-        PolicyTrust().trust(offered, who=who)
-    return Written(path, found, is_project)
+        place = os.path.abspath(path)
+        offered = Offered(os.path.realpath(path), path, file.sha256, file.rules, place)
+        trust.trust(offered, who=who, signer=signer)
+    return Written(path, found, is_project or signer is not None)
 
 
 def beside(path: str, *, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Notes on other policy files that apply beside the new one, or no longer."""
+    """Notes on other policy files that apply beside the new one."""
     if not path.endswith("/" + PROJECT_FILES[0]):
         return ()
     folder = os.path.dirname(os.path.dirname(path))
-    notes = [
-        f"{each} no longer applies here: the nearest folder with a policy does"
-        for each in project_files(os.path.dirname(folder))
-    ]
-    notes += [
-        f"{name} applies as well; its denials and questions hold"
-        for name in PROJECT_FILES[1:]
-        if os.path.lexists(os.path.join(folder, name))
-    ]
+    others = [name for name in PROJECT_FILES[1:] if os.path.lexists(os.path.join(folder, name))]
+    others += project_files(os.path.dirname(folder))
+    notes = [f"{each} applies as well; its denials and questions hold" for each in others]
     if os.path.lexists(user_policy(environ)):
         notes.append("your own policy applies as well; the stricter verdict holds")
     return tuple(notes)
+
+
+def permits(named: Sequence[str], *, config: str | None, environ: Mapping[str, str]) -> bool:
+    """Whether a rule for the working directory allows a call or has a person asked about one."""
+    files = (*load_settings(file=config, environ=environ).policy.files, *named)
+    policy = effective_policy(named=files, cwd=os.getcwd(), environ=environ, grants=None)
+    return any(
+        rule.verdict is not Verdict.DENY
+        for rule in policy.rules
+        if rule.layer is not Layer.BUILT_IN
+    )
 
 
 @contextmanager

@@ -46,6 +46,7 @@ from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
 from cellwall.policy.tables import CallCase, read_table
 from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.approver_key import AskPassphrase as AskApprover
 from cellwall.runtime.judging import require
 from cellwall.runtime.policies import effective_policy
 from cellwall.runtime.policy_file import PolicyDraft, draft_rules, write_draft
@@ -95,7 +96,8 @@ def test(path: str, *, policies: Sequence[str], environ: Mapping[str, str]) -> l
     text = _read_table(path)
     table = read_table(text, file=path, folder=os.path.dirname(whole), cwd=here, home=home)
     named = [os.path.abspath(each) for each in policies] or table.policies
-    policy = effective_policy(named=named, cwd=table.cwd, environ=environ)
+    # As if all were signed: nothing runs by this verdict.
+    policy = effective_policy(named=named, cwd=table.cwd, environ=environ, grants=None)
     return [Tried(case, policy.check(case.call)) for case in table.cases]
 
 
@@ -161,7 +163,7 @@ def learn(
                 hint="Select fewer with --since or --session.",
                 code="CW-TOO-MUCH",
             )
-    policy = effective_policy(named=policies, cwd=os.getcwd(), environ=environ)
+    policy = effective_policy(named=policies, cwd=os.getcwd(), environ=environ, grants=None)
     return learn_from(calls.values(), policy.rules, links=targets, unread=unread, place=place)
 
 
@@ -316,24 +318,32 @@ def diff(change: PolicyDraft, *, shown: str) -> list[str]:
     return list(difflib.unified_diff(before, after, shown, shown, lineterm="", n=2))
 
 
-def write(change: PolicyDraft, at: PolicyTarget, *, who: Principal) -> bool:
-    """Write the rules; False if they apply only after `cellwall policy trust`."""
+def write(
+    change: PolicyDraft,
+    at: PolicyTarget,
+    *,
+    who: Principal,
+    ask: AskApprover | None = None,
+) -> bool:
+    """Write the rules; False if they apply only after `cellwall policy trust`. `ask` asks for the
+    passphrase of the approver, where a key is configured."""
     refuse_agents("a rule")
     require(load_settings(environ=os.environ), who, Permission.POLICY_WRITE)
-    if at.layer is not Layer.PROJECT:
+    trust = PolicyTrust()
+    if at.layer is not Layer.PROJECT and not trust.needs_signature:
         write_draft(change)  # (3)
         return True
-    trust = PolicyTrust()
-    known = {(each.path, each.sha256) for each in trust.entries()}
-    before, after = (_offer(change.path, each) for each in (change.before, change.after))
-    was_trusted = not change.before or (before.path, before.sha256) in known
+    before, after = (_offer(change, at, each) for each in (change.before, change.after))
+    was_trusted = not change.before or trust.is_trusted(before)
+    signer = trust.unlock(ask) if was_trusted else None
     write_draft(change)  # (3)
     if was_trusted:
-        trust.trust(after, who=who)  # (4)
+        trust.trust(after, who=who, signer=signer)  # (4)
     return was_trusted
 
 
-def _offer(path: str, text: str) -> Offered:
+def _offer(change: PolicyDraft, at: PolicyTarget, text: str) -> Offered:
+    path, place = change.path, os.path.abspath(at.path)
     name = os.path.basename(path)
     file = parse_policy(text, file=name, name=name, layer=Layer.PROJECT, folder="/")
-    return Offered(path, path, file.sha256, file.rules)
+    return Offered(path, path, file.sha256, file.rules, place)

@@ -3,29 +3,35 @@
 A project's policy comes from the author of the project, so its allow rules apply only after a
 person has seen them. As with `direnv allow`, trust is bound to that content: any change ends it.
   (1) read the file once; the text shown, digested and trusted is the same;
-  (2) write the intent; a failed write refuses (AUD-1);
-  (3) rewrite the list under its lock;
-  (4) write the outcome.
+  (2) ask for the approver's passphrase, where `approvals.key` is configured: the processes that
+      read the file then believe a signature, and not the list (POL-13);
+  (3) write the intent; a failed write refuses (AUD-1);
+  (4) rewrite the list under its lock, and sign;
+  (5) write the outcome.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from cellwall.audit.files import closing_fd, locked, make_folder, open_folder, replace_file
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput
+from cellwall.core.keys import SigningKey
 from cellwall.core.outcomes import EventKind
+from cellwall.core.standing_grants import GrantKind
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.policy.policy_file import load_policy_file
 from cellwall.policy.rules import Layer, Rule
 from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.approver_key import AskPassphrase
 from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require
+from cellwall.runtime.policies import policy_grants
 from cellwall.runtime.policy_places import (
     FOLDER,
     NAME,
@@ -37,6 +43,7 @@ from cellwall.runtime.policy_places import (
     read_entries,
 )
 from cellwall.runtime.recording import AdminChange
+from cellwall.runtime.signed_grants import signed_grants
 
 __all__ = ["Offered", "PolicyTrust"]
 
@@ -51,6 +58,8 @@ class Offered:
     """As shown to people."""
     sha256: str
     rules: tuple[Rule, ...]
+    place: str
+    """Its absolute path, with the links in it: what the approver signs."""
     is_trusted: bool = False
 
 
@@ -60,6 +69,7 @@ class PolicyTrust:
     def __init__(self, *, config: str | None = None, profile: str | None = None) -> None:
         self._settings = load_settings(file=config, profile=profile, environ=os.environ)
         self._home = state_home(os.environ)
+        self._grants = signed_grants(self._home, self._settings)
 
     def entries(self) -> list[TrustedPolicy]:
         """All entries; raises for a broken list, which trusts nothing."""
@@ -68,14 +78,14 @@ class PolicyTrust:
 
     def offered(self, paths: Sequence[str], *, cwd: str) -> list[Offered]:
         """The named files, or those of the current project."""
-        known = {(each.path, each.sha256) for each in self.entries()}
+        entries = self.entries()
         user = os.path.expanduser("~")
         found = []
         for path in _select_paths(paths, cwd):
             file = load_policy_file(path, Layer.PROJECT, home=user)  # (1)
             real = os.path.realpath(path)
-            is_trusted = (real, file.sha256) in known
-            found.append(Offered(real, file.file, file.sha256, file.rules, is_trusted))
+            offer = Offered(real, file.file, file.sha256, file.rules, os.path.abspath(path))
+            found.append(replace(offer, is_trusted=self._is_trusted(offer, entries)))
         if not found:
             raise BadInput(
                 "there is no project policy file here",
@@ -84,38 +94,99 @@ class PolicyTrust:
             )
         return found
 
-    def trust(self, offered: Offered, *, who: Principal) -> None:
-        """Trust the content that was read."""
+    def is_trusted(self, offered: Offered) -> bool:
+        """Whether the content is trusted now."""
+        return self._is_trusted(offered, self.entries())
+
+    def counts(self, entry: TrustedPolicy) -> bool:
+        """Whether an entry of the list is believed: with a key, only if the approver has signed."""
+        if self._grants is None:
+            return True
+        signed = [each for each in self._grants.listed() if each.digest == entry.sha256]
+        return any(os.path.realpath(each.subject) == entry.path for each in signed)
+
+    def _is_trusted(self, offered: Offered, entries: Sequence[TrustedPolicy]) -> bool:
+        listed = (offered.path, offered.sha256) in {(each.path, each.sha256) for each in entries}
+        if self._grants is None:
+            return listed
+        return self._has_signed(offered.place, offered.sha256)
+
+    def _has_signed(self, path: str, sha256: str) -> bool:
+        grants = self._grants
+        return grants is not None and all(map(grants.is_signed, policy_grants(path, sha256)))
+
+    @property
+    def needs_signature(self) -> bool:
+        """Whether a key is configured: then all files that allow something need a signature."""
+        return self._grants is not None
+
+    def unlock(self, ask: AskPassphrase | None) -> SigningKey | None:
+        """(2) The approver's key for `trust`; None: no key is configured."""
+        if self._grants is None:
+            return None
+        command = "cellwall policy trust"
+        return self._grants.key.ask_for("trust in a policy file", ask, command=command)
+
+    def trust(self, offered: Offered, *, who: Principal, signer: SigningKey | None = None) -> None:
+        """Trust the content that was read; `signer` is what `unlock` has returned."""
         refuse_agents("trust in a project's rules")
         require(self._settings, who, Permission.POLICY_WRITE)
+        signer = signer or self.unlock(None)
         when = datetime.now(UTC).isoformat(timespec="seconds")
         with self._change("trust", offered.path, who, {"sha256": offered.sha256}) as entries:
             entries[offered.path] = TrustedPolicy(offered.path, offered.sha256, when)
+            if self._grants is not None and signer is not None:
+                grants = policy_grants(offered.place, offered.sha256)
+                self._grants.sign(grants, signer, replaces=True)
 
     def untrust(self, path: str, *, cwd: str, who: Principal) -> list[str]:
         """Remove a file, or all files of a folder; returns the real paths.
 
         The files themselves need not exist.
         """
-        real = os.path.realpath(os.path.join(cwd, path))
+        named = os.path.abspath(os.path.join(cwd, path))
+        real = os.path.realpath(named)
         meant = {real, *(os.path.realpath(os.path.join(real, name)) for name in PROJECT_FILES)}
+        # First, since a broken list must not keep the signatures.
+        was_signed = self._withdraw(
+            [named, *(os.path.join(named, name) for name in PROJECT_FILES)], meant
+        )
         listed = [each.path for each in self.entries() if each.path in meant]
-        if not listed:
+        if not (listed or was_signed):
             raise BadInput(
                 f"{path[:200]!r} is not trusted",
                 hint="`cellwall policy trust --list` shows what is.",
                 code="CW-NOT-TRUSTED",
             )
-        for each in listed:
+        gone = listed or [real]
+        for each in gone:
             with self._change("untrust", each, who, {}) as entries:
                 entries.pop(each, None)
-        return listed
+        return gone
+
+    def _withdraw(self, places: Sequence[str], real: Collection[str]) -> bool:
+        """End all signatures under these files: by their places, also those that are hidden from
+        the list at the moment, and by their real paths. Whether any counted."""
+        if self._grants is None:
+            return False
+        before = {(each.kind, each.subject) for each in self._grants.listed()}
+        subjects = {
+            (each.kind, each.subject) for path in places for each in policy_grants(path, "")
+        }
+        subjects |= {
+            (kind, subject)
+            for kind, subject in before
+            if kind in (GrantKind.POLICY, GrantKind.PROJECT) and os.path.realpath(subject) in real
+        }
+        for kind, subject in subjects:
+            self._grants.withdraw(kind, subject)
+        return not subjects.isdisjoint(before)
 
     @contextmanager
     def _change(
         self, what: str, path: str, who: Principal, known: dict[str, Json]
     ) -> Iterator[dict[str, TrustedPolicy]]:
-        """(2) to (4), around the caller's change of the entries, keyed by path."""
+        """(3) to (5), around the caller's change of the entries, keyed by path."""
         change = AdminChange(EventKind.CONFIG, what, path, known)
         with change.recorded_in(self._home, self._settings, who), _map_os_errors():
             place = os.path.join(self._home, FOLDER)

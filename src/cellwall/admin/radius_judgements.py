@@ -19,6 +19,7 @@ from cellwall.policy.rules import OTHERWISE, Layer, Rule
 from cellwall.runtime.home import local_principal
 from cellwall.runtime.judging import required_permissions
 from cellwall.runtime.policies import effective_policy
+from cellwall.runtime.signed_grants import signed_grants
 
 _BY_ROLE = "role:"
 _TOOLS: tuple[tuple[str, Mapping[str, Json]], ...] = (
@@ -128,6 +129,7 @@ class PolicyTrials:
             named=settings.policy.files,
             cwd=os.getcwd(),
             environ=self._host.environ,
+            grants=signed_grants(self._host.app.store.home, settings),
             protects_build_files=settings.workspace.protects_build_files,
         )
         return [each for each in policy.rules if each.layer is not Layer.BUILT_IN]

@@ -2,9 +2,13 @@
 
 Skills instruct agents, so each is a change of configuration:
   (1) read the skill once; one that does not verify ends here;
-  (2) write the intent with the manifest's digest; a failed write refuses (AUD-1);
-  (3) sign, store or remove exactly the content that was read;
-  (4) write the outcome.
+  (2) ask for the approver's passphrase, where `approvals.key` is configured (POL-13);
+  (3) write the intent with the manifest's digest; a failed write refuses (AUD-1);
+  (4) sign, store or remove exactly the content that was read;
+  (5) write the outcome.
+
+With `approvals.key` the approver's key takes the place of the user's own, which lies in the state
+folder: it signs manifests, and approvals of their digests, which each use of a skill checks.
 """
 
 from __future__ import annotations
@@ -15,16 +19,21 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
 from cellwall.config.load import load_settings
-from cellwall.core.errors import BadInput, CellwallError
+from cellwall.core.errors import BadInput, CellwallError, SkillRefused
 from cellwall.core.ids import check_id
+from cellwall.core.keys import SigningKey
 from cellwall.core.notes import PublicKey
 from cellwall.core.outcomes import EventKind
 from cellwall.core.skills import Skill
+from cellwall.core.standing_grants import GrantKind, StandingGrant
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.approver_key import AskPassphrase
+from cellwall.runtime.configured_parts import skill_store
 from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange
+from cellwall.runtime.signed_grants import signed_grants
 from cellwall.skills.folders import closing_fd, open_directory, replace_file
 from cellwall.skills.instructions import (
     Comparison,
@@ -36,7 +45,7 @@ from cellwall.skills.loader import SkillDraft, VerifiedSkill, collect, verify
 from cellwall.skills.loader import sign_draft as signed
 from cellwall.skills.manifest import MANIFEST_NAME, MAX_BYTES, MAX_FILES, Manifest, check_name
 from cellwall.skills.quarantine import PREFIX, Quarantine, SkillProposal
-from cellwall.skills.store import SkillStore, own_key, signing_key
+from cellwall.skills.store import own_key, signing_key, skill_grant
 
 __all__ = [
     "MAX_BYTES",
@@ -96,12 +105,13 @@ class SkillAdmin:
     def __init__(self, *, config: str | None = None, profile: str | None = None) -> None:
         self._settings = load_settings(file=config, profile=profile, environ=os.environ)
         self._home = state_home(os.environ)
-        self._store = SkillStore(self._home, self._settings.skills.trusted_keys)
+        self._grants = signed_grants(self._home, self._settings)
+        self._store = skill_store(self._home, self._settings)
         self._quarantine = Quarantine(self._home)
 
     def own_key(self) -> PublicKey | None:
-        """The user's own key, if there is one."""
-        return own_key(self._home)
+        """The key that signs here: the approver's, or the user's own, if there is one."""
+        return own_key(self._home) if self._grants is None else self._grants.key.verifier
 
     def approved(self) -> Mapping[str, Skill | CellwallError]:
         """Each approved skill, or the error why it cannot be used."""
@@ -111,7 +121,13 @@ class SkillAdmin:
         return self._quarantine.list_proposals()
 
     def sign(
-        self, folder: str, *, name: str | None, choice: SigningKeyChoice, principal: Principal
+        self,
+        folder: str,
+        *,
+        name: str | None,
+        choice: SigningKeyChoice,
+        principal: Principal,
+        ask: AskPassphrase | None = None,
     ) -> Signed:
         """Sign all files of a folder; the manifest is written into it."""
         refuse_agents("a signature under a skill")
@@ -119,46 +135,70 @@ class SkillAdmin:
         with _open_folder(folder) as descriptor:
             chosen = check_name(name or os.path.basename(os.path.abspath(folder)))
             draft = collect(descriptor, chosen)  # (1)
+            approver = self._unlock(ask, "sign") if choice.path is None else None  # (2)
             with self._recorded("sign", chosen, principal, draft.manifest.digest) as outcome:
-                key = signing_key(self._home, path=choice.path, signer=choice.signer)
+                key = approver or signing_key(self._home, path=choice.path, signer=choice.signer)
                 note = signed(draft, key, (key.public,)).note
                 replace_file(descriptor, MANIFEST_NAME, note, mode=0o644)
                 outcome["key"] = str(key.public)
         return Signed(draft.manifest, key.public)
 
     def sign_instructions(
-        self, place: str, *, name: str | None, choice: SigningKeyChoice, principal: Principal
+        self,
+        place: str,
+        *,
+        name: str | None,
+        choice: SigningKeyChoice,
+        principal: Principal,
+        ask: AskPassphrase | None = None,
     ) -> Signed:
         """Sign a project's instruction files, or one file; the list is written beside them."""
+        refuse_agents("a signature under instructions")
         require(self._settings, principal, Permission.SKILLS_APPROVE)
         folder, only = _folder_and_file(place)
         with _open_folder(folder) as descriptor:
             chosen = check_name(name or "instructions")
             draft = collect_instructions(descriptor, chosen, only=only)  # (1)
+            approver = self._unlock(ask, "sign --instructions")  # (2)
             with self._recorded("sign", chosen, principal, draft.manifest.digest) as outcome:
-                key = signing_key(self._home, path=choice.path, signer=choice.signer)
+                own = None if choice.path is not None else approver
+                key = own or signing_key(self._home, path=choice.path, signer=choice.signer)
                 note = signed(draft, key, (key.public,)).note
                 replace_file(descriptor, note_name(only), note, mode=0o644)
                 outcome["key"] = str(key.public)
+                self._approve(_instructions_grant(place, draft.manifest.digest), approver)
         return Signed(draft.manifest, key.public)
 
     def compare_instructions(self, place: str) -> Comparison:
         """Compare instruction files with the content that a trusted key has signed."""
         folder, only = _folder_and_file(place)
         with _open_folder(folder) as descriptor:
-            return compare(descriptor, self._store.trusted_keys(), only=only)
+            found = compare(descriptor, self._store.trusted_keys(), only=only)
+        grant = _instructions_grant(place, found.digest)
+        if self._grants is not None and not self._grants.is_signed(grant):
+            # Attack: an older list, put back with the files of then.
+            raise SkillRefused(
+                "the approver has not signed this list of instruction files, or a newer one since",
+                hint="Read them, then sign them with `cellwall skills sign --instructions DIR`.",
+                code="CW-SKILL-UNSIGNED",
+            )
+        return found
 
     def verify(self, folder: str) -> Skill:
         """The skill in a folder, if every byte is signed by a trusted key."""
         return self._verify_folder(folder).skill
 
-    def add(self, folder: str, *, principal: Principal) -> tuple[Skill, bool]:
+    def add(
+        self, folder: str, *, principal: Principal, ask: AskPassphrase | None = None
+    ) -> tuple[Skill, bool]:
         """Approve a signed skill; True if it replaced another of its name."""
         refuse_agents("the approval of a skill")
         require(self._settings, principal, Permission.SKILLS_APPROVE)
         loaded = self._verify_folder(folder)  # (1)
+        approver = self._unlock(ask, "add")  # (2)
         with self._recorded("add", loaded.skill.name, principal, loaded.skill.digest) as outcome:
             outcome["replaced"] = is_replaced = self._store.add(loaded)
+            self._approve(skill_grant(loaded.skill.name, loaded.skill.digest), approver)
         return loaded.skill, is_replaced
 
     def remove(self, name: str, *, principal: Principal) -> None:
@@ -167,6 +207,8 @@ class SkillAdmin:
         is_proposal = name.startswith(f"{PREFIX}_")
         check_id(name, what="proposal id") if is_proposal else check_name(name)
         with self._recorded("remove", name, principal, None):
+            if self._grants is not None and not is_proposal:
+                self._grants.withdraw(GrantKind.SKILL, name)
             self._quarantine.remove(name) if is_proposal else self._store.remove(name)
 
     def propose_folder(
@@ -204,19 +246,41 @@ class SkillAdmin:
             approved = self._store.load([proposal.name])[0]
         return Review(proposal, draft, approved)
 
-    def approve(self, review: Review, *, choice: SigningKeyChoice, principal: Principal) -> Skill:
+    def approve(
+        self,
+        review: Review,
+        *,
+        choice: SigningKeyChoice,
+        principal: Principal,
+        ask: AskPassphrase | None = None,
+    ) -> Skill:
         """Sign the reviewed content, add it to the approved skills, end the proposal."""
         refuse_agents("the approval of a skill")
         require(self._settings, principal, Permission.SKILLS_APPROVE)
         draft, proposal = review.draft, review.proposal  # (1) was `review`
         digest = draft.manifest.digest
+        approver = self._unlock(ask, "approve")  # (2)
         with self._recorded("approve", proposal.name, principal, digest) as outcome:
-            key = signing_key(self._home, path=choice.path, signer=choice.signer)
+            own = None if choice.path is not None else approver
+            key = own or signing_key(self._home, path=choice.path, signer=choice.signer)
             loaded = signed(draft, key, self._store.trusted_keys())
             outcome |= {"proposal": proposal.id, "key": str(key.public)}
             outcome["replaced"] = self._store.add(loaded)
+            self._approve(skill_grant(proposal.name, digest), approver)
             self._quarantine.remove(proposal.id)
         return loaded.skill
+
+    def _unlock(self, ask: AskPassphrase | None, command: str) -> SigningKey | None:
+        """(2) The approver's key; None: no key is configured."""
+        if self._grants is None:
+            return None
+        name = f"cellwall skills {command}"
+        return self._grants.key.ask_for("the approval of a skill", ask, command=name)
+
+    def _approve(self, grant: StandingGrant, approver: SigningKey | None) -> None:
+        """Sign the grant, and end those for other contents: an older version is not put back."""
+        if self._grants is not None and approver is not None:
+            self._grants.sign([grant], approver, replaces=True)
 
     def _verify_folder(self, folder: str) -> VerifiedSkill:
         with _open_folder(folder) as descriptor:
@@ -225,10 +289,14 @@ class SkillAdmin:
     def _recorded(
         self, what: str, name: str, principal: Principal, digest: str | None
     ) -> AbstractContextManager[dict[str, Json]]:
-        """(2) and (4), around the caller's (3)."""
+        """(3) and (5), around the caller's (4)."""
         intent: dict[str, Json] = {} if digest is None else {"digest": digest}
         change = AdminChange(EventKind.SKILL, what, name, intent)
         return change.recorded_in(self._home, self._settings, principal)
+
+
+def _instructions_grant(place: str, digest: str) -> StandingGrant:
+    return StandingGrant(GrantKind.INSTRUCTIONS, os.path.realpath(place), digest)
 
 
 def _folder_and_file(place: str) -> tuple[str, str | None]:

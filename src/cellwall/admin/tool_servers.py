@@ -18,8 +18,10 @@ from dataclasses import dataclass, replace
 import anyio
 
 from cellwall.core.errors import BadInput, CellwallError, Denied
+from cellwall.core.keys import SigningKey
 from cellwall.core.outcomes import EventKind, Finding
 from cellwall.core.ports import ApproverPort
+from cellwall.core.standing_grants import GrantKind
 from cellwall.core.tool_servers import is_tool_name
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.egress.destinations.hostnames import parse_url
@@ -27,18 +29,20 @@ from cellwall.mcp_servers.definitions import ToolSet
 from cellwall.mcp_servers.pins import AcceptedTool, ToolChange, accept, compare, plain_name, reject
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.app import App
+from cellwall.runtime.approver_key import AskPassphrase
 from cellwall.runtime.egress import check_domain
 from cellwall.runtime.judging import require
 from cellwall.runtime.offered_tools import findings_in, one_budget, owner_of, owners_of
 from cellwall.runtime.recording import AdminChange
 from cellwall.runtime.server_catalog import (
     ServerCatalog,
-    ServerEntry,
-    ServerSettings,
     check_header,
     describe,
     labels_together,
 )
+from cellwall.runtime.server_entries import ServerEntry, ServerSettings
+from cellwall.runtime.server_grants import entry_grants, tool_grants
+from cellwall.runtime.signed_grants import signed_grants
 from cellwall.runtime.tool_servers import ToolServers
 
 __all__ = [
@@ -106,7 +110,8 @@ class ToolServerAdmin:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._catalog = ServerCatalog(app.store.home)
+        self._grants = signed_grants(app.store.home, app.settings)
+        self._catalog = ServerCatalog(app.store.home, self._grants)
         self.server_errors = ""
         """The end of the standard error of a server that did not start; its own text."""
 
@@ -135,6 +140,8 @@ class ToolServerAdmin:
         refuse_agents("the removal of an MCP server")
         require(self._app.settings, who, Permission.CONFIG_WRITE)
         with self._recorded("remove", name, who, {"server": name}):
+            if self._grants is not None:
+                self._grants.withdraw(GrantKind.MCP, name)
             self._catalog.remove(name)
 
     async def look(self, name: str, *, who: Principal, ask: ApproverPort | None) -> ServerEntry:
@@ -190,9 +197,11 @@ class ToolServerAdmin:
         offered_as: str = "",
         together: bool = False,
         who: Principal,
+        ask: AskPassphrase | None = None,
     ) -> frozenset[str]:
         """(3) Accept the server and the tools that wait; returns their names. `together`: the
-        person consents to all labels of the server, for this set; else such a consent ends."""
+        person consents to all labels of the server, for this set; else such a consent ends. `ask`
+        asks for the passphrase of the approver, where a key is configured (POL-13)."""
         refuse_agents("the tools of an MCP server")
         require(self._app.settings, who, Permission.CONFIG_WRITE)
         doubtful = self.check_acceptable(
@@ -202,13 +211,14 @@ class ToolServerAdmin:
             offered_as=offered_as,
             together=together,
         )
+        approver = self._unlock(ask, review.entry.name)
         chosen = _chosen(review, only)
         names = frozenset(each.change.name for each in chosen)
         known: dict[str, Json] = {"server": review.entry.name, "sha256": review.seen.sha256}
         with self._recorded("accept", review.entry.name, who, known) as outcome:
             outcome |= {"tools": sorted(names), "despite_findings": sorted(doubtful)}
             outcome |= {"offered_as": offered_as, "together": together}
-            self._decide(
+            entry = self._decide(
                 review,
                 names,
                 lambda entry: replace(
@@ -223,7 +233,16 @@ class ToolServerAdmin:
                     ),
                 ),
             )
+            if self._grants is not None and approver is not None:
+                self._grants.sign(entry_grants(entry), approver, replaces=True)
         return names
+
+    def _unlock(self, ask: AskPassphrase | None, server: str) -> SigningKey | None:
+        """The approver's key; None: no key is configured."""
+        if self._grants is None:
+            return None
+        command = f"cellwall mcp gateway review --accept {server}"
+        return self._grants.key.ask_for("the tools of an MCP server", ask, command=command)
 
     def check_acceptable(
         self,
@@ -284,6 +303,9 @@ class ToolServerAdmin:
                 names,
                 lambda entry: replace(entry, pins=reject(entry.pins, review.seen, names)),
             )
+            if self._grants is not None:
+                for each in tool_grants(review.entry, names):
+                    self._grants.withdraw(each.kind, each.subject, digest=each.digest)
         return names
 
     def _owner_of_name(self, review: ServerReview, tool: ReviewedTool, offered_as: str) -> str:
@@ -307,8 +329,10 @@ class ToolServerAdmin:
         review: ServerReview,
         names: frozenset[str],
         change: Callable[[ServerEntry], ServerEntry],
-    ) -> None:
-        def checked(entry: ServerEntry) -> ServerEntry:
+    ) -> ServerEntry:
+        def checked(stored: ServerEntry) -> ServerEntry:
+            # Without what is not signed: the person was not shown it as accepted.
+            entry = self._catalog.counting_part(stored)
             if entry.seen is None or entry.seen.sha256 != review.seen.sha256:
                 raise _other_set(review.entry.name)
             # Of two people who decide about a tool at once, one is first.
@@ -316,7 +340,7 @@ class ToolServerAdmin:
                 raise _other_set(review.entry.name)
             return change(entry)
 
-        self._catalog.update(review.entry.name, checked)
+        return self._catalog.update(review.entry.name, checked)
 
     def _recorded(
         self, what: str, name: str, who: Principal, known: dict[str, Json]

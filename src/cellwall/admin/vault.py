@@ -3,23 +3,29 @@
 A change goes:
   (1) the role permits it; (2) the vault opens, which is an event itself;
   (3) write the intent, with the name and never a value; a failed write refuses (AUD-1);
-  (4) change; (5) write the outcome with the new generation: a rollback of the vault together with
-      its own note of the last generation is detected by comparing with the log.
+  (4) change, and sign a grant where `approvals.key` is configured: a lease believes the signature,
+      not the vault's file (POL-13);
+  (5) write the outcome with the new generation: a rollback of the vault together with its own note
+      of the last generation is detected by comparing with the log.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from cellwall.core.errors import BadInput
+from cellwall.core.keys import SigningKey
 from cellwall.core.network import Binding
 from cellwall.core.outcomes import EventKind
+from cellwall.core.standing_grants import GrantKind, StandingGrant
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.egress.destinations.allowlist import parse_rule
 from cellwall.runtime.agent_processes import refuse_agents
+from cellwall.runtime.approver_key import AskPassphrase as AskApprover
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange
 from cellwall.runtime.vault import (
@@ -33,7 +39,7 @@ from cellwall.secrets import failures
 from cellwall.secrets.format import KEY_SOURCES, KeySource, VaultSettings
 from cellwall.secrets.leases import Grant, check_secret_name
 from cellwall.secrets.sealing import wipe
-from cellwall.secrets.store import SecretInfo, VaultStore
+from cellwall.secrets.store import SecretInfo, VaultStore, secret_grant
 from cellwall.secrets.values import MAX_VALUE_BYTES, weakness
 
 __all__ = [
@@ -96,13 +102,15 @@ class VaultAdmin(AuditedVault):
 
     @property
     def missing_setting(self) -> str:
-        """The setting that the configuration needs so that the key is found next time."""
+        """The lines of TOML that the configuration needs so that the key is found next time."""
         wanted, configured = self._chosen, vault_settings(self._settings)
-        if wanted.key == "file" and wanted.key_file != configured.key_file:
-            return "[vault] key_file"
-        if wanted.key == "command" and wanted.key_command != configured.key_command:
-            return "[vault] key_command"
-        return ""
+        name = f"key_{wanted.key}"
+        if wanted.key not in ("file", "command") or (
+            getattr(wanted, name) == getattr(configured, name)
+        ):
+            return ""
+        # TOML reads the strings and lists of JSON.
+        return f"[vault]\n{name} = {json.dumps(getattr(wanted, name), ensure_ascii=False)}"
 
     def init(self, *, choice: VaultKeyChoice, principal: Principal) -> None:
         """Create the vault and unlock it."""
@@ -111,7 +119,7 @@ class VaultAdmin(AuditedVault):
         directory = os.path.join(self._home, "vault")
         if self._store.exists:
             raise failures.exists(directory)
-        store = VaultStore(directory, settings)
+        store = VaultStore(directory, settings, grants=self._grants)
         change = AdminChange(EventKind.VAULT, "init", "vault", {"key": settings.key})
         with (
             self._passphrase(settings.key, is_new=True) as passphrase,
@@ -127,7 +135,7 @@ class VaultAdmin(AuditedVault):
     def find_by(self, choice: VaultKeyChoice) -> None:
         """Use the key source of the caller instead of the configured one."""
         self._chosen = choice.over(vault_settings(self._settings))
-        self._store = VaultStore(os.path.join(self._home, "vault"), self._chosen)
+        self._store = self._open_store()
 
     def list(self, principal: Principal) -> tuple[SecretInfo, ...]:
         """Names, versions and grants; never a value (SEC-2)."""
@@ -179,6 +187,7 @@ class VaultAdmin(AuditedVault):
     def remove(self, name: str, principal: Principal) -> None:
         """Remove the secret with its values and grants."""
         with self._changing("remove", name, principal):
+            self._withdraw(name, None)
             self._store.remove(name)
 
     def grant(
@@ -190,20 +199,56 @@ class VaultAdmin(AuditedVault):
         tools: Sequence[str] = (),
         session: str = "",
         until_s: float | None = None,
+        ask: AskApprover | None = None,
     ) -> Grant:
-        """Allow the secret in one place of matching requests."""
+        """Allow the secret in one place of matching requests. `ask` asks for the passphrase of the
+        approver, where a key is configured."""
         refuse_agents("a grant of a secret")
         binding = replace(binding, host=_canonical_host(binding.host))
+        approver = self._unlock_approver(ask)
         with self._changing("grant", name, principal) as outcome:
             made = self._store.grant(name, binding, tools=tools, session=session, until_s=until_s)
             outcome["grant"] = made.to_json()
+            if self._grants is not None and approver is not None:
+                self._grants.sign([self.signed_form(name, made)], approver)
         return made
+
+    def check_may_grant(self) -> None:
+        """Raise where a grant needs a passphrase, for callers that can ask no person for it."""
+        self._unlock_approver(None)
+
+    def _unlock_approver(self, ask: AskApprover | None) -> SigningKey | None:
+        """The approver's key; None: no key is configured."""
+        if self._grants is None:
+            return None
+        command = "cellwall vault grant NAME --host HOST"
+        return self._grants.key.ask_for("a grant of a secret", ask, command=command)
+
+    def signed_form(self, name: str, grant: Grant) -> StandingGrant:
+        """What the approver signs of a grant."""
+        project = next(each.project for each in self._store.list() if each.name == name)
+        return secret_grant(self._store.id, name, grant, project=project)
 
     def revoke(self, name: str, grant_id: str | None, principal: Principal) -> int:
         """Remove one grant or all; returns the number."""
         with self._changing("revoke", name, principal) as outcome:
+            self._withdraw(name, grant_id)
             outcome["grants"] = count = self._store.revoke(name, grant_id)
         return count
+
+    def _withdraw(self, name: str, grant_id: str | None) -> None:
+        """End signatures under grants: one that is put back into the vault is none."""
+        if self._grants is None:
+            return
+        subject = f"{self._store.id}/{name}"
+        if grant_id is None:
+            self._grants.withdraw(GrantKind.SECRET, subject)
+            return
+        info = next(each for each in self._store.list() if each.name == name)
+        for grant in info.grants:
+            for project in {"", info.project} if grant.id == grant_id else ():
+                digest = secret_grant(self._store.id, name, grant, project=project).digest
+                self._grants.withdraw(GrantKind.SECRET, subject, digest=digest)
 
     def rekey(
         self,

@@ -13,7 +13,6 @@ import datetime as dt
 import difflib
 import json
 import os
-import pwd
 import re
 import shlex
 import tomllib
@@ -46,6 +45,7 @@ from cellwall.config.settings_file import (
     read_settings,
 )
 from cellwall.core.errors import ConfigError
+from cellwall.core.home import user_home
 from cellwall.core.limits import size_text
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ class _SettingsFile:
     path: str
     shown: str
     named: bool
+    by_variable: bool = False
 
     @property
     def in_shell(self) -> str:
@@ -136,19 +137,22 @@ def candidates(file: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
     return (_find(file, environ).path,)
 
 
+def shown_place(file: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
+    """The file that `load_settings` would read, as messages name it, and whether it exists."""
+    source = _find(file, environ)
+    return source.shown, os.path.lexists(source.path)
+
+
 def _find(file: str | None, environ: Mapping[str, str]) -> _SettingsFile:
     named = file if file is not None else environ.get("CELLWALL_CONFIG") or None
     if named is not None:
-        return _SettingsFile(named, _plain(named), named=True)
+        return _SettingsFile(named, _plain(named), named=True, by_variable=file is None)
     tail = "cellwall/config.toml"
     xdg = environ.get("XDG_CONFIG_HOME", "")
     if os.path.isabs(xdg):  # the XDG specification says to ignore a relative one
         return _SettingsFile(os.path.join(xdg, tail), f"$XDG_CONFIG_HOME/{tail}", named=False)
-    home = environ.get("HOME", "")
-    if not os.path.isabs(home):
-        # A service without HOME must not silently fall back from a strict file to defaults.
-        home = pwd.getpwuid(os.geteuid()).pw_dir
-    return _SettingsFile(os.path.join(home, ".config", tail), f"~/.config/{tail}", named=False)
+    path = os.path.join(user_home(environ), ".config", tail)
+    return _SettingsFile(path, f"~/.config/{tail}", named=False)
 
 
 # 2. Open and check
@@ -181,9 +185,12 @@ def _read(source: _SettingsFile) -> str:
         place = f"{source.shown}:{refused.line}" if refused.line else source.shown
         is_unsafe = fault in UNSAFE
         harm = ", who could disable isolation layers" if is_unsafe else ""
+        hint = _FAULT_HINTS[fault].format(uid=os.geteuid(), file=source.in_shell)
+        if fault is Fault.ABSENT and source.by_variable:
+            hint = "CELLWALL_CONFIG names it: set the variable to a file that exists, or unset it."
         raise ConfigError(
             f"{place}: {fault.value}{harm}",
-            hint=_FAULT_HINTS[fault].format(uid=os.geteuid(), file=source.in_shell),
+            hint=hint,
             code="CW-CONFIG-UNSAFE" if is_unsafe else "CW-CONFIG-FILE",
         ) from None
 

@@ -226,7 +226,9 @@ class ApprovalsSection(Section):
         default="",
         max_length=66,
         description="an approver's key, created by `cellwall approvals key`: an approval from "
-        "another terminal then needs its passphrase, and no other channel is asked",
+        "another terminal then needs its passphrase, and no other channel is asked; standing "
+        "grants (trusted policies, skills, grants of secrets, tools of MCP servers) count only "
+        "with its signature",
     )
 
 

@@ -18,5 +18,4 @@ Handler = Callable[[int, FrameType | None], Any] | int | None
 get_handler = cast("Callable[[int], Handler]", _signal.getsignal)
 set_handler = cast("Callable[[int, Handler], Handler]", _signal.signal)
 IGNORED = int(signal.SIG_IGN)
-INTERRUPT = int(signal.SIGINT)
 BROKEN_PIPE = int(signal.SIGPIPE)

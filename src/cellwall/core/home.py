@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 
 TYPE_CHECKING = False  # `typing` itself takes as long to import as Python takes to start
 if TYPE_CHECKING:
@@ -25,16 +26,38 @@ _NAMES_OF_PLACES = (
 )
 
 
+def user_home(environ: Mapping[str, str]) -> str:
+    """The user's home directory. An empty or relative `HOME` names none: the state would lie in
+    another place for each working directory, and a strict file of settings would not be found."""
+    home = environ.get("HOME", "")
+    if os.path.isabs(home):
+        return home
+    return pwd.getpwuid(os.geteuid()).pw_dir
+
+
 def state_path(environ: Mapping[str, str]) -> str:
     """`$CELLWALL_HOME`, else the XDG state folder."""
     return environ.get("CELLWALL_HOME") or os.path.join(
-        environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "cellwall"
+        environ.get("XDG_STATE_HOME") or os.path.join(user_home(environ), ".local/state"),
+        "cellwall",
+    )
+
+
+def state_place(environ: Mapping[str, str]) -> str:
+    """The state folder for a message: by the variable that names it, without a path of the host
+    (ERR-1)."""
+    if environ.get("CELLWALL_HOME"):
+        return "$CELLWALL_HOME"
+    return (
+        "$XDG_STATE_HOME/cellwall" if environ.get("XDG_STATE_HOME") else "~/.local/state/cellwall"
     )
 
 
 def cache_path(environ: Mapping[str, str]) -> str:
     """The cache directory, shared by all state folders of a user."""
-    return os.path.join(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "cellwall")
+    return os.path.join(
+        environ.get("XDG_CACHE_HOME") or os.path.join(user_home(environ), ".cache"), "cellwall"
+    )
 
 
 def shaping(environ: Mapping[str, str]) -> dict[str, str]:

@@ -22,7 +22,8 @@ def check_id(text: object, *, what: str = "id") -> str:
     if not isinstance(text, str) or _ID.fullmatch(text) is None:
         raise BadInput(
             f"{what} {str(text)[:40]!r} does not look like a Cellwall id",
-            hint="Use the id that Cellwall printed.",
+            hint="Use the whole id as Cellwall printed it; `cellwall ps`, `cellwall changes` and "
+            "`cellwall audit tail` show ids.",
             code="CW-BAD-ID",
         )
     return text

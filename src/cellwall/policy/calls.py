@@ -130,6 +130,9 @@ def parse_call(text: str, *, cwd: str = "/", home: str = "/") -> ToolCall:
         if not parenthesis:
             raise _bad(f"the call of {tool} does not say what for")
         return from_json({"tool": tool, "input": {_TEXT_KEYS[tool]: content}}, cwd=cwd, home=home)
+    meant = next((known for known in _TEXT_KEYS if known.lower() == tool.lower()), "")
+    if meant and content.strip() and not content.lstrip().startswith("{"):
+        raise _bad(f"there is no tool {tool}. Did you mean {meant}?")
     tool_input = _json_object(content) if content.strip() else {}
     return from_json({"tool": tool, "input": tool_input}, cwd=cwd, home=home)
 

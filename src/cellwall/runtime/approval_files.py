@@ -262,7 +262,7 @@ def _read_answer_file(question_id: str, folder: int) -> tuple[Answer, dict[str, 
         return denial(reason), value
     if via not in CHANNELS:
         raise ValueError("no channel")
-    by = Principal(_user_name(owner), _FILES_INTERFACE)
+    by = Principal(user_name(owner), _FILES_INTERFACE)
     answer = Answer(kind=kind, by=by, via=_QUEUE, rule=rule, reason=reason, signature=signature)
     return answer, value
 
@@ -271,7 +271,8 @@ def _is_plain(word: object) -> bool:
     return isinstance(word, str) and len(word) <= _MAX_TEXT and word.isprintable()
 
 
-def _user_name(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """The name in answers and rules; of a user without one the number."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -10,33 +10,25 @@ Any process of the user can write such a file, an agent's shell as well. So the 
 the answering one, inspects the process behind an approval (POL-13): that process holds a lock on
 its answer until the answer is taken, and the kernel reports the holder.
 
-With `approvals.key`, a salt and a public Ed25519 key, an approval also needs a passphrase, whatever
-processes run as the user. The private key is stored nowhere: Argon2id derives it from passphrase
-and salt each time an approval is signed, and the asking process checks the signature.
+With `approvals.key` an approval also needs a passphrase, whatever processes run as the user: the
+asking process checks a signature (see `approver_key`).
 """
-
-# ruff: noqa: PLC0415  # late imports: cryptography and argon2 take longer to import than most runs last
 
 from __future__ import annotations
 
-import base64
 import os
-import re
 import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import anyio
 
 from cellwall.audit.files import closing_fd
-from cellwall.config.models import Settings
 from cellwall.core.approvals import Answer, AnswerKind, Question, denial
-from cellwall.core.errors import BadInput, CellwallError, ConfigError
+from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.forks import OwnerProcess
-from cellwall.core.notes import is_signed
+from cellwall.core.keys import SigningKey
 from cellwall.runtime.agent_processes import objection_to
 from cellwall.runtime.approval_files import (
     ANSWER,
@@ -57,16 +49,14 @@ from cellwall.runtime.approval_files import (
     too_late,
     unusable,
 )
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
+from cellwall.runtime.approver_key import ApproverKey, encode
 
 MAX_WAITING = 1000
 _LOOK_EVERY_S = 0.05
 _KEEP_ANSWERS_S = 3600.0
 _DRAFT_AGE_S = 60.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DOMAIN = b"cellwall approval 1"
 
 
 ProcessCheck = Callable[[int | None], str | None]
@@ -228,7 +218,8 @@ class OpenQuestion:
         if why is None and answer.allows and answerer(self._folder, self._question.id) != pid:
             why = "the answering process ended before it was inspected"
         if why is None and answer.allows and self._key is not None:
-            is_signed = self._key.has_signed(self._question, answer)
+            signed = signed_text(self._question, answer)
+            is_signed = self._key.has_signed(signed, answer.signature)
             why = None if is_signed else "the approver's signature is missing or wrong"
         if why is not None:
             answer = denial(f"the answer was not given by a person at a terminal: {why}")
@@ -280,90 +271,12 @@ def _sweep_one(name: str, folder: int) -> None:
         os.unlink(name, dir_fd=folder)
 
 
-MIN_PASSPHRASE_BYTES = 12
-_SALT_BYTES, _KEY_BYTES = 16, 32
-_MEMORY_KIB, _PASSES, _LANES = 65_536, 3, 4
-_FORM = re.compile(r"[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}")
-_DOMAIN = b"cellwall approval 1"
+def sign_answer(key: SigningKey, question: Question, answer: Answer) -> str:
+    """The signature of the approver under an answer."""
+    return encode(key.sign(signed_text(question, answer)))
 
 
-@dataclass(frozen=True, slots=True)
-class ApproverKey:
-    """The key in the configuration."""
-
-    salt: bytes
-    public: bytes
-
-    @classmethod
-    def parse(cls, text: str) -> ApproverKey:
-        if _FORM.fullmatch(text) is None:
-            raise ConfigError(
-                "approvals.key is not an approver's key",
-                hint="Create one with `cellwall approvals key`, and copy the whole line.",
-                code="CW-APPROVER-KEY",
-            )
-        salt, public = (_decode(part) for part in text.split("."))
-        return cls(salt, public)
-
-    @classmethod
-    def make(cls, passphrase: bytearray) -> ApproverKey:
-        """A new key; short passphrases are refused."""
-        if len(passphrase) < MIN_PASSPHRASE_BYTES:
-            raise BadInput(
-                f"the passphrase has fewer than {MIN_PASSPHRASE_BYTES} bytes",
-                hint="A reader of the configuration can guess offline: use several words.",
-                code="CW-APPROVER-KEY",
-            )
-        salt = os.urandom(_SALT_BYTES)
-        return cls(salt, _private_key(passphrase, salt).public_key().public_bytes_raw())
-
-    def __str__(self) -> str:
-        return f"{_encode(self.salt)}.{_encode(self.public)}"
-
-    def sign(self, passphrase: bytearray, question: Question, answer: Answer) -> str:
-        private = _private_key(passphrase, self.salt)
-        if private.public_key().public_bytes_raw() != self.public:
-            raise BadInput(
-                "wrong passphrase of the approver",
-                hint="Try again, or create a new key with `cellwall approvals key`.",
-                code="CW-APPROVER-KEY",
-            )
-        return _encode(private.sign(_signed_text(question, answer)))
-
-    def has_signed(self, question: Question, answer: Answer) -> bool:
-        try:
-            signature = _decode(answer.signature)
-            return is_signed(self.public, _signed_text(question, answer), signature)
-        except ValueError:  # also `binascii.Error`: malformed base64
-            return False
-
-
-def approver_key(settings: Settings) -> ApproverKey | None:
-    """The configured key, if any."""
-    return ApproverKey.parse(settings.approvals.key) if settings.approvals.key else None
-
-
-def _signed_text(question: Question, answer: Answer) -> bytes:
+def signed_text(question: Question, answer: Answer) -> bytes:
     """The signed text. No part holds a NUL: an id, digests, a word, a printable rule."""
     parts = (question.id, question.shown_sha256, question.call_sha256, answer.kind.value)
     return b"\0".join((_DOMAIN, *(part.encode() for part in parts), answer.rule.encode()))
-
-
-def _private_key(passphrase: bytearray, salt: bytes) -> Ed25519PrivateKey:
-    from argon2.low_level import Type, hash_secret_raw
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PrivateKey,
-    )
-
-    made = hash_secret_raw(
-        bytes(passphrase), salt, _PASSES, _MEMORY_KIB, _LANES, _KEY_BYTES, Type.ID
-    )
-    return Ed25519PrivateKey.from_private_bytes(made)
-
-
-def _encode(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
-
-
-def _decode(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -178,7 +178,7 @@ class ApprovalBroker:
         if answer.kind is AnswerKind.RULE:
             from cellwall.runtime.policy_file import add_rule
 
-            reason = f"allowed by {answer.by.name} at {question.id}"
+            reason = rule_reason(answer.by.name, question)
             try:
                 await anyio.to_thread.run_sync(
                     lambda: add_rule(
@@ -217,6 +217,11 @@ class ApprovalBroker:
             question.session_id,
         )
         await self.audit.record(event)
+
+
+def rule_reason(name: str, question: Question) -> str:
+    """The reason of an approved rule in the policy file. The approver signs the file with it."""
+    return f"allowed by {name} at {question.id}"
 
 
 def decision_after_answer(decision: Decision, answer: Answer) -> Decision:

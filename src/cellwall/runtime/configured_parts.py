@@ -17,6 +17,7 @@ from cellwall.runtime.action_labels import LabelRules
 from cellwall.runtime.package_record import PackageRecord
 from cellwall.runtime.package_sessions import PackageSessions
 from cellwall.runtime.session_labels import SessionLabels, flow_mode
+from cellwall.runtime.signed_grants import signed_grants
 from cellwall.sandbox.files.operations import FileRules
 from cellwall.sandbox.governor import Governor
 from cellwall.sandbox.linux.layers import Backend, NativeSettings, Path
@@ -24,6 +25,7 @@ from cellwall.sandbox.snapshots.taking import SnapshotSettings
 from cellwall.sandbox.templates import environments
 from cellwall.sandbox.workspace.leases import WorkspaceSettings
 from cellwall.sandbox.workspace.store import WorkspaceStore
+from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
     from cellwall.packages.judge import PackageJudge
@@ -67,6 +69,13 @@ def vault_of(
     from cellwall.runtime.vault import AuditedVault
 
     return AuditedVault(home, settings, ask=ask, audit=audit)
+
+
+def skill_store(home: str, settings: Settings) -> SkillStore:
+    """The approved skills."""
+    grants = signed_grants(home, settings)
+    approver = None if grants is None else grants.key.verifier
+    return SkillStore(home, settings.skills.trusted_keys, grants=grants, approver=approver)
 
 
 def governor_of(settings: Settings, home: str) -> Governor:

@@ -15,7 +15,12 @@ from cellwall.core.telemetry import ActionWatch, Step
 from cellwall.core.types import Action, Json
 from cellwall.core.verdict import Decision
 from cellwall.runtime.event_bodies import denial_body, intent_body
-from cellwall.runtime.outcomes import denial_error, failed_outcome, host_question_error
+from cellwall.runtime.outcomes import (
+    denial_error,
+    failed_outcome,
+    host_question_error,
+    name_program,
+)
 from cellwall.runtime.recording import Recorder
 
 
@@ -36,6 +41,7 @@ class Endings:
         error: CellwallError,
     ) -> Outcome:
         """The one place where a failed step becomes an outcome."""
+        error = name_program(action, error)
         watch.fail(error.code)
         watch.step(Step.OUTCOME)
         status = Status.DENIED if isinstance(error, Denied) else Status.ERROR

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 
 from cellwall.core.errors import CellwallError, SandboxFailed
-from cellwall.core.home import SUPERVISOR_SOCKET, shaping, state_path
+from cellwall.core.home import SUPERVISOR_SOCKET, shaping, state_path, state_place
 from cellwall.core.types import Principal
 from cellwall.sandbox.linux.programs import start_detached
 
@@ -24,20 +24,22 @@ def state_home(environ: Mapping[str, str]) -> str:
         os.makedirs(home, mode=0o700, exist_ok=True)
         info = os.stat(home)
     except OSError as error:
-        raise no_state(error) from error
+        raise no_state(error, state_place(environ)) from error
     if info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) & 0o077:
         raise CellwallError(
-            "the Cellwall state folder is open to other users",
+            f"the Cellwall state folder {state_place(environ)} is open to other users",
             hint="Run chmod 700 on it, and make sure that you own it.",
             code="CW-STATE-UNSAFE",
         )
     return os.path.realpath(home)
 
 
-def no_state(error: OSError) -> CellwallError:
-    """The error for a state folder that cannot be used."""
+def no_state(error: OSError, place: str = "") -> CellwallError:
+    """The error for a state folder that cannot be used; `place` as `state_place` gives it."""
+    which = f" {place}" if place else ""
+    why = f": {os.strerror(error.errno)}" if error.errno else ""
     return CellwallError(
-        "the Cellwall state folder cannot be created or read",
+        f"the Cellwall state folder{which} cannot be created or read{why}",
         hint="Set CELLWALL_HOME to a directory you can write to, with space left.",
         code="CW-STATE",
         detail=str(error),

@@ -27,6 +27,7 @@ from cellwall.core.packages import InstallPackages
 from cellwall.core.port_connections import ConnectPort
 from cellwall.core.ports import RolesPort
 from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
+from cellwall.core.standing_grants import GrantsPort
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     Action,
@@ -162,6 +163,8 @@ class RuledPolicy:
     """Policy files that the configuration names."""
     is_observing: bool
     environ: Mapping[str, str]
+    grants: GrantsPort | None
+    """The signatures of the approver; None: no key is configured."""
     protects_build_files: bool = False
 
     def judge(self, action: Action, findings: Sequence[Finding]) -> Decision:
@@ -184,6 +187,7 @@ class RuledPolicy:
                 named=named,
                 environ=self.environ,
                 is_observing=self.is_observing,
+                grants=self.grants,
                 protects_build_files=self.protects_build_files,
             )
         except ConfigError as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from cellwall.runtime.server_catalog import ServerSettings
+from cellwall.runtime.server_entries import ServerSettings
 
 if TYPE_CHECKING:
     from cellwall.mcp_servers.connection import ServerConnection

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import SEVERITIES, Finding
+from cellwall.core.standing_grants import GrantsPort
 from cellwall.guard.scanning import Scanner
 from cellwall.guard.tool_definitions import screen_definition
 from cellwall.mcp_servers.definitions import Definition, joined_texts_of, texts_of
 from cellwall.mcp_servers.pins import plain_name
 from cellwall.parsing.budget import ScanBudget
-from cellwall.runtime.server_catalog import ServerCatalog, ServerEntry
+from cellwall.runtime.server_catalog import ServerCatalog
+from cellwall.runtime.server_entries import ServerEntry
 
 OWN_TOOLS = (
     "run_code", "run_command", "read_file", "write_file", "list_files", "fetch_url",
@@ -132,8 +134,10 @@ class OfferedServers:
     A service has one for all its users: the definitions are scanned once, not for each of them.
     """
 
-    def __init__(self, home: str, scanner: Callable[[], Scanner]) -> None:
-        self.catalog = ServerCatalog(home)
+    def __init__(
+        self, home: str, scanner: Callable[[], Scanner], grants: GrantsPort | None
+    ) -> None:
+        self.catalog = ServerCatalog(home, grants)
         self._scanner = scanner
         self._entries: dict[str, ServerEntry] = {}
         self._offer = Offer({}, {}, {})

@@ -12,11 +12,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cellwall.core.errors import SandboxFailed
+from cellwall.core.errors import BadInput, CellwallError, SandboxFailed
 from cellwall.core.labels import RULE_OF_TWO
 from cellwall.core.limits import LimitName
 from cellwall.core.outcomes import ErrorInfo, Finding, Outcome, RunResult, Status
-from cellwall.core.types import Action, CallTool
+from cellwall.core.types import Action, CallTool, RunCommand
 from cellwall.core.verdict import Decision, Verdict, strictest
 from cellwall.policy.rules import OTHERWISE
 from cellwall.runtime.policy_places import project_folder, shown_source
@@ -26,6 +26,7 @@ PACKAGES_RULE = "packages"
 _EXIT_WALL = 124
 _EXIT_KILLED = 137
 _MAX_SIGN_BYTES = 16_384
+_SHOWN_NAME = 80
 # glibc's and musl's getaddrinfo, curl, wget, node and Go, and connect(2) without a route.
 _NETWORK_SIGNS = (
     b"name resolution",
@@ -199,6 +200,30 @@ _FLOW_HINT = (
 _UNCLEAR = frozenset(("not-understood", "variables"))
 _NO_RULE = frozenset(("default", OTHERWISE))
 _LEARN = "`cellwall policy learn --write` proposes a rule"
+
+
+_BUILT_IN = frozenset(
+    (".", "alias", "cd", "eval", "exec", "export", "set", "source", "ulimit", "umask", "unset")
+)
+"""Commands that only shells have."""
+
+
+def name_program(action: Action, error: CellwallError) -> CellwallError:
+    """An error about a program that is not there, with its name and what was probably meant."""
+    operation = action.operation
+    if error.code != "CW-COMMAND-NOT-FOUND" or not isinstance(operation, RunCommand):
+        return error
+    program = operation.argv[0]
+    hint = error.hint
+    if len(program.split()) > 1:
+        hint = (
+            "A program and its arguments are separate words: ls -la, not 'ls -la'. A line of shell "
+            "text needs a shell: sh -c 'ls | wc -l'."
+        )
+    elif program in _BUILT_IN:
+        hint = f"Only a shell has it, as a command of its own: sh -c '{program} … && …'."
+    message = f"{error.message}: {program[:_SHOWN_NAME]!r}"
+    return BadInput(message, hint=hint, code=error.code, detail=error.detail)
 
 
 def denial_error(action: Action, decision: Decision, *, by_role: bool) -> ErrorInfo:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from cellwall.config.models import Settings
 from cellwall.core.errors import ConfigError
 from cellwall.core.packages import InstallRuling
+from cellwall.core.standing_grants import GrantsPort
 from cellwall.core.verdict import Decision, Verdict
+from cellwall.runtime.signed_grants import signed_grants
 from cellwall.sandbox.templates.definitions import shipped_hashes
 
 if TYPE_CHECKING:
@@ -56,26 +58,40 @@ def open_judge(
     from cellwall.packages.judge import PackageJudge
 
     decide = decide or partial(
-        rules_about, named=settings.policy.files, cwd=os.getcwd(), environ=dict(os.environ)
+        rules_about,
+        named=settings.policy.files,
+        cwd=os.getcwd(),
+        environ=dict(os.environ),
+        grants=signed_grants(home, settings),
     )
     return PackageJudge(Feed(packages_folder(home)), package_rules(settings), decide=decide)
 
 
 def rules_about(
-    ecosystem: Ecosystem, name: str, *, named: Sequence[str], cwd: str, environ: Mapping[str, str]
+    ecosystem: Ecosystem,
+    name: str,
+    *,
+    named: Sequence[str],
+    cwd: str,
+    environ: Mapping[str, str],
+    grants: GrantsPort | None,
 ) -> NameRules:
     """The rules of all policy files that apply, as they are now."""
-    return rules_now(named=named, cwd=cwd, environ=environ)(ecosystem, name)
+    return rules_now(named=named, cwd=cwd, environ=environ, grants=grants)(ecosystem, name)
 
 
 def rules_now(
-    *, named: Sequence[str], cwd: str, environ: Mapping[str, str]
+    *,
+    named: Sequence[str],
+    cwd: str,
+    environ: Mapping[str, str],
+    grants: GrantsPort | None,
 ) -> Callable[[Ecosystem, str], NameRules]:
     """The rules about any name, by the policy files that apply now; a broken file denies all."""
     from cellwall.runtime.policies import policy_without_files
 
     try:
-        policy = policy_without_files(named=named, cwd=cwd, environ=environ)
+        policy = policy_without_files(named=named, cwd=cwd, environ=environ, grants=grants)
     except ConfigError:
         # The message quotes a file and shows its path, and would reach the code in the cell.
         broken = _FixedRuling(InstallRuling(Decision.built_in(Verdict.DENY, "policy", _BROKEN)))

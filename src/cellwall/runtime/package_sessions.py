@@ -35,6 +35,7 @@ from cellwall.core.errors import CellwallError
 from cellwall.core.network import EgressContext
 from cellwall.core.packages import InstallRuling
 from cellwall.core.ports import ApproverPort, BrokerPort
+from cellwall.core.standing_grants import GrantsPort
 from cellwall.core.types import Action
 from cellwall.core.verdict import Decision, Verdict
 from cellwall.runtime import policy_places
@@ -91,8 +92,13 @@ class PackageSessions:
     """Implements `PackagesPort`. `open` runs on the loops of actions, the rest on egress's."""
 
     def __init__(
-        self, settings: Settings, environ: Mapping[str, str], approvals: BrokerPort
+        self,
+        settings: Settings,
+        environ: Mapping[str, str],
+        approvals: BrokerPort,
+        grants: GrantsPort | None,
     ) -> None:
+        self._grants = grants
         self._policies = settings.policy.files
         self._environ = environ
         self._approvals = approvals
@@ -150,7 +156,13 @@ class PackageSessions:
         if session is None:
             return None
         return ActionPackages(
-            session, context.action_id, ecosystem, judge, self._environ, self._wait_s
+            session,
+            context.action_id,
+            ecosystem,
+            judge,
+            self._environ,
+            self._wait_s,
+            self._grants,
         )
 
 
@@ -164,6 +176,7 @@ class ActionPackages:
     _base: PackageJudge
     _environ: Mapping[str, str]
     _wait_s: float
+    _grants: GrantsPort | None
 
     @property
     def judge(self) -> PackageJudge:
@@ -176,7 +189,12 @@ class ActionPackages:
     def _rules_about(self, ecosystem: Ecosystem, name: str) -> NameRules:
         session = self._session
         found = rules_about(
-            ecosystem, name, named=session.named, cwd=session.cwd, environ=self._environ
+            ecosystem,
+            name,
+            named=session.named,
+            cwd=session.cwd,
+            environ=self._environ,
+            grants=self._grants,
         )
         answer = session.answers.get((ecosystem, name))
         is_allowed = answer is not None and answer.allows

@@ -9,17 +9,25 @@
 A project's files come from the author of the project, who may be hostile. They can forbid. What
 they allow applies only where the rules of the administrator, the user or the session allow it as
 well, or where a person has trusted that exact content (`cellwall policy trust`).
+
+Where `approvals.key` is configured, any process of the user could write the other files as well. So
+each file that allows something needs the signature of the approver, and every call is refused until
+the file has it: without its rules, those of other files could allow more. Only the file of the
+administrator in /etc and the files of Cellwall itself need none (POL-13).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from cellwall.core.errors import ConfigError
 from cellwall.core.home import cache_path, state_path
+from cellwall.core.standing_grants import GrantKind, GrantsPort, StandingGrant
 from cellwall.core.verdict import Verdict
 from cellwall.policy.calls import ToolCall as Call
 from cellwall.policy.calls import from_json as read_call
@@ -38,9 +46,12 @@ __all__ = [
     "Policy",
     "PolicyPlace",
     "approved_rules_place",
+    "check_signed",
     "effective_policy",
+    "needs_signature",
     "parse_call",
     "places",
+    "policy_grants",
     "policy_without_files",
     "read_call",
     "registries_in",
@@ -48,6 +59,8 @@ __all__ = [
 ]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+_PLAIN_PATH = re.compile(r"[~/][\w./@%+=:,-]*", re.ASCII)
 
 Stamp = tuple[tuple[str, int, int, int, int], ...]
 
@@ -85,47 +98,65 @@ def effective_policy(
     named: Sequence[str] = (),
     cwd: str,
     environ: Mapping[str, str],
+    grants: GrantsPort | None,
     protects_build_files: bool = False,
 ) -> Policy:
-    """The merged policy of all files that apply; read again only after a change."""
-    return _effective(named, cwd, environ, protects_build_files=protects_build_files).policy
+    """The merged policy of all files that apply; read again only after a change. `grants` is None
+    where no key is configured."""
+    return _effective(named, cwd, environ, grants, protects_build_files=protects_build_files).policy
 
 
 def policy_without_files(
-    *, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]
+    *,
+    named: Sequence[str] = (),
+    cwd: str,
+    environ: Mapping[str, str],
+    grants: GrantsPort | None,
 ) -> Policy:
     """The same for what names no file, such as each package of an installer: without the rules that
     protect Cellwall's own files, whose paths take longest to find."""
     found = places(named=named, cwd=cwd, environ=environ)
-    return _load_places(found, environ, (), protects_build_files=False).policy
+    return _load_places(found, environ, (), grants, protects_build_files=False).policy
 
 
 def set_aside(
-    *, named: Sequence[str] = (), cwd: str, environ: Mapping[str, str]
+    *,
+    named: Sequence[str] = (),
+    cwd: str,
+    environ: Mapping[str, str],
+    grants: GrantsPort | None,
 ) -> tuple[str, ...]:
     """The project's files whose allow rules are ignored, since no person has trusted them."""
-    return _effective(named, cwd, environ, protects_build_files=False).aside
+    return _effective(named, cwd, environ, grants, protects_build_files=False).aside
 
 
 def _effective(
-    named: Sequence[str], cwd: str, environ: Mapping[str, str], *, protects_build_files: bool
+    named: Sequence[str],
+    cwd: str,
+    environ: Mapping[str, str],
+    grants: GrantsPort | None,
+    *,
+    protects_build_files: bool,
 ) -> _Loaded:
     found = places(named=named, cwd=cwd, environ=environ)
     own = own_places(environ, found)
-    return _load_places(found, environ, own, protects_build_files=protects_build_files)
+    return _load_places(found, environ, own, grants, protects_build_files=protects_build_files)
 
 
 def _load_places(
     found: tuple[PolicyPlace, ...],
     environ: Mapping[str, str],
     own: tuple[str, ...],
+    grants: GrantsPort | None,
     *,
     protects_build_files: bool,
 ) -> _Loaded:
     is_project = any(each.layer is Layer.PROJECT for each in found)
     trust = policy_places.trust_stamp(environ) if is_project else None
     home = os.path.expanduser("~")
-    return _load(found, _stamp(found), home, trust, own, protects_build_files=protects_build_files)
+    signed = None if grants is None else _SignatureCheck(grants, grants.stamp)
+    stamp = _stamp(found)
+    return _load(found, stamp, home, trust, own, signed, protects_build_files=protects_build_files)
 
 
 def _stamp(found: Sequence[PolicyPlace]) -> Stamp:
@@ -143,6 +174,60 @@ def _stamp(found: Sequence[PolicyPlace]) -> Stamp:
 
 
 @dataclass(frozen=True, slots=True)
+class _SignatureCheck:
+    """The signatures of the approver, at one moment."""
+
+    grants: GrantsPort
+    stamp: object
+
+
+def check_signed(path: str, file: PolicyFile, grants: GrantsPort) -> None:
+    """Raise for a file that is not a project's, and allows something without a signature."""
+    is_exempt = path == policy_places.ADMINISTRATOR or policy_places.is_shipped((path,))
+    if is_exempt or not needs_signature(file.rules):
+        return
+    if not grants.is_signed(policy_grants(path, file.sha256)[0]):
+        raise ConfigError(
+            f"{file.file} allows something, and the approver has not signed its present content",
+            hint=f"Read it, then sign it: {_signing_command(path, file.file)}",
+            code="CW-POLICY-UNSIGNED",
+        )
+
+
+def _signing_command(path: str, shown: str) -> str:
+    """With the shown path, since other users may see it (ERR-1)."""
+    if not shown.startswith(("/", "~")):  # of the fleet: its path is not shown
+        return "cellwall approvals sign --only policy"
+    return f"cellwall policy trust {shown if _PLAIN_PATH.fullmatch(shown) else shlex.quote(path)}"
+
+
+def policy_grants(path: str, sha256: str) -> tuple[StandingGrant, ...]:
+    """What the approver signs: this content at this place; the last one counts for its project.
+
+    Attack: a link to a file that was signed for one project, at the place of the user's own policy
+    or in another project. The links below a project's folder are not resolved, nor those of a file
+    for all projects.
+    """
+    place = os.path.abspath(path)
+    found = [StandingGrant(GrantKind.POLICY, place, sha256)]
+    for name in policy_places.PROJECT_FILES:
+        if place.endswith(f"/{name}"):
+            folder = os.path.realpath(place.removesuffix(f"/{name}") or "/")
+            found.append(StandingGrant(GrantKind.PROJECT, os.path.join(folder, name), sha256))
+    return tuple(found)
+
+
+def needs_signature(rules: Iterable[Rule]) -> bool:
+    """Whether any rule allows something."""
+    return any(map(_loosens, rules))
+
+
+def _loosens(rule: Rule) -> bool:
+    """Whether the rule turns a stricter verdict into another one."""
+    return rule.verdict is Verdict.ALLOW or bool(rule.answers) or rule.tool == OTHERWISE
+
+
+@dataclass(frozen=True, slots=True)
 class _Loaded:
     policy: Policy
     aside: tuple[str, ...]
@@ -155,6 +240,7 @@ def _load(
     home: str,
     trust: policy_places.TrustStamp | None,
     own: tuple[str, ...],
+    signed: _SignatureCheck | None,
     *,
     protects_build_files: bool,
 ) -> _Loaded:
@@ -171,6 +257,10 @@ def _load(
     for path, file in files:
         # The digest is of the text that was parsed: no file can be swapped in between.
         is_trusted = (os.path.realpath(path), file.sha256) in trusted
+        if signed is not None and file.layer is not Layer.PROJECT:
+            check_signed(path, file, signed.grants)
+        elif signed is not None:
+            is_trusted = signed.grants.is_signed(policy_grants(path, file.sha256)[-1])
         if file.layer is not Layer.PROJECT or is_trusted:
             rules += file.rules
             continue

@@ -32,37 +32,57 @@ class PolicyDraft:
 def add_rule(path: str, rule: str, *, reason: str, answers: str) -> bool:
     """Append a `[[rule]]` that answers an asking rule, or a question that no rule asked; False if
     the file has it already."""
-    table = {"verdict": "allow", "rule": rule, "reason": reason}
-    if answers:
-        table["answers"] = answers
-    lines = "".join(f"{key} = {_quote(value)}\n" for key, value in table.items())
+    text, table = _rule_text(rule, reason, answers)
     with _lock_folder(path) as (folder, name):
         before, mode = _read(folder, name)
-        data = _parse(before)
-        same = [
-            each for each in _rules(data) if isinstance(each, dict) and each.get("rule") == rule
-        ]
-        if any(
-            (each.get("verdict"), each.get("answers", "")) == ("allow", answers) for each in same
-        ):
+        if _has_rule(_parse(before), rule, answers):
             return False
-        after = _append(before, f"[[rule]]\n{lines}", [table])
+        after = _append(before, text, [table])
         replace_file(name, after.encode(), folder, mode=mode)
     return True
+
+
+def draft_rule(path: str, rule: str, *, reason: str, answers: str) -> PolicyDraft:
+    """The file as `add_rule` will leave it, for the approver's signature under its content."""
+    real = os.path.realpath(path)
+    before = _read_shown(real)
+    if _has_rule(_parse(before), rule, answers):
+        return PolicyDraft(real, before, before)
+    text, table = _rule_text(rule, reason, answers)
+    return PolicyDraft(real, before, _append(before, text, [table]))
 
 
 def draft_rules(path: str, text: str, tables: Sequence[Mapping[str, str]]) -> PolicyDraft:
     """The file with `text` appended, which spells `tables`; nothing is written or created."""
     real = os.path.realpath(path)
-    before = ""
+    before = _read_shown(real)
+    return PolicyDraft(real, before, _append(before, text, tables))
+
+
+def _read_shown(path: str) -> str:
+    """The text that a person is shown; empty where neither file nor folder is there yet."""
     try:
-        with closing_fd(os.open(os.path.dirname(real), DIRECTORY)) as folder:
-            before, _ = _read(folder, os.path.basename(real), is_shown=True)
+        with closing_fd(os.open(os.path.dirname(path), DIRECTORY)) as folder:
+            return _read(folder, os.path.basename(path), is_shown=True)[0]
     except FileNotFoundError:
-        pass  # neither file nor folder is there yet
+        return ""
     except OSError as error:
         raise _write_error("it cannot be read or written", detail=str(error)) from error
-    return PolicyDraft(real, before, _append(before, text, tables))
+
+
+def _rule_text(rule: str, reason: str, answers: str) -> tuple[str, dict[str, str]]:
+    table = {"verdict": "allow", "rule": rule, "reason": reason}
+    if answers:
+        table["answers"] = answers
+    lines = "".join(f"{key} = {_quote(value)}\n" for key, value in table.items())
+    return f"[[rule]]\n{lines}", table
+
+
+def _has_rule(data: dict[str, object], rule: str, answers: str) -> bool:
+    same = [each for each in _rules(data) if isinstance(each, dict) and each.get("rule") == rule]
+    return any(
+        (each.get("verdict"), each.get("answers", "")) == ("allow", answers) for each in same
+    )
 
 
 def write_draft(draft: PolicyDraft) -> None:

@@ -12,6 +12,7 @@ from cellwall.core.files import FILE_READS, SECOND_HOME, FileOperation
 from cellwall.core.packages import InstallPackages, packages_of
 from cellwall.core.port_connections import ConnectPort
 from cellwall.core.snapshots import RestoreSnapshot, TakeSnapshot
+from cellwall.core.standing_grants import GrantsPort
 from cellwall.core.tool_servers import CallServerTool, RunServer
 from cellwall.core.types import (
     TERMINAL_SHELL,
@@ -46,16 +47,21 @@ def judge_by_rules(
     named: Sequence[str],
     environ: Mapping[str, str],
     is_observing: bool,
+    grants: GrantsPort | None,
     protects_build_files: bool = False,
 ) -> Decision:
     """The decision by all policy files that apply to the action."""
     cwd = policy_places.project_folder(action)
     if _may_name_files(action.operation):
         policy = effective_policy(
-            named=named, cwd=cwd, environ=environ, protects_build_files=protects_build_files
+            named=named,
+            cwd=cwd,
+            environ=environ,
+            grants=grants,
+            protects_build_files=protects_build_files,
         )
     else:
-        policy = policy_without_files(named=named, cwd=cwd, environ=environ)
+        policy = policy_without_files(named=named, cwd=cwd, environ=environ, grants=grants)
     decision = strictest(_judge_operation(policy, action), *_judge_domains(policy, action))
     if is_observing and decision.verdict is not Verdict.ALLOW:
         return _observe(decision)

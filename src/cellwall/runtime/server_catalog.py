@@ -4,7 +4,8 @@ $CELLWALL_HOME/gateway/NAME.json     one private file for each server, replaced 
 
 The file holds the server's settings, the accepted definitions, and the last ones that differed from
 them. A definition is stored whole and its digest is computed again on each load: a file that is
-damaged, or that another user could have written, refuses the server.
+damaged, or that another user could have written, refuses the server. Where `approvals.key` is
+configured, what the approver has not signed counts as not accepted (POL-13).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,11 +29,14 @@ from cellwall.audit.files import (
     replace_file,
 )
 from cellwall.core.errors import BadInput, CellwallError, ServerFailed
+from cellwall.core.standing_grants import GrantsPort
 from cellwall.core.tool_servers import check_server_name, is_tool_name
 from cellwall.core.types import Json
 from cellwall.egress.destinations.hostnames import domain_of
 from cellwall.mcp_servers.definitions import Definition, ToolSet, tool_set
 from cellwall.mcp_servers.pins import AcceptedTool, Pins, to_json
+from cellwall.runtime.server_entries import ServerEntry, ServerSettings
+from cellwall.runtime.server_grants import signed_part
 
 FOLDER = "gateway"
 MAX_SERVERS = 64
@@ -41,51 +45,6 @@ _SUFFIX = ".json"
 _FILE_CLOCK_TICK_S = 0.02
 """The granularity of file timestamps."""
 _FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
-    """How a server is run or reached, as a person has written it."""
-
-    name: str
-    argv: tuple[str, ...] = ()
-    """The command of a local server, in its cell."""
-    url: str = ""
-    """The address of a remote server."""
-    headers: tuple[str, ...] = ()
-    """For a remote server: `Name: value`, with `${SECRET}` for the placeholder of a secret."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    domains: tuple[str, ...] = ()
-    secrets: tuple[str, ...] = ()
-    directory: str = ""
-    """Absolute; empty: a private workspace."""
-    mode: str = "private"
-    template: str = "python"
-    memory_bytes: int = 0
-    """0: that of the profile."""
-    timeout_s: float = 60.0
-    """For one call."""
-    may_elicit: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerEntry:
-    """One server with its pins and the definitions that were last seen."""
-
-    settings: ServerSettings
-    pins: Pins = Pins()
-    seen: ToolSet | None = None
-    seen_at: str = ""
-
-    @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
-    def is_named_together(self) -> bool:
-        """Whether a person has consented to all labels of the server with the tools it has now."""
-        together = self.pins.together
-        return together != "" and self.seen is not None and self.seen.sha256 == together
 
 
 _Stamp = tuple[tuple[int, ...], tuple[int, ...]]
@@ -108,9 +67,12 @@ def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
 class ServerCatalog:
     """The servers of one state folder. Safe for threads and processes."""
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, grants: GrantsPort | None) -> None:
         self._path = os.path.join(home, FOLDER)
+        self._grants = grants
         self._cached: dict[str, tuple[_Stamp, ServerEntry]] = {}
+        self._believed: dict[str, tuple[ServerEntry, object, ServerEntry]] = {}
+        """The entry in the file, the state of the signatures, and what counts of the entry."""
         self._names: tuple[tuple[int, ...], list[str]] | None = None
 
     def names(self) -> list[str]:
@@ -137,6 +99,8 @@ class ServerCatalog:
     def version(self) -> object:
         """Differs after each change of a server by Cellwall, which replaces files; None if that is
         not known. An entry that was edited in place is noticed by `read`."""
+        if self._grants is not None:
+            return None  # a withdrawal changes no file here
         names = self._names
         try:
             is_known = names is not None and names[0] == _stamp_of(os.lstat(self._path))
@@ -149,7 +113,23 @@ class ServerCatalog:
         return [self.read(name) for name in self.names()]
 
     def read(self, name: str) -> ServerEntry:
-        """One server; its file is read again only after a change."""
+        """One server, with what counts of it."""
+        stored = self.read_stored(name)
+        if self._grants is None:
+            return stored
+        before, stamp = self._believed.get(name), self._grants.stamp
+        if before is not None and before[0] is stored and before[1] == stamp:
+            return before[2]
+        counting = self.counting_part(stored)
+        self._believed[name] = (stored, stamp, counting)
+        return counting
+
+    def counting_part(self, entry: ServerEntry) -> ServerEntry:
+        """What counts of an entry as stored."""
+        return entry if self._grants is None else signed_part(entry, self._grants)
+
+    def read_stored(self, name: str) -> ServerEntry:
+        """One server as in its file, which is read again only after a change."""
         check_server_name(name)
         cached = self._cached.get(name)
         try:
@@ -196,7 +176,7 @@ class ServerCatalog:
     def update(self, name: str, change: Callable[[ServerEntry], ServerEntry]) -> ServerEntry:
         """Change an entry under the lock, as it is now."""
         with self._change() as folder:
-            entry = change(self.read(name))
+            entry = change(self.read_stored(name))
             replace_file(name + _SUFFIX, _encode(entry), folder)
         return entry
 
@@ -206,7 +186,8 @@ class ServerCatalog:
         if entry.seen is not None and entry.seen.sha256 == seen.sha256:
             return entry
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        return self.update(name, lambda each: replace(each, seen=seen, seen_at=when))
+        self.update(name, lambda each: replace(each, seen=seen, seen_at=when))
+        return self.read(name)
 
     def remove(self, name: str) -> None:
         """Remove a server, also one whose file is damaged."""

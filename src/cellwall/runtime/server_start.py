@@ -14,7 +14,7 @@ from cellwall.core.limits import Limits
 from cellwall.core.tool_servers import RunServer, ServerPipe
 from cellwall.core.types import Action, Principal, WorkspaceMode, WorkspaceRequest
 from cellwall.egress.destinations.hostnames import domain_of
-from cellwall.runtime.server_catalog import ServerSettings
+from cellwall.runtime.server_entries import ServerSettings
 
 
 def start_action(

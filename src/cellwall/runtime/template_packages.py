@@ -62,9 +62,15 @@ class TemplatePackages:
             return  # not built: the sandbox refuses, with a hint
         from cellwall.packages.names import Ecosystem, canonical_name
         from cellwall.runtime.package_judging import open_judge, rules_now
+        from cellwall.runtime.signed_grants import signed_grants
 
         named = action.policy or self._settings.policy.files
-        decide = rules_now(named=named, cwd=project_folder(action), environ=self._environ)
+        decide = rules_now(
+            named=named,
+            cwd=project_folder(action),
+            environ=self._environ,
+            grants=signed_grants(self._home, self._settings),
+        )
         judge = open_judge(self._settings, self._home, decide)
         for name, version in environment.packages:
             verdict = judge.judge_installed(

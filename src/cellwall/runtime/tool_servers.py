@@ -29,8 +29,9 @@ from cellwall.mcp_servers.definitions import ToolSet
 from cellwall.mcp_servers.pins import compare, usable
 from cellwall.runtime.live_server import LiveServer, end_servers, new_connection
 from cellwall.runtime.offered_tools import Offer, OfferedServers
-from cellwall.runtime.server_catalog import ServerSettings
+from cellwall.runtime.server_entries import ServerSettings
 from cellwall.runtime.server_start import hold_nothing, start_action, workspace_request
+from cellwall.runtime.signed_grants import signed_grants
 
 if TYPE_CHECKING:
     from cellwall.mcp_servers.connection import ServerConnection
@@ -66,7 +67,9 @@ class ToolServers:
         self._ask = ask
         self._is_for_users = admit is not None
         self._admit = admit or (lambda: None)
-        self._offers = offers or OfferedServers(app.store.home, lambda: app.scanner)
+        self._offers = offers or OfferedServers(
+            app.store.home, lambda: app.scanner, signed_grants(app.store.home, app.settings)
+        )
         self._catalog = self._offers.catalog
         self.listeners: set[Callable[[], None]] = set()
         """Called when other tools are offered."""

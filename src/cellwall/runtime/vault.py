@@ -25,6 +25,7 @@ from cellwall.core.types import Json, Permission, Principal
 from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require
 from cellwall.runtime.recording import AdminChange, error_body, open_record
+from cellwall.runtime.signed_grants import signed_grants
 from cellwall.sandbox.linux._syscalls import set_not_dumpable
 from cellwall.secrets import failures
 from cellwall.secrets.format import KEY_SOURCES, KeySource, VaultSettings
@@ -67,7 +68,11 @@ class AuditedVault:
         self._ask = ask
         self._audit = audit
         self._chosen = vault_settings(settings)
-        self._store = VaultStore(os.path.join(home, "vault"), self._chosen)
+        self._grants = signed_grants(home, settings)
+        self._store = self._open_store()
+
+    def _open_store(self) -> VaultStore:
+        return VaultStore(os.path.join(self._home, "vault"), self._chosen, grants=self._grants)
 
     @classmethod
     def configured(

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from cellwall.audit.retention import holds
 from cellwall.config.load import candidates, load_settings
 from cellwall.config.models import Settings
-from cellwall.core.home import SHAPING
+from cellwall.core.home import SHAPING, state_place
 from cellwall.core.telemetry import OFF, Lifetime
 from cellwall.runtime.app import App
-from cellwall.runtime.approval_queue import ApprovalQueue, approver_key
+from cellwall.runtime.approval_queue import ApprovalQueue
 from cellwall.runtime.approvals import ApprovalBroker
+from cellwall.runtime.approver_key import approver_key
 from cellwall.runtime.bounds import ActionBounds
 from cellwall.runtime.configured_parts import (
     builder_of,
@@ -23,6 +24,7 @@ from cellwall.runtime.configured_parts import (
     judge_of,
     labels_of,
     native_settings_of,
+    skill_store,
     snapshot_settings_of,
     vault_of,
     workspace_settings_of,
@@ -45,6 +47,7 @@ from cellwall.runtime.python_query import PythonQuery
 from cellwall.runtime.recording import audit_directory, note_configuration, open_record
 from cellwall.runtime.secret_leases import RecordRedactor, SecretLeaser
 from cellwall.runtime.session_data import enforce_retention, readable_keys
+from cellwall.runtime.signed_grants import signed_grants
 from cellwall.runtime.template_packages import TemplatePackages
 from cellwall.sandbox.containers.container_path import ContainerHost
 from cellwall.sandbox.linux.layers import HostLayers, walls_for
@@ -57,7 +60,6 @@ from cellwall.sandbox.snapshots.taking import SnapshotTaker
 from cellwall.sandbox.templates.uv_answers import UvAnswers
 from cellwall.sandbox.workspace.store import WorkspaceStore
 from cellwall.sandbox.workspace.workspaces import Workspaces
-from cellwall.skills.store import SkillStore
 
 if TYPE_CHECKING:
     from cellwall.runtime.vault import AskPassphrase
@@ -120,7 +122,7 @@ def open_app(
         ledger = RunLedger(os.path.join(home, _RUNS))
         _sweep(store, ledger, settings)
     except OSError as error:
-        raise no_state(error) from error
+        raise no_state(error, state_place(environ)) from error
     protection = protected_paths.protection_for(
         settings.workspace.extra_protected_names,
         protects_build_files=settings.workspace.protects_build_files,
@@ -141,6 +143,7 @@ def open_app(
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
     governor = governor_of(settings, home)
     roles = roles_of(settings)
+    grants = signed_grants(home, settings)
     leaser = SecretLeaser(
         functools.partial(vault_of, home, settings, ask_passphrase, audit),
         home,
@@ -156,7 +159,7 @@ def open_app(
         queue=ApprovalQueue(home, key=approver_key(settings)),
         policy_path=approved_rules_file(settings.policy.files, environ),
     )
-    packages = PackageSessions(settings, dict(environ), approvals)
+    packages = PackageSessions(settings, dict(environ), approvals, grants)
     open_judge = functools.partial(judge_of, settings, home)
     record = PackageRecord(audit)
     canaries = CanaryList(home)
@@ -181,6 +184,7 @@ def open_app(
             settings.policy.files,
             settings.policy.dangerously_observe,
             dict(environ),
+            grants,
             protects_build_files=settings.workspace.protects_build_files,
         ),
         guard=LazyGuard(
@@ -190,7 +194,7 @@ def open_app(
         governor=governor,
         sandbox=sandbox,
         workspaces=workspaces,
-        skills=SkillStore(home, settings.skills.trusted_keys),
+        skills=skill_store(home, settings),
         vault=leaser,
         egress=egress,
         installer=PackageInstaller(

@@ -141,6 +141,15 @@ def not_granted(name: str, tool: str) -> VaultError:
     )
 
 
+def unsigned_grant(name: str) -> VaultError:
+    """Grants permit this use, but the approver's key has signed none of them (POL-13)."""
+    return VaultError(
+        f"the approver has not signed a grant of the secret {name} for this use",
+        hint="Look at `cellwall vault list`, then sign it: cellwall approvals sign",
+        code="CW-VAULT-UNSIGNED",
+    )
+
+
 def other_project(name: str) -> VaultError:
     """The secret is bound to another project; its folder is not named (ERR-1)."""
     return VaultError(

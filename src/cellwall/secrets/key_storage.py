@@ -62,7 +62,8 @@ def read_key(storage: KeyStorage, vault: str, key_id: str) -> bytearray:
     if text is None:
         raise failures.no_key(
             "the key of this vault is not where the configuration says",
-            hint="Check [vault] key and key_file; without its key a vault stays shut.",
+            hint="Set [vault] key_file in the configuration to the file that `cellwall vault init` "
+            "or `rekey` made; without its key a vault stays shut.",
         )
     return _decode_key(text)
 

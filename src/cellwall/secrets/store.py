@@ -14,6 +14,7 @@ from functools import partial
 
 from cellwall.core.ids import new_id
 from cellwall.core.network import Binding
+from cellwall.core.standing_grants import GrantKind, GrantsPort, StandingGrant, digest_of
 from cellwall.secrets import failures
 from cellwall.secrets.format import KeySlot, KeySource, Secret, VaultSettings
 from cellwall.secrets.keys import VaultKeys
@@ -66,9 +67,11 @@ class VaultStore:
         directory: str,
         settings: VaultSettings | None = None,
         *,
+        grants: GrantsPort | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._handle = VaultHandle(directory, settings or VaultSettings())
+        self._signatures = grants
         self._clock = clock
         self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
 
@@ -283,12 +286,24 @@ class VaultStore:
                 ]
                 if not granted[name]:
                     raise failures.not_granted(name, tool)
+                granted[name] = [each for each in granted[name] if self._counts(name, each)]
+                if not granted[name]:
+                    raise failures.unsigned_grant(name)
                 if not is_lendable(self._handle.page, name, secret.current):
                     raise failures.too_short(name, MIN_LENT_BYTES)
             source = partial(self.value_for, project=project)
             lease = Lease(source, granted, session=session, clock=self._clock)
             self._leases.add(lease)
             return lease
+
+    def _counts(self, name: str, grant: Grant) -> bool:
+        """Whether the approver has signed the grant, where signatures are needed (POL-13). A grant
+        that was signed for all folders also counts where the secret was bound to one since."""
+        if self._signatures is None:
+            return True
+        bounds = {"", self._handle.current().content.secrets[name].project}
+        signed = (secret_grant(self.id, name, grant, project=each) for each in bounds)
+        return any(map(self._signatures.is_signed, signed))
 
     def end_session(self, session: str) -> None:
         """End every lease of a session (SEC-3)."""
@@ -302,6 +317,9 @@ class VaultStore:
         with self._handle.mutex:
             secret = self._handle.current().content.secrets.get(name)
             if secret is None or not grants <= {grant.id for grant in secret.grants}:
+                raise failures.lease_ended(name)
+            held = [grant for grant in secret.grants if grant.id in grants]
+            if not all(self._counts(name, grant) for grant in held):  # withdrawn since
                 raise failures.lease_ended(name)
             if not is_in_project(project, secret.project):  # bound since it was leased
                 raise failures.lease_ended(name)
@@ -334,6 +352,12 @@ class VaultStore:
                 return ()
             known = self._handle.current().known
             return known.find(self._handle.page.buffer("digest"), text)
+
+
+def secret_grant(vault: str, name: str, grant: Grant, *, project: str) -> StandingGrant:
+    """What the approver signs: one grant of a secret, with all its bounds, in this vault."""
+    digest = digest_of(grant.to_json(), project)
+    return StandingGrant(GrantKind.SECRET, f"{vault}/{name}", digest)
 
 
 def _strengthened_keys(keys: VaultKeys, slot: KeySlot) -> VaultKeys:

@@ -11,11 +11,19 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 
-from cellwall.core.errors import BadInput, CellwallError, ConfigError, KeyFailed, SkillRefused
+from cellwall.core.errors import (
+    BadInput,
+    CellwallError,
+    ConfigError,
+    Denied,
+    KeyFailed,
+    SkillRefused,
+)
 from cellwall.core.keys import SigningKey, load_key, make_key
 from cellwall.core.limits import MIB
 from cellwall.core.notes import BadNote, PublicKey
 from cellwall.core.skills import Skill
+from cellwall.core.standing_grants import GrantKind, GrantsPort, StandingGrant
 from cellwall.skills.folders import (
     RETIRED,
     UNFINISHED,
@@ -32,9 +40,12 @@ from cellwall.skills.manifest import MANIFEST_NAME, MAX_BYTES, MAX_FILES, check_
 OWN_NAME = "cellwall-skills"
 
 
-def trusted_keys(home: str, listed: Sequence[str]) -> tuple[PublicKey, ...]:
-    """The user's own key first. An unreadable key is a refusal, not one key less."""
-    own = own_key(home)
+def trusted_keys(
+    home: str, listed: Sequence[str], *, approver: PublicKey | None = None
+) -> tuple[PublicKey, ...]:
+    """The user's own key first, or in its place that of the approver, whose private part no process
+    can read. An unreadable key is a refusal, not one key less."""
+    own = approver or own_key(home)
     keys = [] if own is None else [own]
     try:
         keys += map(PublicKey.parse, listed)
@@ -86,35 +97,55 @@ MAX_SKILLS = 256
 class SkillStore:
     """Implements `SkillsPort`. Safe for threads and processes."""
 
-    def __init__(self, home: str, trusted: Sequence[str]) -> None:
+    def __init__(
+        self,
+        home: str,
+        trusted: Sequence[str],
+        *,
+        grants: GrantsPort | None = None,
+        approver: PublicKey | None = None,
+    ) -> None:
         self._home = home
         self._trusted = tuple(trusted)
+        self._grants, self._approver = grants, approver
         self._folders = SkillFolders(home)
 
     def trusted_keys(self) -> tuple[PublicKey, ...]:
-        return trusted_keys(self._home, self._trusted)
+        return trusted_keys(self._home, self._trusted, approver=self._approver)
+
+    def survey_stored(self) -> Mapping[str, Skill | CellwallError]:
+        """`survey` without the approver's signatures: what could be signed."""
+        return self._survey(None)
 
     def load(self, names: Sequence[str]) -> tuple[Skill, ...]:
         """The named skills, verified now; the first that fails refuses all."""
         wanted = [check_name(name) for name in dict.fromkeys(names)]
         if not wanted:
             return ()
-        keys = self.trusted_keys()
+        keys = self._stored_keys()
         skills: list[Skill] = []
         with self._folders.open_shared("approved") as approved:
             for name in wanted:
-                skills.append(_load(approved, name, keys).skill)
+                skills.append(_load(approved, name, keys, self._grants).skill)
                 _check_budget(skills)
         return tuple(skills)
 
     def survey(self) -> Mapping[str, Skill | CellwallError]:
         """Each approved skill, or why it cannot be used."""
-        keys = self.trusted_keys()
+        return self._survey(self._grants)
+
+    def _stored_keys(self) -> tuple[PublicKey, ...]:
+        """Of manifests in the store, where the approver's signature decides if there is a key: also
+        of those that were approved before."""
+        return tuple(dict.fromkeys((*self.trusted_keys(), *filter(None, [own_key(self._home)]))))
+
+    def _survey(self, grants: GrantsPort | None) -> Mapping[str, Skill | CellwallError]:
+        keys = self._stored_keys()
         results: dict[str, Skill | CellwallError] = {}
         with self._folders.open_shared("approved") as approved:
             for name in names_in(approved):
                 try:
-                    results[name] = _load(approved, check_name(name), keys).skill
+                    results[name] = _load(approved, check_name(name), keys, grants).skill
                 except CellwallError as error:
                     results[name] = error
         return results
@@ -152,7 +183,14 @@ class SkillStore:
             remove_folder(approved, name)
 
 
-def _load(approved: int, name: str, keys: Sequence[PublicKey]) -> VerifiedSkill:
+def skill_grant(name: str, digest: str) -> StandingGrant:
+    """What the approver signs: all files of a skill, under its name."""
+    return StandingGrant(GrantKind.SKILL, name, digest)
+
+
+def _load(
+    approved: int, name: str, keys: Sequence[PublicKey], grants: GrantsPort | None
+) -> VerifiedSkill:
     try:
         folder = open_directory(name, at=approved)
     except FileNotFoundError:
@@ -166,7 +204,7 @@ def _load(approved: int, name: str, keys: Sequence[PublicKey]) -> VerifiedSkill:
         ) from None
     with closing_fd(folder):
         try:
-            return verify(folder, keys, name=name)
+            loaded = verify(folder, keys, name=name)
         except SkillRefused as error:
             raise SkillRefused(
                 f"skill {name}: {error.message}",
@@ -174,6 +212,14 @@ def _load(approved: int, name: str, keys: Sequence[PublicKey]) -> VerifiedSkill:
                 code=error.code,
                 detail=error.detail,
             ) from None
+    if grants is not None:
+        try:
+            grants.require(skill_grant(name, loaded.skill.digest))
+        except Denied as error:
+            raise SkillRefused(
+                f"skill {name}: {error.message}", hint=error.hint, code="CW-SKILL-UNSIGNED"
+            ) from None
+    return loaded
 
 
 def _check_budget(skills: Sequence[Skill]) -> None:

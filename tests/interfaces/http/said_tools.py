@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cellwall.core.types import Json
 from cellwall.mcp_servers.definitions import tool_set
-from cellwall.runtime.server_catalog import ServerCatalog, ServerSettings
+from cellwall.runtime.server_catalog import ServerCatalog
+from cellwall.runtime.server_entries import ServerSettings
 from interfaces.http.running_service import RunningService
 
 NAME = "notes"
@@ -17,11 +18,11 @@ def say(service: RunningService, *tools: tuple[str, str]) -> None:
     listed: list[dict[str, Json]] = [
         {"name": name, "description": text, "inputSchema": schema} for name, text in tools
     ]
-    catalog = ServerCatalog(service.app.store.home)
+    catalog = ServerCatalog(service.app.store.home, None)
     if NAME not in catalog.names():
         catalog.add(ServerSettings(name=NAME, argv=("notes-server",)))
     catalog.note_seen(NAME, tool_set(identity, listed))
 
 
 def accepted(service: RunningService) -> set[str]:
-    return set(ServerCatalog(service.app.store.home).read(NAME).pins.tools)
+    return set(ServerCatalog(service.app.store.home, None).read(NAME).pins.tools)

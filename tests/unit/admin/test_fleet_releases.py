@@ -69,7 +69,7 @@ class Machine:
 
     def verdict(self, command: str) -> Verdict:
         environ = {**os.environ, "CELLWALL_HOME": str(self.home)}
-        policy = effective_policy(cwd="/", environ=environ)
+        policy = effective_policy(grants=None, cwd="/", environ=environ)
         return policy.check(parse_call(f"Bash({command})")).verdict
 
 

@@ -48,7 +48,7 @@ def test_the_policy_is_written_trusted_and_counts_at_once(project):
     assert (written.path, written.is_trusted) == (str(file), True)
     assert file.stat().st_mode & 0o777 == 0o644
     assert os.listdir(file.parent) == ["policy.toml"]
-    policy = effective_policy(cwd=str(project), environ=os.environ)
+    policy = effective_policy(grants=None, cwd=str(project), environ=os.environ)
     calls = {"Bash(npm run lint)": Verdict.ALLOW, "Bash(git push)": Verdict.ASK}
     assert {call: policy.check(call, cwd=str(project)).verdict for call in calls} == calls
 

@@ -31,7 +31,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def verdict(call: str, project: Path) -> Verdict:
-    policy = effective_policy(cwd=str(project), environ=os.environ)
+    policy = effective_policy(grants=None, cwd=str(project), environ=os.environ)
     return policy.check(call, cwd=str(project)).verdict
 
 
@@ -48,13 +48,13 @@ def listed(state_home: str) -> Path:
 @pytest.mark.requirement("POL-7")
 def test_a_projects_allow_counts_only_when_it_is_trusted(project, state_home):
     assert verdict("Bash(ls)", project) is Verdict.DENY
-    assert set_aside(cwd=str(project), environ=os.environ) == (
+    assert set_aside(grants=None, cwd=str(project), environ=os.environ) == (
         str(project / ".cellwall" / "policy.toml"),
     )
     trust(project)
     assert verdict("Bash(ls)", project) is Verdict.ALLOW
     assert verdict("Bash(pwd)", project) is Verdict.DENY
-    assert set_aside(cwd=str(project), environ=os.environ) == ()
+    assert set_aside(grants=None, cwd=str(project), environ=os.environ) == ()
     assert listed(state_home).stat().st_mode & 0o777 == 0o600
 
 

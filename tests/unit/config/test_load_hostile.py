@@ -111,8 +111,12 @@ def test_names_that_lead_to_no_file_are_refused(config_dir: Path) -> None:
 
 
 def test_a_missing_file_in_the_environment_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"gone\.toml: no such file"):
+    with pytest.raises(ConfigError, match=r"gone\.toml: no such file") as caught:
         load_settings(environ={"CELLWALL_CONFIG": "gone.toml", "HOME": "/nonexistent"})
+    assert "CELLWALL_CONFIG names it" in caught.value.hint
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file="gone.toml", environ={"HOME": "/nonexistent"})
+    assert "leave the option out" in caught.value.hint
 
 
 def test_a_link_that_leads_nowhere_is_not_taken_for_no_file(tmp_path: Path) -> None:

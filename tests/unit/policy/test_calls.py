@@ -68,6 +68,13 @@ def test_a_call_that_cannot_be_understood_is_refused(text: str) -> None:
     assert caught.value.message.isprintable()
 
 
+def test_a_tool_in_other_letters_is_refused_with_its_name() -> None:
+    with pytest.raises(BadInput, match=r"there is no tool bash\. Did you mean Bash\?"):
+        parse_call("bash(git push)")
+    for text in ('bash({"command": "ls"})', "bash()", "bash"):
+        assert parse_call(text).tool == "bash"  # an agent's own tool
+
+
 def test_both_spellings_of_programs_are_read() -> None:
     ours = from_json({"tool": "Bash", "input": {"command": "ls"}})
     theirs = from_json(

@@ -18,8 +18,9 @@ import pytest
 from cellwall.core.approvals import Answer, AnswerKind, denial
 from cellwall.core.errors import BadInput, CellwallError, ConfigError
 from cellwall.core.types import Permission, Principal
-from cellwall.runtime import approval_queue
-from cellwall.runtime.approval_queue import ApprovalQueue, ApproverKey
+from cellwall.runtime import approval_queue, approver_key
+from cellwall.runtime.approval_queue import ApprovalQueue, sign_answer, signed_text
+from cellwall.runtime.approver_key import ApproverKey
 from cellwall.runtime.home import local_principal
 from unit.runtime.questions_for_tests import SESSION, anybody, broker_for, question_for, said
 
@@ -389,8 +390,8 @@ PASSPHRASE = b"correct horse battery"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(approval_queue, "_MEMORY_KIB", 64)
-    monkeypatch.setattr(approval_queue, "_PASSES", 1)
+    monkeypatch.setattr(approver_key, "_MEMORY_KIB", 64)
+    monkeypatch.setattr(approver_key, "_PASSES", 1)
 
 
 @pytest.fixture
@@ -405,7 +406,7 @@ def taken(queue: ApprovalQueue, answer: Answer, **question: object) -> Answer:
         with queue.waiting(asked) as waiting:
             signed = answer
             if answer.signature == "sign" and queue.key is not None:
-                made = queue.key.sign(bytearray(PASSPHRASE), asked, answer)
+                made = sign_answer(queue.key.unlock(bytearray(PASSPHRASE)), asked, answer)
                 signed = replace(answer, signature=made)
             queue.answer(asked, signed)
             return await waiting.answered()
@@ -429,18 +430,18 @@ def test_a_signed_yes_counts_and_another_does_not(state_home: str, key: Approver
 
 def test_a_signature_holds_for_one_question_one_answer_and_one_key(key: ApproverKey) -> None:
     first, second = question_for(session_id=SESSION), question_for("ls", session_id=SESSION)
-    made = key.sign(bytearray(PASSPHRASE), first, said(ONCE))
-    assert key.has_signed(first, replace(said(ONCE), signature=made))
-    assert not key.has_signed(second, replace(said(ONCE), signature=made))
-    assert not key.has_signed(first, replace(said(FOR_SESSION), signature=made))
+    made = sign_answer(key.unlock(bytearray(PASSPHRASE)), first, said(ONCE))
+    assert key.has_signed(signed_text(first, said(ONCE)), made)
+    assert not key.has_signed(signed_text(second, said(ONCE)), made)
+    assert not key.has_signed(signed_text(first, said(FOR_SESSION)), made)
     other = ApproverKey.make(bytearray(PASSPHRASE))
-    assert not other.has_signed(first, replace(said(ONCE), signature=made))
+    assert not other.has_signed(signed_text(first, said(ONCE)), made)
     assert ApproverKey.parse(str(key)) == key
 
 
 def test_a_wrong_or_short_passphrase_and_a_broken_key_are_refused(key: ApproverKey) -> None:
     with pytest.raises(BadInput, match="wrong passphrase"):
-        key.sign(bytearray(b"another passphrase"), question_for(), said(ONCE))
+        key.unlock(bytearray(b"another passphrase"))
     with pytest.raises(BadInput, match="fewer than 12"):
         ApproverKey.make(bytearray(b"short"))
     for text in ("x", str(key)[:-1], f"{key}x", str(key).replace(".", "")):

@@ -72,7 +72,7 @@ def action(operation, interface="sdk", **more) -> Action:
 
 
 def judge(made: Action, *, observe: bool = False, findings=()):
-    return RuledPolicy((), observe, {}).judge(made, findings)
+    return RuledPolicy((), observe, {}, None).judge(made, findings)
 
 
 def test_what_a_person_asks_for_is_allowed_because_they_ask():
@@ -318,7 +318,7 @@ def test_build_files_are_denied_to_agents_where_the_configuration_protects_them(
     )
     ordinary = UseTool("Write", {"file_path": "main.c", "content": "x"}, str(tmp_path))
     for is_on, verdict in ((True, Verdict.DENY), (False, Verdict.ALLOW)):
-        policy = RuledPolicy((str(path),), False, {}, protects_build_files=is_on)
+        policy = RuledPolicy((str(path),), False, {}, None, protects_build_files=is_on)
         assert [policy.judge(action(each, "mcp"), ()).verdict for each in written] == [verdict] * 4
         assert policy.judge(action(ordinary, "mcp"), ()).verdict is Verdict.ALLOW
 
@@ -328,7 +328,7 @@ def test_an_unknown_destination_is_asked_about_unless_a_rule_or_the_administrato
     tmp_path,
 ):
     def verdict_of(host: str) -> Verdict:
-        found = RuledPolicy((str(path),), False, {}).judge(
+        found = RuledPolicy((str(path),), False, {}, None).judge(
             action(ReachHost(host, 443, "CONNECT"), "mcp"), ()
         )
         return found.verdict

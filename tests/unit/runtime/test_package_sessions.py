@@ -89,7 +89,7 @@ class Place:
             policy=SimpleNamespace(files=()), egress=SimpleNamespace(idle_timeout_s=120.0)
         )
         environ = {**os.environ, "XDG_CONFIG_HOME": str(self.folder)}
-        self.sessions = PackageSessions(settings, environ, broker)
+        self.sessions = PackageSessions(settings, environ, broker, None)
         self.judge = PackageJudge(Feed(str(self.folder)), self.rules)
         self.upstream = Upstream()
         self.service = RegistryService(

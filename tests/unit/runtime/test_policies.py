@@ -36,7 +36,7 @@ def environ(place) -> dict[str, str]:
 
 def verdict(place, call: str, *, cwd: str = "project", named=()) -> str:
     folder = str(place / cwd)
-    policy = effective_policy(named=named, cwd=folder, environ=environ(place))
+    policy = effective_policy(grants=None, named=named, cwd=folder, environ=environ(place))
     return policy.check(call, cwd=folder, home=str(place)).verdict.word
 
 
@@ -163,7 +163,7 @@ def test_no_rule_lets_an_agent_write_the_cache_of_compiled_rules(
     given = environ(place) | ({"XDG_CACHE_HOME": cache} if folder else {})
     if is_remote:  # the variables that a client sends to the supervisor
         given = shaping(given)
-    policy = effective_policy(cwd=str(place / "project"), environ=given)
+    policy = effective_policy(grants=None, cwd=str(place / "project"), environ=given)
 
     def verdict_of(call: str) -> str:
         return policy.check(call, cwd=str(place / "project"), home=str(place)).verdict.word
@@ -190,6 +190,7 @@ def test_a_tool_named_install_or_port_is_not_allowed_by_what_needs_no_rule_insid
             named=(),
             environ=environ(place),
             is_observing=False,
+            grants=None,
         )
         assert found.verdict.word == "deny"
 
@@ -200,7 +201,7 @@ def test_a_cloned_project_allows_no_package_and_denies_one(place):
     project(place, text)
     assert verdict(place, "Install(pypi:x)") == "allow"
     folder = str(place / "project")
-    policy = effective_policy(named=(), cwd=folder, environ=environ(place))
+    policy = effective_policy(grants=None, named=(), cwd=folder, environ=environ(place))
     assert policy.about_package("pypi", "x").ruling(None).decision is None
     assert verdict(place, "Install(pypi:y)") == "deny"
 
@@ -216,7 +217,9 @@ def test_tool_of_a_server_gets_no_file_of_cellwall_by_any_key_that_names_files(p
             principal=Principal("agent", "mcp"),
             operation=CallServerTool("disk", "save", arguments, None),
         )
-        found = judge_by_rules(action, named=(), environ=environ(place), is_observing=False)
+        found = judge_by_rules(
+            action, named=(), environ=environ(place), is_observing=False, grants=None
+        )
         return found.verdict.word
 
     named = str(state / "audit" / "lock")

@@ -13,12 +13,8 @@ from cellwall.interfaces.cli.mcp_review_text import review_text
 from cellwall.mcp_servers.definitions import tool_set
 from cellwall.mcp_servers.pins import accept
 from cellwall.runtime.offered_tools import Offer, OfferedServers
-from cellwall.runtime.server_catalog import (
-    ServerCatalog,
-    ServerEntry,
-    ServerSettings,
-    labels_together,
-)
+from cellwall.runtime.server_catalog import ServerCatalog, labels_together
+from cellwall.runtime.server_entries import ServerEntry, ServerSettings
 
 pytestmark = pytest.mark.requirement("SRV-7")
 SEEN = tool_set({"name": "one"}, [{"name": "echo", "inputSchema": {"type": "object"}}])
@@ -31,7 +27,7 @@ def accepted(entry: ServerEntry) -> ServerEntry:
 
 @pytest.mark.requirement("POL-9")
 def test_consent_to_all_labels_of_a_server_ends_with_another_set_of_tools(tmp_path: Path) -> None:
-    catalog = ServerCatalog(str(tmp_path))
+    catalog = ServerCatalog(str(tmp_path), None)
     catalog.add(ServerSettings(name="one", url="https://a.example/mcp", secrets=("KEY",)))
     catalog.note_seen("one", SEEN)
 
@@ -42,7 +38,7 @@ def test_consent_to_all_labels_of_a_server_ends_with_another_set_of_tools(tmp_pa
 
     assert not catalog.update("one", accepted).is_named_together
     assert catalog.update("one", agree).is_named_together
-    assert ServerCatalog(str(tmp_path)).read("one").is_named_together
+    assert ServerCatalog(str(tmp_path), None).read("one").is_named_together
     assert not catalog.update("one", lambda each: agree(each, together=False)).is_named_together
     catalog.update("one", agree)
     other = tool_set({"name": "one"}, [{"name": "send", "inputSchema": {"type": "object"}}])
@@ -66,7 +62,7 @@ def known(offers: OfferedServers) -> Offer:
 
 
 def test_an_offer_is_computed_again_after_a_change_by_another_process(tmp_path: Path) -> None:
-    offers, other = OfferedServers(str(tmp_path), Scanner), ServerCatalog(str(tmp_path))
+    offers, other = OfferedServers(str(tmp_path), Scanner, None), ServerCatalog(str(tmp_path), None)
     other.add(ServerSettings(name="one", argv=("true",)))
     assert known(offers).tools == {}
     assert offers.current_if_known() is known(offers)  # the control: nothing has changed
@@ -79,7 +75,7 @@ def test_an_offer_is_computed_again_after_a_change_by_another_process(tmp_path: 
 
 
 def test_an_entry_that_is_edited_in_place_is_noticed_when_it_is_read(tmp_path: Path) -> None:
-    offers = OfferedServers(str(tmp_path), Scanner)
+    offers = OfferedServers(str(tmp_path), Scanner, None)
     offers.catalog.add(ServerSettings(name="one", argv=("true",)))
     offers.catalog.update("one", accepted)
     assert ("one", "echo") in known(offers).tools

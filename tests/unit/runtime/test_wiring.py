@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from cellwall.core.errors import CellwallError, LayerMissing, WorkspaceError
+from cellwall.core.home import state_place
 from cellwall.core.ids import new_id
 from cellwall.core.sandbox_ports import Slot
 from cellwall.core.types import (
@@ -110,6 +111,7 @@ def test_a_state_folder_open_to_others_is_refused(mode: int, tmp_path: Path) -> 
     with pytest.raises(CellwallError) as refused:
         wiring.state_home({"CELLWALL_HOME": str(tmp_path)})
     assert refused.value.code == "CW-STATE-UNSAFE"
+    assert "state folder $CELLWALL_HOME is open" in refused.value.message
 
 
 def test_a_state_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
@@ -117,6 +119,22 @@ def test_a_state_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     with pytest.raises(CellwallError) as refused:
         wiring.state_home({"CELLWALL_HOME": str(tmp_path / "file" / "below")})
     assert refused.value.code == "CW-STATE"
+    assert refused.value.message.endswith("cannot be created or read: Not a directory")
+
+
+@pytest.mark.requirement("ERR-1")
+@pytest.mark.parametrize(
+    ("variables", "shown"),
+    [
+        ({"CELLWALL_HOME": "/x", "XDG_STATE_HOME": "/y"}, "$CELLWALL_HOME"),
+        ({"CELLWALL_HOME": "", "XDG_STATE_HOME": "/y"}, "$XDG_STATE_HOME/cellwall"),
+        ({}, "~/.local/state/cellwall"),
+    ],
+)
+def test_messages_name_the_state_folder_by_its_variable(
+    variables: dict[str, str], shown: str
+) -> None:
+    assert state_place(variables) == shown
 
 
 def test_a_session_ends_with_its_holder_and_leaves_no_folder(state_home: str) -> None:

@@ -13,11 +13,18 @@ from cellwall.core.approvals import Answer, AnswerKind, Question
 from cellwall.core.errors import BadInput
 from cellwall.core.showing import block, one_line
 from cellwall.core.types import Json
-from cellwall.interfaces.cli.options import ConfigOptions, cli_principal, json_option, place_options
+from cellwall.interfaces.cli.options import (
+    ConfigOptions,
+    cli_principal,
+    json_option,
+    passphrase_option,
+    place_options,
+)
 from cellwall.interfaces.cli.output import json_fields, print_json, print_text, say
 
 if TYPE_CHECKING:
     from cellwall.admin.approvals import ApprovalInbox
+    from cellwall.admin.standing_grants import GrantReview
 
 
 @click.group(
@@ -127,7 +134,9 @@ def allow_question(
     answering.check(question, kind, rule=rule)
     if not _is_confirmed(question, kind, rule):
         return None
-    return answering.answer(question, kind, rule=rule, ask=_ask_passphrase)
+    from cellwall.interfaces.cli.terminal_input import ask_approver
+
+    return answering.answer(question, kind, rule=rule, ask=ask_approver)
 
 
 @approvals.command(
@@ -157,9 +166,14 @@ def key() -> int:
 
     Prints the lines for your configuration. The private key is never stored; it is derived from
     the passphrase each time. Runs then do not prompt at their own terminal.
+
+    Standing grants need the passphrase as well: trust in policy files, approved skills, signed
+    instructions, grants of secrets, accepted tools of MCP servers. Those that exist do not count
+    until you have signed them with `cellwall approvals sign`. A new key ends all signatures of the
+    old one.
     """
     from cellwall.interfaces.cli.terminal_input import ask_twice
-    from cellwall.runtime.approval_queue import ApproverKey
+    from cellwall.runtime.approver_key import ApproverKey
 
     passphrase = ask_twice("New passphrase of the approver")
     try:
@@ -167,6 +181,91 @@ def key() -> int:
     finally:
         passphrase[:] = bytes(len(passphrase))
     return 0
+
+
+@approvals.command(
+    epilog="""\b
+Examples:
+  cellwall approvals grants
+  cellwall approvals grants --json
+"""
+)
+@passphrase_option
+@place_options
+@json_option("Print one JSON object.")
+def grants(configured: ConfigOptions, *, passphrase_fd: int | None, as_json: bool) -> int:
+    """List standing grants: those that the approver has signed, and those that do not count.
+
+    Exit code 0 if no grant waits for a signature, else 1.
+    """
+    from cellwall.interfaces.cli import grant_text
+
+    review = _review(configured, passphrase_fd)
+    signed, waiting = review.signed(), review.waiting(cli_principal())
+    if as_json:
+        print_json(grant_text.as_json(signed, waiting, review.problems))
+    else:
+        print_text(_fit(grant_text.listing(signed, waiting)))
+        for problem in review.problems:
+            say(f"not read: {problem}")
+    return 1 if waiting or review.problems else 0
+
+
+@approvals.command(
+    epilog="""\b
+Examples:
+  cellwall approvals sign
+  cellwall approvals sign --only policy --only skill
+
+\b
+Exit codes:
+  0    signed, also if nothing waited
+  1    you said no
+  125  refused or failed; the reason is on standard error
+"""
+)
+@click.option(
+    "--only",
+    "kinds",
+    metavar="KIND",
+    multiple=True,
+    type=click.Choice(["policy", "skill", "secret", "mcp"]),
+    help="Only grants of this kind: policy, skill, secret or mcp; may be repeated.",
+)
+@passphrase_option
+@place_options
+def sign(kinds: tuple[str, ...], configured: ConfigOptions, *, passphrase_fd: int | None) -> int:
+    """Show all standing grants without a signature, and sign them with one passphrase.
+
+    For grants that were made before approvals.key was configured, or under another key. Any process
+    of yours may have written what is shown: sign only what you have made. Withdraw the rest first,
+    with policy untrust, skills remove, vault revoke or mcp gateway remove.
+    """
+    from cellwall.interfaces.cli import grant_text
+    from cellwall.interfaces.cli.terminal_input import ask_approver, confirm
+
+    review = _review(configured, passphrase_fd)
+    waiting = [
+        each for each in review.waiting(cli_principal()) if not kinds or each.kind.value in kinds
+    ]
+    for problem in review.problems:
+        say(f"not read: {problem}")
+    if not waiting:
+        print_text("no grant waits for a signature\n")
+        return 0
+    if not confirm(grant_text.shown(waiting), what="that all of this was granted by you"):
+        say("nothing was signed")
+        return 1
+    review.sign(waiting, who=cli_principal(), ask=ask_approver)
+    print_text(f"{len(waiting)} grants signed\n")
+    return 0
+
+
+def _review(configured: ConfigOptions, passphrase_fd: int | None) -> GrantReview:
+    from cellwall.admin.standing_grants import GrantReview
+    from cellwall.interfaces.cli.terminal_input import Passphrases
+
+    return GrantReview(**configured, ask_vault=Passphrases(passphrase_fd))
 
 
 def _is_confirmed(question: Question, kind: AnswerKind, rule: str) -> bool:
@@ -187,12 +286,6 @@ def _fit(text: str) -> str:
     from cellwall.interfaces.cli.approval_prompt import fit_to_stream
 
     return fit_to_stream(text, stream=1)
-
-
-def _ask_passphrase() -> bytearray:
-    from cellwall.interfaces.cli.terminal_input import ask
-
-    return ask("Passphrase of the approver: ")
 
 
 def _tell(question: Question, answer: Answer, *, as_json: bool) -> int:

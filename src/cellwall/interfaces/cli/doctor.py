@@ -14,7 +14,7 @@ from cellwall.interfaces.cli.output import print_json, print_text
 from cellwall.interfaces.terminal import one_line
 
 if TYPE_CHECKING:
-    from cellwall.sandbox.doctor import HostReport
+    from cellwall.admin.host_check import HostCheck, HostReport
 
 _WORDS = {"ok": "ok", "missing": "MISSING", "weak": "weak", "info": "info"}
 
@@ -58,6 +58,7 @@ def doctor(
     from cellwall.admin.host_check import examine_host, examine_production, examine_service
 
     report, good = examine_host(**configured, interface="cli"), "Sandboxes run here."
+    report = replace(report, checks=(*report.checks, *_check_hooks()))
     bad = "Sandboxes do not run here."
     if is_for_service or is_for_production:
         from cellwall.interfaces.supervisor.ownership import ask_supervisor
@@ -76,6 +77,26 @@ def doctor(
     else:
         print_text(_render(report) + f"\n{good if report.usable else bad}\n")
     return 0 if report.usable else 1
+
+
+def _check_hooks() -> tuple[HostCheck, ...]:
+    """Hooks that were installed and are gone: only detected, since the file is the agent's."""
+    import os
+
+    from cellwall.admin.host_check import HostCheck
+    from cellwall.core.errors import CellwallError
+    from cellwall.interfaces.hooks.install import missing_hooks
+
+    name, why = "hooks", "without its hook an agent's tool calls are not checked"
+    hint = "Look at the file, then install the hook again; or: cellwall hook uninstall"
+    try:
+        missing = missing_hooks(os.environ)
+    except CellwallError as error:
+        return (HostCheck(name, "weak", error.message, why, error.hint, required=False),)
+    return tuple(
+        HostCheck(name, "weak", f"{file}: {problem}", why, hint, required=False)
+        for file, problem in missing.items()
+    )
 
 
 def _render(report: HostReport) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cellwall.interfaces.hooks.install import HookState
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+_COMMAND, _INSTALL = "cellwall hook uninstall", "cellwall hook install"
 _NAMES = "claude-code, codex, cursor, gemini-cli, copilot"
 _TWO_PLACES = ("name one settings file, not two",)
 _USAGE = {"hint": "Write one of --user, --local, --project, --settings FILE.", "code": "CW-USAGE"}
@@ -154,12 +155,20 @@ def install(
     The command also blocks the tool if it cannot start, crashes or hangs. The rest of the file
     stays; the old content is kept beside it as FILE.cellwall-backup. A settings file that is a link
     is refused: a repository could contain one that leads to a file of yours.
+
+    With approvals.key, --dangerously-outside, --config and --policy need the passphrase of the
+    approver: they can weaken a hook that is there.
     """
+    from cellwall.admin.installed_hooks import note_installed
+    from cellwall.admin.standing_grants import require_approver
+    from cellwall.interfaces.cli.terminal_input import ask_approver
     from cellwall.interfaces.hooks import install as work
     from cellwall.interfaces.hooks.agents.registry import agent_named
 
     known = agent_named(agent)
     work.check_files(os.environ, config=config, policy=policy)
+    if (dangerously_outside or config or policy) and not dry_run:
+        require_approver("a hook with these options", ask=ask_approver, command=_INSTALL)
     commands = work.commands_for(
         known,
         os.environ,
@@ -168,8 +177,24 @@ def install(
         policy=policy,
     )
     change = work.install(_file(known, place, settings), known, commands, is_dry=dry_run)
+    if not dry_run:
+        note_installed(change.file, known.name, environ=os.environ)
     notes = (f"The hooks are installed: {one_line(change.file)}.", known.note)
-    return print_change(change, *notes, is_dry=dry_run, as_json=as_json)
+    code = print_change(change, *notes, is_dry=dry_run, as_json=as_json)
+    if not dry_run and not _allows_anything(config, policy):
+        say("no rule allows anything here yet, so each call is denied; see: cellwall policy init")
+    return code
+
+
+def _allows_anything(config: str | None, policy: str | None) -> bool:
+    """Whether a rule of this directory allows a call, or asks about one."""
+    from cellwall.admin.policy_init import permits
+    from cellwall.core.errors import CellwallError
+
+    try:
+        return permits((policy,) if policy else (), config=config, environ=os.environ)
+    except CellwallError:  # the hook tells it at each call
+        return True
 
 
 @hook.command(
@@ -188,9 +213,13 @@ def uninstall(
 ) -> int:
     """Remove our hooks from the settings, and nothing else.
 
-    If nothing else has changed since, the file is restored byte for byte.
+    If nothing else has changed since, the file is restored byte for byte. With approvals.key this
+    needs the passphrase of the approver. The file is the agent's: any process of yours can edit it
+    without this command, which `cellwall hook status` and `cellwall doctor` then show.
     """
-    from cellwall.interfaces.cli.terminal_input import confirm
+    from cellwall.admin.installed_hooks import forget_installed
+    from cellwall.admin.standing_grants import require_approver
+    from cellwall.interfaces.cli.terminal_input import ask_approver, confirm
     from cellwall.interfaces.hooks import install as work
     from cellwall.interfaces.hooks.agents.registry import agent_named
 
@@ -201,7 +230,11 @@ def uninstall(
     ):
         say("nothing was removed")
         return 1
+    if not dry_run:
+        require_approver("the removal of a hook", ask=ask_approver, command=_COMMAND)
     change = work.uninstall(file, known, is_dry=dry_run)
+    if not dry_run:
+        forget_installed(change.file, environ=os.environ)
     note = f"The hooks are removed: {one_line(change.file)}."
     return print_change(change, note, is_dry=dry_run, as_json=as_json)
 

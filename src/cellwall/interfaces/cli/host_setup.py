@@ -25,7 +25,7 @@ from cellwall.interfaces.cli.options import (
     json_option,
     place_options,
 )
-from cellwall.interfaces.cli.output import Progress, print_json, print_result, print_text
+from cellwall.interfaces.cli.output import Progress, print_json, print_result, print_text, say
 from cellwall.interfaces.cli.package_locks import read_lock, read_named_file
 
 if TYPE_CHECKING:
@@ -64,8 +64,16 @@ def check(configured: ConfigOptions, *, as_json: bool) -> int:
 
     settings = audit_queries.read_settings(**configured)
     weak = audit_queries.weakened(settings)
+    file, exists = audit_queries.settings_place(configured["config"])
+    if not as_json:
+        say(f"the file is {file}" if exists else f"there is no {file}: the profile alone counts")
     print_result(
-        {"ok": True, "profile": settings.profile, "weakened": list(weak)},
+        {
+            "ok": True,
+            "profile": settings.profile,
+            "weakened": list(weak),
+            "file": file if exists else None,
+        },
         f"ok: profile {settings.profile}\n" + "".join(f"weak: {w}\n" for w in weak),
         as_json=as_json,
     )

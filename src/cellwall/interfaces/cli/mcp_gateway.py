@@ -145,9 +145,12 @@ def review(
     """Show what a server says about itself and its tools, as a diff, and decide about it.
 
     The server is started in its sandbox and asked again. To accept, a person confirms at a terminal
-    what is shown; no option takes the place of that. With --reject, or --stored, the server is not
+    what is shown; no option takes the place of that. With approvals.key this needs the passphrase
+    of the approver. With --reject, or --stored, the server is not
     started, and what was last seen counts.
     """
+    from cellwall.interfaces.cli.terminal_input import ask_approver
+
     if accept and reject:
         raise BadInput("accept or reject, not both", code="CW-USAGE")
     if (not (accept or reject) and (tools or despite)) or (offered_as and not accept):
@@ -173,7 +176,7 @@ def review(
             if not _is_confirmed(found, tools, offered_as, together=together):
                 say("nothing is accepted")
                 return DECISION_WAITS
-            done = admin.accept(found, **chosen, who=who)
+            done = admin.accept(found, **chosen, who=who, ask=ask_approver)
     finally:
         app.close()
     verb = "accepted" if accept else "rejected"

@@ -31,6 +31,7 @@ from cellwall.runtime.policies import (
     read_call,
     set_aside,
 )
+from cellwall.runtime.signed_grants import SignedGrants, configured_grants
 
 if TYPE_CHECKING:
     from cellwall.admin.policy_learning import Tried
@@ -122,8 +123,9 @@ def check(
         raise BadInput(
             "no call was given", hint="Give one, such as 'Bash(git push)', or use --stdin."
         )
-    rules = effective_policy(named=files, cwd=where, environ=os.environ)
-    _tell_untrusted(files, where)
+    grants = _grants(files)
+    rules = effective_policy(named=files, cwd=where, environ=os.environ, grants=grants)
+    _tell_untrusted(files, where, grants)
     _tell_expired(rules)
     decisions = [rules.check(call, outside=outside) for call in wanted]
     if as_json:
@@ -171,8 +173,9 @@ def explain(
     from cellwall.admin.label_review import LabelReview
 
     where = os.path.abspath(cwd or os.getcwd())
-    rules: Policy = effective_policy(named=files, cwd=where, environ=os.environ)
-    _tell_untrusted(files, where)
+    grants = _grants(files)
+    rules: Policy = effective_policy(named=files, cwd=where, environ=os.environ, grants=grants)
+    _tell_untrusted(files, where, grants)
     _tell_expired(rules)
     parsed = parse_call(call, cwd=where, home=_home())
     decision = rules.check(parsed, outside=outside)
@@ -191,9 +194,14 @@ def explain(
     return EXIT_CODES[max(decision.verdict, Verdict.ALLOW if flow is None else flow.verdict)]
 
 
-def _tell_untrusted(files: Sequence[str], cwd: str) -> None:
+def _grants(files: Sequence[str]) -> SignedGrants | None:
+    """The signatures that count; files that are named are judged as if they were signed."""
+    return None if files else configured_grants(os.environ)
+
+
+def _tell_untrusted(files: Sequence[str], cwd: str, grants: SignedGrants | None) -> None:
     """Say why calls that the project's file allows are denied."""
-    for path in set_aside(named=files, cwd=cwd, environ=os.environ):
+    for path in set_aside(named=files, cwd=cwd, environ=os.environ, grants=grants):
         shown = os.path.relpath(path, cwd)
         say(f"the allow rules of {shown} are not trusted yet; see: cellwall policy trust")
 

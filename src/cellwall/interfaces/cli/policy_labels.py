@@ -45,9 +45,11 @@ def labels(
 
     A session that has read untrusted content labels the directories that it writes. A session that
     reads such a directory has read that content, too. Untrusted content, private data and egress
-    meet in one session only if a person allows it.
+    meet in one session only if a person allows it. With approvals.key, --clear needs the passphrase
+    of the approver.
     """
     from cellwall.admin.label_review import LabelReview
+    from cellwall.interfaces.cli.terminal_input import ask_approver
 
     if session is not None and clear is not None:
         raise BadInput(
@@ -57,7 +59,7 @@ def labels(
         )
     review = LabelReview(**configured)
     if clear is not None:
-        gone = LabelSet(review.clear(clear, who=cli_principal()))
+        gone = LabelSet(review.clear(clear, who=cli_principal(), ask=ask_approver))
         print_result({"cleared": gone.to_json()}, f"cleared:\n{draw_labels(gone)}", as_json=as_json)
         return 0
     if session is not None:

@@ -63,18 +63,26 @@ def trust(
     own rules allow the same, or if you trust the file: its path and its exact content. Any change
     of the content ends the trust.
 
+    Where approvals.key is configured, trust needs the passphrase of the approver. Then your own
+    policy.toml, and each file that is named in a configuration or on a command line, needs trust
+    as well, after every change.
+
     PATH is such a file, or a project's folder. Default: the project here.
     """
+    from cellwall.interfaces.cli.terminal_input import ask_approver
+
     book = _book(configured)
     if is_list:
         return _list(book, as_json=as_json)
     offered = book.offered(paths, cwd=os.getcwd())
     fresh = [each for each in offered if not each.is_trusted]
+    signer = None
     for each in fresh:
         if not _is_confirmed(each):
             say("nothing more was trusted")
             return 1
-        book.trust(each, who=cli_principal())
+        signer = signer or book.unlock(ask_approver)
+        book.trust(each, who=cli_principal(), signer=signer)
     if as_json:
         print_json({"trusted": [_offer_json(each, is_new=each in fresh) for each in offered]})
         return 0
@@ -121,10 +129,18 @@ def _project() -> list[str]:
 
 def _list(book: PolicyTrust, *, as_json: bool) -> int:
     entries = book.entries()
+    unsigned = [each for each in entries if not book.counts(each)]
     if as_json:
-        print_json({"trusted": [each.to_json() for each in entries]})
+        listed: list[Json] = [
+            {**each.to_json(), "counts": each not in unsigned} for each in entries
+        ]
+        print_json({"trusted": listed})
         return 0
-    lines = [f"{each.when}  {each.sha256[:16]}  {one_line(each.path)}\n" for each in entries]
+    lines = [
+        f"{each.when}  {each.sha256[:16]}  {one_line(each.path)}"
+        + (": DOES NOT COUNT, the approver has not signed it\n" if each in unsigned else "\n")
+        for each in entries
+    ]
     print_text("".join(lines) or "nothing is trusted\n")
     return 0
 

@@ -62,6 +62,7 @@ def init(
     have just written it; after a change, review it with `cellwall policy trust`.
     """
     from cellwall.admin import policy_init
+    from cellwall.interfaces.cli.terminal_input import ask_approver
 
     if is_user and is_project:
         raise BadInput("--user and --project exclude each other", code="CW-USAGE")
@@ -80,7 +81,9 @@ def init(
             print_text(starter.text)
         return 0
     place = policy_init.place_of(is_user=is_user, path=path, cwd=cwd, environ=os.environ)
-    written = policy_init.write(starter, place, is_forced=force, who=cli_principal())
+    written = policy_init.write(
+        starter, place, is_forced=force, who=cli_principal(), ask=ask_approver
+    )
     beside = policy_init.beside(place, environ=os.environ)
     if as_json:
         notes = [*starter.notes, *beside]
@@ -181,7 +184,7 @@ def learn(
 
 def _write_rules(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
     from cellwall.admin import policy_learning
-    from cellwall.interfaces.cli.terminal_input import confirm
+    from cellwall.interfaces.cli.terminal_input import ask_approver, confirm
     from cellwall.runtime.policy_places import shown_source
 
     file = shown_source(at.path, cwd=os.getcwd(), environ=os.environ)
@@ -199,7 +202,7 @@ def _write_rules(lesson: Lesson, at: PolicyTarget, *, as_json: bool) -> int:
         if not confirm(shown, what="that agents may do this without a question"):
             say("nothing was written")
             return 1
-        is_in_force = policy_learning.write(change, at, who=cli_principal())
+        is_in_force = policy_learning.write(change, at, who=cli_principal(), ask=ask_approver)
     if as_json:
         print_json({**_lesson_json(lesson), "path": at.path, "written": is_new})
         return 0

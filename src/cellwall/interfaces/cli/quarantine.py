@@ -92,16 +92,19 @@ def restore(entry_id: str, configured: ConfigOptions, *, as_json: bool) -> int:
     """Restore one entry to its original path; a person confirms it at a terminal.
 
     Inspect it first: a tool on the host may execute or follow it as soon as it is back. An
-    existing file is never replaced.
+    existing file is never replaced. With approvals.key this needs the passphrase of the approver.
     """
     from cellwall.admin import quarantine
-    from cellwall.interfaces.cli.terminal_input import confirm
+    from cellwall.admin.standing_grants import require_approver
+    from cellwall.interfaces.cli.terminal_input import ask_approver, confirm
 
     app = open_configured(configured)
     entry = quarantine.find(app, entry_id)
     if not confirm(_line(entry) + "\n", what="that this file is restored"):
         say("nothing was changed")
         return 1
+    command = f"cellwall quarantine restore {entry.id}"
+    require_approver("the return of a file", ask=ask_approver, command=command, **configured)
     quarantine.restore(app, entry, principal=cli_principal())
     print_result(
         {"restored": _as_json(entry)},

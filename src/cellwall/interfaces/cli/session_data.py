@@ -41,8 +41,10 @@ def erase(subject_id: str, configured: ConfigOptions, *, yes: bool, as_json: boo
     which still verifies, but nothing can read their bodies again.
     """
     from cellwall.admin import session_data
+    from cellwall.core.ids import check_id
 
     app = open_configured(configured)
+    check_id(subject_id)
     if not yes and not ask_yes_no(f"Erase all data of {subject_id}? This cannot be undone"):
         return 1
     erased = session_data.erase(app, subject_id, principal=cli_principal())

@@ -98,13 +98,20 @@ def sign(
 
     With --instructions DIR is a project, or one file of it: its CLAUDE.md, AGENTS.md, agent rules
     and the like are signed, at any depth, and the list is written as .cellwall-instructions.
+
+    With approvals.key this needs the passphrase of the approver, whose key signs in place of yours.
     """
     from cellwall.admin.skills import SigningKeyChoice
+    from cellwall.interfaces.cli.terminal_input import ask_approver
 
     store = _store(configured)
     sign_it = store.sign_instructions if instructions else store.sign
     done = sign_it(
-        folder, name=name, choice=SigningKeyChoice(key, signer), principal=cli_principal()
+        folder,
+        name=name,
+        choice=SigningKeyChoice(key, signer),
+        principal=cli_principal(),
+        ask=ask_approver,
     )
     manifest = done.manifest
     if as_json:
@@ -213,9 +220,13 @@ Examples:
 def add(folder: str, configured: ConfigOptions, *, as_json: bool) -> int:
     """Verify a signed skill and copy it to the approved skills, which sandboxes can use.
 
-    A skill of the same name is replaced atomically.
+    A skill of the same name is replaced atomically. With approvals.key this needs the passphrase of
+    the approver.
     """
-    skill, replaced = _store(configured).add(folder, principal=cli_principal())
+    from cellwall.interfaces.cli.terminal_input import ask_approver
+
+    store = _store(configured)
+    skill, replaced = store.add(folder, principal=cli_principal(), ask=ask_approver)
     print_result(
         {**skill_json(skill), "replaced": replaced},
         f"{'replaced' if replaced else 'added'}: {summary(skill)}\n",
@@ -328,9 +339,11 @@ def approve(
 ) -> int:
     """Sign a proposal with your key, and move it to the approved skills.
 
-    You confirm it at your terminal; without a terminal it is refused.
+    You confirm it at your terminal; without a terminal it is refused. With approvals.key this needs
+    the passphrase of the approver.
     """
     from cellwall.admin.skills import SigningKeyChoice
+    from cellwall.interfaces.cli.terminal_input import ask_approver
 
     store = _store(configured)
     proposal = store.review(proposal_id)
@@ -343,7 +356,12 @@ def approve(
     if not _is_confirmed(proposal):
         say("nothing was approved")
         return 1
-    skill = store.approve(proposal, choice=SigningKeyChoice(key, signer), principal=cli_principal())
+    skill = store.approve(
+        proposal,
+        choice=SigningKeyChoice(key, signer),
+        principal=cli_principal(),
+        ask=ask_approver,
+    )
     print_result(skill_json(skill), f"approved: {summary(skill)}\n", as_json=as_json)
     return 0
 

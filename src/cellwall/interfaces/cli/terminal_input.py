@@ -73,6 +73,11 @@ def ask(prompt: str, *, hint: str = "") -> bytearray:
             write_all(terminal, b"\n")
 
 
+def ask_approver() -> bytearray:
+    """The passphrase for what `approvals.key` guards (POL-13)."""
+    return ask("Passphrase of the approver: ")
+
+
 def wait_for(terminal: int) -> None:
     """Wait for a line in short intervals, so that a signal always ends the wait.
 
@@ -256,8 +261,8 @@ def confirm(shown: str, *, what: str) -> bool:
 def ask_yes_no(question: str) -> bool:
     """Whether the person at standard input answers yes; no is the default.
 
-    For steps that an option can also confirm. Unlike `click.confirm`, a signal ends the wait at
-    any moment, see `wait_for`.
+    For steps that `--yes` can also confirm. Unlike `click.confirm`, a signal ends the wait at
+    any moment, see `wait_for`. Ctrl-D at a terminal ends the command as Ctrl-C does.
     """
     while True:
         click.echo(f"{question} [y/N]: ", err=True, nl=False)
@@ -266,8 +271,15 @@ def ask_yes_no(question: str) -> bool:
             line = sys.stdin.readline()
         except KeyboardInterrupt:
             raise click.Abort from None
-        if not line:
+        if not line and sys.stdin.isatty():
             raise click.Abort
+        if not line:
+            click.echo(err=True)
+            raise BadInput(
+                "there is no answer on standard input",
+                hint="Type the command at a terminal, or confirm it by --yes.",
+                code="CW-NO-TERMINAL",
+            )
         answer = line.strip().lower()
         if answer in ("y", "yes"):
             return True

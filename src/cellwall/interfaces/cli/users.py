@@ -68,6 +68,9 @@ def add(
     text = f"{added.name} added with the role {added.role}\n"
     if link is not None:
         text += f"one-time code for the first sign-in: {link}\n"
+        text += (
+            f"to be opened at the address that `cellwall serve` prints: ADDRESS/#sign-in={link}\n"
+        )
     print_result({**_user_json(added), "sign_in_code": link}, text, as_json=as_json)
     return 0
 

@@ -323,4 +323,8 @@ def _tell_key(vault_admin: VaultAdmin, what: str, *, as_json: bool) -> None:
         return
     print_text(f"the vault {what}: {vault_admin.id}, opened by {vault_admin.source}\n")
     if vault_admin.missing_setting:
-        say(f"add this to the configuration: {vault_admin.missing_setting}")
+        say(
+            "add this to the configuration (`cellwall config check` names its file), or the vault "
+            "stays shut:"
+        )
+        click.echo(vault_admin.missing_setting, err=True)

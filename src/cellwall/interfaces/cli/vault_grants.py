@@ -86,8 +86,11 @@ def grant(
     """Allow a secret in requests to a host; other hosts receive its placeholder.
 
     A secret can have several grants; without a grant it is never used. You confirm a grant at your
-    terminal, or with the vault's passphrase.
+    terminal, or with the vault's passphrase; with approvals.key also with the passphrase of the
+    approver.
     """
+    from cellwall.interfaces.cli.terminal_input import ask_approver
+
     place, field = _place(header, query, basic)
     binding = Binding(
         host=host,
@@ -104,7 +107,13 @@ def grant(
         say("nothing was granted")
         return 1
     made = vault.grant(
-        name, binding, cli_principal(), tools=tools, session=session, until_s=until_s
+        name,
+        binding,
+        cli_principal(),
+        tools=tools,
+        session=session,
+        until_s=until_s,
+        ask=ask_approver,
     )
     print_result(made.to_json(), f"{name}: {one_line(grant_line(made))}\n", as_json=as_json)
     return 0

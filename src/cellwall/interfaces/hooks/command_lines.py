@@ -13,7 +13,6 @@ path, so that `pwd`, compiler messages and absolute paths are the same as on the
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shlex
 import site
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cellwall.core.errors import BadInput, CellwallError, Denied
-from cellwall.core.home import state_path
+from cellwall.core.home import state_path, user_home
 from cellwall.core.packages import PACKAGES_IN_WORKSPACE
 from cellwall.core.types import Json
 from cellwall.interfaces.hooks.settings_text import SHELL, START
@@ -105,16 +104,11 @@ def pinned_environment(environ: Mapping[str, str]) -> dict[str, str]:
     config = environ.get("CELLWALL_CONFIG", "")
     theirs = environ.get("XDG_CONFIG_HOME", "")
     return {
-        "HOME": _home(environ),
+        "HOME": user_home(environ),
         "CELLWALL_HOME": os.path.realpath(state_path(environ)),
         "CELLWALL_CONFIG": os.path.abspath(config) if config else "",
         "XDG_CONFIG_HOME": theirs if os.path.isabs(theirs) else "",
     }
-
-
-def _home(environ: Mapping[str, str]) -> str:
-    home = environ.get("HOME", "")
-    return home if os.path.isabs(home) else pwd.getpwuid(os.geteuid()).pw_dir
 
 
 def options_of(

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cellwall.admin.installed_hooks import installed_hooks
 from cellwall.config.load import load_settings
-from cellwall.core.errors import BadInput, ConfigError
+from cellwall.core.errors import BadInput, CellwallError, ConfigError
 from cellwall.interfaces.edited_file import EditedFile, SettingsChange
 from cellwall.interfaces.hooks.agents.agent import Agent
+from cellwall.interfaces.hooks.agents.registry import agent_named
 from cellwall.interfaces.hooks.command_lines import hook_command, options_of
 from cellwall.interfaces.hooks.settings_text import (
     add_hooks,
@@ -22,7 +24,9 @@ from cellwall.interfaces.hooks.settings_text import (
     parse_settings,
     remove_hooks,
 )
+from cellwall.runtime.home import state_home
 from cellwall.runtime.policies import effective_policy
+from cellwall.runtime.signed_grants import signed_grants
 
 
 def commands_for(agent: Agent, environ: Mapping[str, str], **options: Any) -> dict[str, str]:  # noqa: ANN401  # those of `hook_command`
@@ -39,10 +43,14 @@ def commands_for(agent: Agent, environ: Mapping[str, str], **options: Any) -> di
 
 def check_files(environ: Mapping[str, str], *, config: str | None, policy: str | None) -> None:
     """Check the named files: a hook with a missing or invalid file would deny every call."""
-    if config is not None:
-        load_settings(file=os.path.abspath(config), environ=environ)
+    if config is None and policy is None:
+        return
+    file = None if config is None else os.path.abspath(config)
+    settings = load_settings(file=file, environ=environ)
     if policy is not None:
-        effective_policy(named=(os.path.abspath(policy),), cwd="/", environ=environ)
+        grants = signed_grants(state_home(environ), settings)
+        named = (os.path.abspath(policy),)
+        effective_policy(named=named, cwd="/", environ=environ, grants=grants)
 
 
 def install(
@@ -144,6 +152,25 @@ def state_of(file: str, agent: Agent, *, environ: Mapping[str, str]) -> HookStat
     named = [f"--{n} {each[n]}" for each in chosen for n in ("config", "policy") if each.get(n)]
     told_problems, told_options = tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(named))
     return HookState(file, told_problems, bool(chosen), outside, told_options, bool(off))
+
+
+def missing_hooks(environ: Mapping[str, str]) -> dict[str, str]:
+    """What is wrong with the hooks that were installed, by settings file; empty where nothing is.
+    A project that is gone needs no hook."""
+    found: dict[str, str] = {}
+    for file, name in installed_hooks(environ).items():
+        if not os.path.isdir(os.path.dirname(os.path.dirname(file))):
+            continue
+        try:
+            state = state_of(file, agent_named(name), environ=environ)
+        except CellwallError as error:
+            found[file] = error.message
+            continue
+        if state is None or not state.is_installed:
+            found[file] = "the hook is gone"
+        elif state.problems:
+            found[file] = "; ".join(state.problems)
+    return found
 
 
 def _configured_outside(

@@ -31,6 +31,7 @@ from cellwall.runtime.policies import (
     effective_policy,
     read_call,
 )
+from cellwall.runtime.signed_grants import signed_grants
 
 routes = APIRouter(
     route_class=CheckedRoute, prefix="/policies", tags=["policies"], responses=ERRORS
@@ -88,6 +89,7 @@ def service_policy(service: Service) -> Policy:
         named=named,
         cwd="/",
         environ=os.environ,
+        grants=signed_grants(service.app.store.home, service.app.settings),
         protects_build_files=service.app.settings.workspace.protects_build_files,
     )
 

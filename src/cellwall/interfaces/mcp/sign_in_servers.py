@@ -18,6 +18,7 @@ import anyio.abc
 from cellwall.core.errors import Busy
 from cellwall.interfaces.mcp.default_policy import default_policy
 from cellwall.runtime.offered_tools import OfferedServers
+from cellwall.runtime.signed_grants import signed_grants
 from cellwall.runtime.tool_servers import ToolServers
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ class SignInServers:
     def __init__(self, app: App, tasks: anyio.abc.TaskGroup, *, max_per_user: int) -> None:
         self._app, self._tasks = app, tasks
         self._max_per_user = max_per_user
-        self._offers = OfferedServers(app.store.home, lambda: app.scanner)
+        self._offers = OfferedServers(
+            app.store.home, lambda: app.scanner, signed_grants(app.store.home, app.settings)
+        )
         # A start follows from a call that the rules have allowed, and the operator has chosen the
         # command and the domains: rules of the configuration judge it where there are any.
         self._policy = default_policy(app, os.environ, cwd=None, has_domains=True)

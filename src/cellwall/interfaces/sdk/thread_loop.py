@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import os
-import signal
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
 from typing import Any, TypeVar
 
-from cellwall.core.fast_signals import INTERRUPT, get_handler, set_handler
 from cellwall.core.forks import call_in_child
 from cellwall.core.one_call_loops import OneCallLoop
+from cellwall.interfaces.sdk.caller_signals import CallerSignals
 
 Result = TypeVar("Result")
 
@@ -36,40 +35,56 @@ class _ForkSafeLoop(OneCallLoop):
 def _run_to_end(
     runner: asyncio.Runner, context: contextvars.Context, work: Coroutine[Any, Any, Result]
 ) -> Result:
-    """`asyncio.Runner.run` with a cheaper handler of Ctrl-C, see `fast_signals`.
+    """`asyncio.Runner.run`, with what handlers of signals raise: it cancels the run, and reaches
+    the caller after the cleanup.
 
     A function, not a method: an error keeps the variables of this call alive, and with them the
     owner of a loop, which must be closed with its thread.
     """
     loop = runner.get_loop()
-    task = loop.create_task(work, context=context)
-    interrupts = 0
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        """The first Ctrl-C ends the run and waits for its cleanup, the second does not."""
-        nonlocal interrupts
-        interrupts += 1
-        if interrupts > 1 or task.done():
-            raise KeyboardInterrupt
-        task.cancel()
-        loop.call_soon_threadsafe(lambda: None)  # wakes the loop
-
-    is_main = threading.current_thread() is threading.main_thread()
-    is_ours = is_main and get_handler(INTERRUPT) is signal.default_int_handler
-    if is_ours:
-        try:
-            set_handler(INTERRUPT, interrupt)
-        except ValueError:  # an embedded interpreter without signals
-            is_ours = False
+    if threading.current_thread() is not threading.main_thread():
+        return loop.run_until_complete(loop.create_task(work, context=context))
+    signals = CallerSignals()
+    signals.hold()
     try:
-        return loop.run_until_complete(task)
-    except asyncio.CancelledError:
-        if interrupts and task.uncancel() == 0:
-            raise KeyboardInterrupt from None
-        raise
+        task = loop.create_task(work, context=context)
+
+        def cancel() -> None:
+            task.cancel()
+            loop.call_soon_threadsafe(lambda: None)  # wakes the loop
+
+        signals.cancel_with(cancel)
+        try:
+            return loop.run_until_complete(task)
+        finally:
+            error = signals.release()
+            if error is not None:
+                raise error from None
     finally:
-        if is_ours and get_handler(INTERRUPT) is interrupt:
-            set_handler(INTERRUPT, signal.default_int_handler)
+        error = None  # it refers to this frame
+
+
+def _run_beside(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    """Run in a thread of its own; what a handler of a signal raises here ends the run there."""
+    running: list[asyncio.Task[Any]] = []
+    is_over = threading.Event()
+
+    async def run() -> Result:
+        if (task := asyncio.current_task()) is not None:
+            running.append(task)
+        if is_over.is_set():  # before this task was known
+            raise asyncio.CancelledError
+        return await work()
+
+    with ThreadPoolExecutor(max_workers=1) as other:
+        try:
+            return other.submit(lambda: asyncio.run(run())).result()
+        except BaseException:
+            is_over.set()
+            for task in running:
+                with contextlib.suppress(RuntimeError):  # the run has ended, and its loop is closed
+                    task.get_loop().call_soon_threadsafe(task.cancel)
+            raise  # after the thread has ended
 
 
 class _OwnLoop:
@@ -102,8 +117,7 @@ class _ThreadLoop(threading.local):
             pass
         else:
             # A notebook, or a coroutine that calls the facade: the thread's loop is busy.
-            with ThreadPoolExecutor(max_workers=1) as other:
-                return other.submit(asyncio.run, work()).result()
+            return _run_beside(work)
         return self._loop.run(work())
 
     def forget_parent(self) -> None:

@@ -114,7 +114,8 @@ class Vault:
         session: str = "",
         until_s: float | None = None,
     ) -> Grant:
-        """Allow a secret in requests to a host."""
+        """Allow a secret in requests to a host. Refused where `approvals.key` is configured, since
+        a program is not asked for the passphrase: use `cellwall vault grant`."""
         binding = Binding(
             host=host,
             ports=tuple(ports),

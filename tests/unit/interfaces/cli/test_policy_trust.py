@@ -14,7 +14,7 @@ from cellwall.policy.rules import Layer
 def offered(text: str) -> Offered:
     name = "policy.toml"
     file = parse_policy(text, file=name, name=name, layer=Layer.PROJECT, folder="/p")
-    return Offered("/p/policy.toml", name, file.sha256, file.rules)
+    return Offered("/p/policy.toml", name, file.sha256, file.rules, "/p/policy.toml")
 
 
 def listed(verdict: str, rules: list[str]) -> str:

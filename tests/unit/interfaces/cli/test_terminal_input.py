@@ -77,5 +77,17 @@ def test_yes_or_no_is_asked_until_one_of_them_is_typed(
 def test_no_answer_at_all_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(os.devnull) as nothing:
         monkeypatch.setattr("sys.stdin", nothing)
+        with pytest.raises(terminal_input.BadInput) as refused:
+            terminal_input.ask_yes_no("Remove it?")
+    assert refused.value.code == "CW-NO-TERMINAL"
+    assert "--yes" in refused.value.hint
+
+
+def test_the_end_of_a_terminals_input_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller, terminal = os.openpty()
+    with open(terminal) as lines:
+        monkeypatch.setattr("sys.stdin", lines)
+        os.write(controller, b"\x04")
         with pytest.raises(click.Abort):
             terminal_input.ask_yes_no("Remove it?")
+    os.close(controller)

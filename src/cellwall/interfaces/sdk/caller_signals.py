@@ -1,0 +1,94 @@
+"""The caller's signal handlers during a blocking call: what they raise ends the run first.
+
+A Python handler runs between any two instructions of the main thread. If it raised there, a step of
+the run would stay half done: a record of the audit log rolled back, a cell without an owner, a
+`TimeoutError` taken for an error of the host. So the error is kept, the run is cancelled, and the
+error reaches the caller after the cleanup.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+from cellwall.core.fast_signals import Handler, get_handler, set_handler
+
+_NUMBERS = tuple(sorted(int(each) for each in signal.valid_signals()))
+_CALLBACKS = ("cellwall.interfaces.sdk.execution", "deliver")
+"""The module and function that call the caller's `on_stdout` and `on_stderr`."""
+
+
+class CallerSignals:
+    """Keeps the first error of a handler between `hold` and `release`, and cancels the run for it.
+
+    Only for the main thread, where Python runs all handlers.
+    """
+
+    def __init__(self) -> None:
+        self._error: BaseException | None = None
+        self._cancel: Callable[[], None] | None = None
+        self._held_by = 0
+        """The process id, which a child that a callback forks does not have; 0: none."""
+        self._replaced: list[tuple[int, Handler, Handler]] = []
+
+    def hold(self) -> None:
+        """From now on no handler raises into the run."""
+        try:
+            for number in _NUMBERS:
+                handler = get_handler(number)
+                if callable(handler):
+                    keeper = self._keeper(handler)
+                    self._replaced.append((number, handler, keeper))
+                    set_handler(number, keeper)
+        except ValueError:  # an embedded interpreter without signals
+            self._replaced.clear()
+        # One assignment: an error of a handler before it has reached the caller directly.
+        self._held_by = os.getpid()
+
+    def cancel_with(self, cancel: Callable[[], None]) -> None:
+        """What ends the run; a handler may have raised already."""
+        self._cancel = cancel
+        if self._error is not None:
+            cancel()
+
+    def release(self) -> BaseException | None:
+        """Set the caller's handlers again, except those that changed meanwhile; returns the first
+        error of a handler."""
+        # A keeper that stays, because the next lines are interrupted, passes everything on.
+        self._held_by = 0
+        error, self._error = self._error, None
+        for number, handler, keeper in self._replaced:
+            if get_handler(number) is keeper:
+                set_handler(number, handler)
+        return error
+
+    def _keeper(self, handler: Callable[[int, FrameType | None], object]) -> Handler:
+        def keep(number: int, frame: FrameType | None) -> None:
+            try:
+                handler(number, frame)
+            except BaseException as error:
+                if self._held_by != os.getpid() or self._may_raise(error, frame):
+                    raise
+                if self._error is None:
+                    self._error = error
+                    if self._cancel is not None:
+                        self._cancel()
+
+        return keep
+
+    def _may_raise(self, error: BaseException, frame: FrameType | None) -> bool:
+        if isinstance(error, Exception):
+            # The callback may hang, and its errors end the run in order.
+            return _is_in_callback(frame)
+        # The second Ctrl-C does not wait for the cleanup.
+        return self._error is not None
+
+
+def _is_in_callback(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if (frame.f_globals.get("__name__"), frame.f_code.co_name) == _CALLBACKS:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,191 @@
+"""Blocking calls of the SDK: what a handler of a signal raises reaches the caller, and nothing
+else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cellwall.interfaces.sdk.execution import text_sink
+from cellwall.interfaces.sdk.thread_loop import thread_loop
+
+WAIT_S = 20
+
+
+class _Alarm(TimeoutError):
+    """What callers raise in a handler of SIGALRM to bound a call."""
+
+
+@pytest.fixture
+def handle() -> Iterator[Callable[[Callable[..., object]], None]]:
+    """Sets the handler of SIGALRM."""
+    before = signal.getsignal(signal.SIGALRM)
+    yield lambda handler: signal.signal(signal.SIGALRM, handler) and None
+    signal.signal(signal.SIGALRM, before)
+
+
+def ring(*_: object) -> None:
+    raise _Alarm
+
+
+def knock() -> None:
+    os.kill(os.getpid(), signal.SIGALRM)
+
+
+class Run:
+    """A call that is rung at, waits, and cleans up."""
+
+    def __init__(self, *rings: int) -> None:
+        self.seen: list[str] = []
+        self._rings = rings or (signal.SIGALRM,)
+
+    async def __call__(self) -> str:
+        try:
+            for number in self._rings:
+                os.kill(os.getpid(), number)
+            self.seen.append("went on")
+            await asyncio.sleep(WAIT_S)
+        except BaseException as error:
+            self.seen.append(type(error).__name__)
+            await asyncio.sleep(0)
+            self.seen.append("cleaned up")
+            raise
+        return "done"
+
+
+@pytest.mark.requirement("ISO-8", "ERR-2")
+def test_an_error_of_a_handler_cancels_the_call_and_reaches_the_caller(handle) -> None:
+    handle(ring)
+    run = Run()
+    with pytest.raises(_Alarm):
+        thread_loop.call(run)
+    assert run.seen == ["went on", "CancelledError", "cleaned up"]
+    assert signal.getsignal(signal.SIGALRM) is ring
+    assert thread_loop.call(later) == "later"
+
+
+async def later() -> str:
+    await asyncio.sleep(0)
+    return "later"
+
+
+def test_without_it_the_error_comes_in_the_middle_of_the_call(handle) -> None:
+    """The control: the same handler in a loop of asyncio itself."""
+    handle(ring)
+    run = Run()
+    with pytest.raises(_Alarm):
+        asyncio.run(run())
+    assert run.seen == ["_Alarm", "cleaned up"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
+def test_every_kind_of_error_does(handle, error: type[BaseException]) -> None:
+    def fail(*_: object) -> None:
+        raise error("mine")
+
+    handle(fail)
+    run = Run()
+    with pytest.raises(error, match="mine"):
+        thread_loop.call(run)
+    assert run.seen == ["went on", "CancelledError", "cleaned up"]
+
+
+def test_only_the_first_of_many_errors_counts(handle) -> None:
+    handle(ring)
+    run = Run(*[signal.SIGALRM] * 5)
+    with pytest.raises(_Alarm):
+        thread_loop.call(run)
+    assert run.seen == ["went on", "CancelledError", "cleaned up"]
+
+
+def test_the_second_ctrl_c_does_not_wait() -> None:
+    run = Run(signal.SIGINT, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        thread_loop.call(run)
+    assert run.seen[0] == "KeyboardInterrupt"
+
+
+def test_a_handler_that_raises_nothing_is_called_and_the_call_goes_on(handle) -> None:
+    called: list[int] = []
+    handle(lambda number, _: called.append(number))
+
+    async def run() -> str:
+        knock()
+        return await later()
+
+    assert thread_loop.call(run) == "later"
+    assert called == [signal.SIGALRM]
+
+
+def test_a_handler_that_is_set_during_the_call_stays(handle) -> None:
+    handle(ring)
+
+    def other(*_: object) -> None: ...
+
+    async def run() -> None:
+        signal.signal(signal.SIGALRM, other)
+
+    thread_loop.call(run)
+    assert signal.getsignal(signal.SIGALRM) is other
+
+
+def test_an_error_comes_into_the_caller_s_own_callback_at_once(handle) -> None:
+    """The callback may hang, and nobody else could end it."""
+    handle(ring)
+    seen: list[str] = []
+
+    def show(_text: str) -> None:
+        knock()
+        seen.append("went on")
+
+    sink = text_sink(show, None)
+    assert sink is not None
+
+    async def run() -> None:
+        with pytest.raises(_Alarm):
+            sink("stdout", b"text")
+        await later()
+
+    thread_loop.call(run)
+    assert seen == []
+
+
+def test_a_child_that_a_callback_forks_has_its_handlers(handle) -> None:
+    handle(ring)
+
+    async def run() -> int:
+        child = os.fork()
+        if child == 0:
+            try:
+                knock()
+            except _Alarm:
+                os._exit(7)
+            os._exit(1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert thread_loop.call(run) == 7
+
+
+def test_inside_a_running_loop_the_call_in_the_other_thread_is_ended(handle) -> None:
+    handle(ring)
+    seen: list[str] = []
+
+    async def run() -> None:
+        try:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+            await asyncio.sleep(WAIT_S)
+        except asyncio.CancelledError:
+            seen.append("ended")
+            raise
+
+    async def notebook() -> None:
+        thread_loop.call(run)
+
+    with pytest.raises(_Alarm):
+        asyncio.run(notebook())
+    assert seen == ["ended"]
