@@ -17,7 +17,7 @@ from catalogue import read_catalogue
 from changes import Direction, compare, report
 from plan import choose
 from stored_run import FIGURES, StoredRun
-from whole_run import run_all
+from whole_run import OneBench, run_all
 
 # The module of each bench; it is imported when it is asked for, since some need more than others.
 BENCHES = {
@@ -49,6 +49,7 @@ BENCHES = {
 }
 # Sessions, runs at once, seconds: where nothing is given.
 _LOADS = {"http": (20, 8, 15.0), "fleet": (1000, 50, 20.0)}
+_OWN_RECORDS = {"fleet-sim", "peers"}  # benches with files of their own for their results
 _FAILED, _WORSE = 1, 3
 
 
@@ -78,7 +79,7 @@ def parse() -> argparse.Namespace:
         "--fail-on-worse", action="store_true", help=f"all: exit status {_WORSE} on a worse figure"
     )
     parser.add_argument(
-        "--record", action="store_true", help="all, fleet-sim, peers: keep the results"
+        "--record", action="store_true", help="keep the results for the documentation"
     )
     parser.add_argument(
         "--share", type=float, default=1.0, help="fleet-sim: of 1,000 hosts and their sessions"
@@ -95,7 +96,11 @@ def main() -> None:
         os.environ["CELLWALL_GUARD_DATA"] = options.data
     if options.name == "all":
         sys.exit(_measure_all(options))
+    one = OneBench(options.name, options.rounds)
     figures = _measure_one(options)
+    if options.record and options.name not in _OWN_RECORDS:
+        _stored_run().merged(one.stored(figures)).write(FIGURES)
+        _tell(f"wrote {FIGURES}; `./dev docs` renews the page")
     if options.json:
         print(json.dumps(figures, indent=2))
         return
@@ -127,12 +132,16 @@ def _measure_one(options: argparse.Namespace) -> dict[str, Any]:
         return measure(options.rounds, quiet=options.json, **more)
 
 
+def _stored_run() -> StoredRun:
+    return StoredRun.read(FIGURES) if FIGURES.exists() else StoredRun()
+
+
 def _measure_all(options: argparse.Namespace) -> int:
     """Runs, keeps, compares; the exit status."""
     benches = choose(options.only)
     # Read before anything is recorded: the file may be the same one.
     before = StoredRun.read(Path(options.compare)) if options.compare else None
-    kept = StoredRun.read(FIGURES) if options.record and FIGURES.exists() else StoredRun()
+    kept = _stored_run() if options.record else StoredRun()
 
     def keep(newer: StoredRun) -> None:
         if options.record:

@@ -60,7 +60,7 @@ def run_all(
 ) -> StoredRun:
     """The figures of all passes; `on_bench` gets what is known after each bench."""
     host = describe_run()
-    key = f"{time.strftime('%Y-%m-%d %H:%M')} at {host['commit']}"
+    key = _run_key(host)
     until = time.monotonic() + minutes * 60
     known: dict[str, _Passes] = {}
     failed: dict[str, str] = {}
@@ -87,6 +87,26 @@ def run_all(
         on_progress(f"{bench.name} took {took_s:.0f} s; {until - time.monotonic():.0f} s are left")
         on_bench(so_far())
     return so_far()
+
+
+def _run_key(host: dict[str, Any]) -> str:
+    return f"{time.strftime('%Y-%m-%d %H:%M')} at {host['commit']}"
+
+
+class OneBench:
+    """A stored run of one bench; made before the bench starts, whose load is not the host's."""
+
+    def __init__(self, name: str, rounds: int) -> None:
+        self._name = name
+        self._host = describe_run()
+        self._key = _run_key(self._host)
+        self._began = time.monotonic()
+        self._rounds = rounds
+
+    def stored(self, found: dict[str, Any]) -> StoredRun:
+        passes = _Passes(self._rounds, time.monotonic() - self._began)
+        passes.add(found)
+        return StoredRun({self._key: self._host}, {self._name: _figures_of(passes, self._key)})
 
 
 def _schedule(

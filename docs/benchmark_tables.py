@@ -111,7 +111,7 @@ def figures_table(figures: Iterable[Figure], run: StoredRun, bench: str) -> str:
     """Medians of the passes with their range, and the aims."""
     measured = run.benches.get(bench)
     if measured is None:
-        return f"No stored figures: `./dev bench all --only {bench} --record` measures them."
+        return f"No stored figures: `./dev bench {bench} --record` measures them."
     rows = ["| what | figure | range | aim |", "|---|---|---|---|"]
     for figure in figures:
         values = measured.figures.get(figure.name)
