@@ -110,8 +110,24 @@ def until_ended(pidfds: list[int]) -> None:
 
 
 def children_of(pid: int | str) -> list[str]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [child for task in tasks for child in (task / "children").read_text().split()]
+    """Of a process or thread that has ended: none."""
+    found = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                found += Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+    return found
+
+
+def find_in_cells(zygote: int, name: str) -> tuple[int, int]:
+    """The init and the process of the one cell in which a process has this name. Others end
+    meanwhile."""
+    for init in children_of(zygote):
+        for child in children_of(init):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{child}/comm").read_text() == f"{name}\n":
+                    return int(init), int(child)
+    raise AssertionError(f"no cell has a process named {name}")
 
 
 def own_children() -> Counter[str]:

@@ -32,6 +32,22 @@ class _ForkSafeLoop(OneCallLoop):
             super().__del__()
 
 
+def _keep_signals(run: Callable[[CallerSignals], Result]) -> Result:
+    """`run`, during which no handler of a signal raises; the first error of a handler reaches the
+    caller afterwards."""
+    signals = CallerSignals()
+    signals.hold()
+    try:
+        try:
+            return run(signals)
+        finally:
+            error = signals.release()
+            if error is not None:
+                raise error from None
+    finally:
+        error = None  # it refers to this frame
+
+
 def _run_to_end(
     runner: asyncio.Runner, context: contextvars.Context, work: Coroutine[Any, Any, Result]
 ) -> Result:
@@ -44,9 +60,8 @@ def _run_to_end(
     loop = runner.get_loop()
     if threading.current_thread() is not threading.main_thread():
         return loop.run_until_complete(loop.create_task(work, context=context))
-    signals = CallerSignals()
-    signals.hold()
-    try:
+
+    def run(signals: CallerSignals) -> Result:
         task = loop.create_task(work, context=context)
 
         def cancel() -> None:
@@ -54,18 +69,14 @@ def _run_to_end(
             loop.call_soon_threadsafe(lambda: None)  # wakes the loop
 
         signals.cancel_with(cancel)
-        try:
-            return loop.run_until_complete(task)
-        finally:
-            error = signals.release()
-            if error is not None:
-                raise error from None
-    finally:
-        error = None  # it refers to this frame
+        return loop.run_until_complete(task)
+
+    return _keep_signals(run)
 
 
 def _run_beside(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """Run in a thread of its own; what a handler of a signal raises here ends the run there."""
+    """Run in a thread of its own, since the loop of this one is busy; what a handler of a signal
+    raises here cancels the run there, and reaches the caller after the cleanup."""
     running: list[asyncio.Task[Any]] = []
     is_over = threading.Event()
 
@@ -76,15 +87,21 @@ def _run_beside(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
             raise asyncio.CancelledError
         return await work()
 
-    with ThreadPoolExecutor(max_workers=1) as other:
-        try:
+    def cancel() -> None:
+        is_over.set()
+        for task in running:
+            with contextlib.suppress(RuntimeError):  # the run has ended, and its loop is closed
+                task.get_loop().call_soon_threadsafe(task.cancel)
+
+    def run_in_thread(signals: CallerSignals) -> Result:
+        # An error that a handler raised while the thread starts would leave it running.
+        signals.cancel_with(cancel)
+        with ThreadPoolExecutor(max_workers=1) as other:
             return other.submit(lambda: asyncio.run(run())).result()
-        except BaseException:
-            is_over.set()
-            for task in running:
-                with contextlib.suppress(RuntimeError):  # the run has ended, and its loop is closed
-                    task.get_loop().call_soon_threadsafe(task.cancel)
-            raise  # after the thread has ended
+
+    if threading.current_thread() is threading.main_thread():
+        return _keep_signals(run_in_thread)
+    return run_in_thread(CallerSignals())
 
 
 class _OwnLoop:

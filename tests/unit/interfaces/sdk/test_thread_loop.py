@@ -189,3 +189,34 @@ def test_inside_a_running_loop_the_call_in_the_other_thread_is_ended(handle) -> 
     with pytest.raises(_Alarm):
         asyncio.run(notebook())
     assert seen == ["ended"]
+
+
+def test_an_error_while_the_other_thread_starts_does_not_leave_it_running(handle) -> None:
+    """`Thread.start` waits for the new thread, and an error there would make the caller forget it."""
+    handle(ring)
+    seen: list[str] = []
+    begun = threading.Event()
+    started = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        started(thread)
+        assert begun.wait(WAIT_S)
+        knock()
+
+    async def run() -> None:
+        try:
+            begun.set()
+            await asyncio.sleep(WAIT_S)
+        finally:
+            seen.append("cleaned up")
+
+    async def notebook() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            thread_loop.call(run)
+
+    before = threading.active_count()
+    with pytest.raises(_Alarm):
+        asyncio.run(notebook())
+    assert seen == ["cleaned up"]
+    assert threading.active_count() == before
