@@ -66,7 +66,11 @@ def test_signs_are_those_of_the_kernel():
     program = [sys.executable, "-c", "while True: pass"]
     with subprocess.Popen(program) as busy, subprocess.Popen(["sleep", "600"]) as idle:
         try:
-            assert life_signs([0, busy.pid], 2.0) == LifeSigns(2.0, frozenset({busy.pid}), True)
+            for _ in range(1000):  # on a busy host it waits for its memory now and then
+                found = life_signs([0, busy.pid], 2.0)
+                if found.is_runnable:
+                    break
+            assert found == LifeSigns(2.0, frozenset({busy.pid}), True)
             os.kill(busy.pid, signal.SIGSTOP)
             os.waitpid(busy.pid, os.WUNTRACED)
             both = frozenset({busy.pid, idle.pid})
