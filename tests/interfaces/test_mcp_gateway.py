@@ -6,7 +6,6 @@ import contextlib
 import json
 import socket
 import ssl
-import sysconfig
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,8 +32,8 @@ from interfaces.mcp_agent import Agent, connected, until
 from interfaces.test_cli_process import cellwall, error_code, person
 from interfaces.test_network_clients import enter
 from outside import internet
+from visible_packages import PACKAGES, shown_packages
 
-PACKAGES = sysconfig.get_path("purelib")
 _CONFIG = f"[sandbox]\nextra_read_only_paths = [{json.dumps(PACKAGES)}]\n"
 _QUICK = "[vault]\nargon2_memory_kib = 64\nargon2_passes = 1\nargon2_lanes = 1\n"
 PASSPHRASE = "correct horse battery"
@@ -83,6 +82,12 @@ allow = ["mcp__shifty", "mcp__time__convert_time"]
 ask = ["mcp__time__get_current_time"]
 """
 _TIME = ("python3", "-m", "mcp_server_time", "--local-timezone", "UTC")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def packages() -> Iterator[None]:
+    with shown_packages("mcp", "mcp-server-time"):
+        yield
 
 
 @pytest.fixture
