@@ -23,6 +23,8 @@ class Figure:
     beside: str = ""
     """Another figure of the same bench, shown in the same row: the absolute time of a ratio."""
     beside_unit: str = "ms"
+    step_of: str = ""
+    """The call whose time the figure is a part of; such figures have a table of their own."""
 
     @property
     def is_ratio(self) -> bool:

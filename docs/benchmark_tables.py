@@ -35,7 +35,12 @@ def benchmark_parts() -> list[tuple[str, str]]:
     parts = {"bench-hosts": hosts_text(run)}
     for bench in dict.fromkeys(figure.bench for figure in catalogue):
         figures = [figure for figure in catalogue if figure.bench == bench]
-        parts[f"bench-{bench}"] = figures_table(figures, run, bench)
+        parts[f"bench-{bench}"] = figures_table(
+            [figure for figure in figures if not figure.step_of], run, bench
+        )
+        steps = [figure for figure in figures if figure.step_of]
+        if steps:
+            parts[f"bench-{bench}-steps"] = steps_table(steps, run, bench)
     return [(f"<!-- generated: {name} -->", text) for name, text in parts.items()]
 
 
@@ -117,6 +122,24 @@ def figures_table(figures: Iterable[Figure], run: StoredRun, bench: str) -> str:
         values = measured.figures.get(figure.name)
         if values:
             rows.append(_row(figure, values, measured))
+    return "\n".join(rows)
+
+
+def steps_table(figures: Iterable[Figure], run: StoredRun, bench: str) -> str:
+    """Medians of the parts of each call: a row for each step, a column for each call."""
+    measured = run.benches.get(bench)
+    if measured is None:
+        return f"No stored figures: `./dev bench {bench} --record` measures them."
+    cells: dict[str, dict[str, str]] = {}
+    for figure in figures:
+        values = measured.figures.get(figure.name)
+        if values:
+            row = cells.setdefault(figure.says, {})
+            row[figure.step_of] = figure.shown(statistics.median(values))
+    calls = list(dict.fromkeys(call for row in cells.values() for call in row))
+    rows = [f"| step | {' | '.join(calls)} |", "|---" * (len(calls) + 1) + "|"]
+    for says, row in cells.items():
+        rows.append(f"| {says} | {' | '.join(row.get(call, '') for call in calls)} |")
     return "\n".join(rows)
 
 

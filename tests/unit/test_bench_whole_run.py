@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import whole_run
 from catalogue import Figure, read_catalogue, show
 from changes import Direction, compare, report
-from docs.benchmark_tables import figures_table, hosts_text
+from docs.benchmark_tables import figures_table, hosts_text, steps_table
 from docs.plots import Curve, Plot, draw
 from host import describe_run
 from plan import PLAN, PlannedBench, choose
@@ -168,6 +168,18 @@ def test_tables_show_the_median_the_range_and_whether_the_aim_is_reached():
     ]
     assert "./dev bench b --record" in figures_table([replace(RATIO, bench="b")], stored, "b")
     assert (show(12345.6, "events/s"), show(0.0123, "x")) == ("12,346 events/s", "0.012x")
+
+
+def test_the_parts_of_each_call_are_a_table_with_a_row_for_each_step():
+    whole = replace(TIME, name="whole", says="the whole", step_of="live")
+    figures = [whole, replace(whole, name="part", says="a part", step_of="cold")]
+    table = steps_table(figures, run_of(whole=[2.0, 4.0, 3.0], part=[0.5]), "a")
+    assert table.splitlines() == [
+        "| step | live | cold |",
+        "|---|---|---|",
+        "| the whole | 3.00 ms |  |",
+        "| a part |  | 0.50 ms |",
+    ]
 
 
 def test_a_busy_host_is_named_as_such():
