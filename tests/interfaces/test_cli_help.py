@@ -15,50 +15,22 @@ from cellwall.interfaces.cli.commands import cli
 from conftest import growing_segment
 from interfaces.test_cli_process import PROGRAM, cellwall
 
-COMMANDS = [
-    *("run", "shell", "code", "fetch", "proxy", "scan", "redact", "changes", "diff", "apply"),
-    *(
-        "discard",
-        "quarantine",
-        "create",
-        "exec",
-        "cp",
-        "snapshot",
-        "ps",
-        "top",
-        "logs",
-        "kill",
-        "stop",
-    ),
-    *("incident", "erase"),
-    *(
-        "supervisor",
-        "approvals",
-        "doctor",
-        "redteam",
-        "policy",
-        "audit",
-        "alerts",
-        "template",
-        "packages",
-    ),
-    *(
-        "skills",
-        "vault",
-        "serve",
-        "fleet",
-        "user",
-        "token",
-        "budget",
-        "passkey",
-        "canary",
-        "pair",
-        "connection",
-        "calendar",
-        "db",
-    ),
-    *("hook", "mcp", "config", "completion"),
-]
+SECTIONS = {
+    "Run commands and code": ["run", "shell", "code", "fetch"],
+    "Live sandboxes": ["create", "exec", "cp", "snapshot", "ps", "logs", "kill", "top"],
+    "Changes to your files": ["changes", "diff", "apply", "discard", "quarantine"],
+    "Agents and their rules": ["hook", "mcp", "policy", "approvals", "skills"],
+    "Texts, secrets and packages": [
+        *("scan", "redact", "vault", "proxy", "canary", "packages"),
+        *("template", "connection", "calendar"),
+    ],
+    "Records and incidents": ["audit", "alerts", "stop", "incident", "erase"],
+    "This host": ["doctor", "redteam", "config", "supervisor", "completion"],
+    "A service for several people": [
+        *("serve", "user", "token", "budget", "passkey", "pair", "db", "fleet")
+    ],
+}
+COMMANDS = [name for names in SECTIONS.values() for name in names]
 INNER = [
     *(["audit", name] for name in ("tail", "search", "show", "verify", "verifier", "prove")),
     *(["audit", name] for name in ("check-proof", "seal", "key", "hold", "export", "forward")),
@@ -102,8 +74,13 @@ INNER = [
 def test_cellwall_alone_prints_its_help():
     alone, asked = cellwall(), cellwall("--help")
     assert (alone.returncode, alone.stdout, alone.stderr) == (0, asked.stdout, b"")
-    listed = asked.stdout.decode().partition("Commands:\n")[2].partition("\n\n")[0]
-    assert [line.split()[0] for line in listed.splitlines()] == COMMANDS
+    sections = [each.partition(":\n") for each in asked.stdout.decode().split("\n\n")]
+    listed = {
+        heading: [line.split()[0] for line in rows.splitlines()]
+        for heading, _, rows in sections
+        if heading in SECTIONS
+    }
+    assert listed == SECTIONS
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), *INNER])

@@ -177,7 +177,7 @@ def beyond_token() -> Denied:
 
 def not_found(what: str) -> NotFound:
     """Absent, or of another user: the same answer (RBAC-3)."""
-    return NotFound(f"there is no such {what}", hint="Check the id, and who owns it.")
+    return NotFound(f"there is no such {what}", hint="Check its name or id, and its owner.")
 
 
 def name_taken() -> BadInput:

@@ -282,7 +282,9 @@ def target(
 ) -> PolicyTarget:
     """(1) The named file, the user's own, or that of the current project."""
     if is_user and policies:
-        raise BadInput("--user and --policy exclude each other", code="CW-USAGE")
+        raise BadInput(
+            "--user and --policy exclude each other", hint="Use one of them.", code="CW-USAGE"
+        )
     if policies:
         return PolicyTarget(os.path.join(cwd, policies[-1]), Layer.SESSION)
     nearest = next(project_files(cwd), None)

@@ -12,6 +12,25 @@ _ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u to
 _ID_OF_BYTE = bytes(ord(_ID_ALPHABET[byte & 31]) for byte in range(256))
 
 
+_LISTS = {
+    "act": "`cellwall audit tail` shows runs, `cellwall changes` those with changes",
+    "ask": "`cellwall approvals list` shows questions",
+    "evt": "`cellwall audit search` shows records",
+    "prop": "`cellwall skills list` shows proposals",
+    "sbx": "`cellwall ps` shows live sandboxes",
+    "snp": "`cellwall snapshot list` shows snapshots",
+    "tok": "`cellwall token list` shows tokens",
+}
+
+
+def _lists_of(text: str) -> str:
+    """The command that shows ids of the kind that this text was meant for."""
+    return _LISTS.get(
+        text.partition("_")[0],
+        "`cellwall ps`, `cellwall changes` and `cellwall audit tail` show ids",
+    )
+
+
 def new_id(prefix: str) -> str:
     """A random id of 130 bits; never used as a path before `check_id` (FS-6)."""
     return f"{prefix}_{os.urandom(26).translate(_ID_OF_BYTE).decode('ascii')}"
@@ -22,8 +41,7 @@ def check_id(text: object, *, what: str = "id") -> str:
     if not isinstance(text, str) or _ID.fullmatch(text) is None:
         raise BadInput(
             f"{what} {str(text)[:40]!r} does not look like a Cellwall id",
-            hint="Use the whole id as Cellwall printed it; `cellwall ps`, `cellwall changes` and "
-            "`cellwall audit tail` show ids.",
+            hint=f"Use the whole id as Cellwall printed it; {_lists_of(str(text))}.",
             code="CW-BAD-ID",
         )
     return text

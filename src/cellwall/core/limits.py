@@ -87,18 +87,20 @@ class Limits:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not is_number or (isinstance(value, float) and math.isnan(value)):
                 raise BadInput(
-                    f"limit {spec.name} must be a number, not {value!r:.40}", code="CW-BAD-LIMIT"
+                    f"limit {spec.name} must be a number, not {value!r:.40}",
+                    hint=_range_hint(spec.name, least, most),
+                    code="CW-BAD-LIMIT",
                 )
             if spec.type == "int" and not isinstance(value, int):
                 raise BadInput(
                     f"limit {spec.name} must be a whole number, not {value!r:.40}",
+                    hint=_range_hint(spec.name, least, most),
                     code="CW-BAD-LIMIT",
                 )
             if not least <= value <= most:
                 raise BadInput(
                     f"limit {spec.name} = {_format(spec.name, value)} is out of range",
-                    hint=f"Use a value from {_format(spec.name, least)} to "
-                    f"{_format(spec.name, most)}.",
+                    hint=_range_hint(spec.name, least, most),
                     code="CW-BAD-LIMIT",
                 )
 
@@ -108,10 +110,16 @@ _MAX_SHOWN = 1 << 63
 _UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB}
 
 
+def _range_hint(name: str, least: float, most: float) -> str:
+    unit = " seconds" if name.endswith("_s") and not name.endswith("_per_s") else ""
+    return f"Use a value from {_format(name, least)} to {_format(name, most)}{unit}."
+
+
 def _format(name: str, value: float) -> str:
+    if abs(value) >= _MAX_SHOWN:  # it cannot become a float
+        return f"{value!r:.40}"
     is_size = name.endswith(("_bytes", "_bytes_per_s"))
-    is_shown = abs(value) < _MAX_SHOWN  # a larger one cannot become a float
-    return size_text(int(value)) if is_size and is_shown else f"{value!r:.40}"
+    return size_text(int(value)) if is_size else f"{value!r:.40}".removesuffix(".0")
 
 
 def size_text(number: int) -> str:

@@ -37,7 +37,7 @@ def parse_user(name: object) -> UserInside:
         raise BadInput(
             f"there is no user {name!r:.60} inside: there are sandbox, and root where the sandbox "
             "has a second user",
-            hint="Leave the user out. No sandbox has another one, and none can be added inside.",
+            hint="Leave the user out, or name one of the two; no user can be added inside.",
             code=NO_USER,
         )
     return user
@@ -48,7 +48,7 @@ def no_second_user() -> BadInput:
     return BadInput(
         "there is no user 'root', of uid 0, inside: programs run as sandbox, without root",
         hint="Leave the user out, or create the sandbox with second_user, which gives it an "
-        "unprivileged root. What needs root's rights, such as system packages, belongs into a "
-        "template or on the host.",
+        "unprivileged root. Install system packages on the host, and Python packages by a "
+        "template.",
         code=NO_USER,
     )

@@ -124,16 +124,16 @@ def parse_call(text: str, *, cwd: str = "/", home: str = "/") -> ToolCall:
         raise _bad("the call is too long")
     tool, parenthesis, rest = text.partition("(")
     if parenthesis and not rest.endswith(")"):
-        raise _bad("the call does not end with a parenthesis")
+        raise _bad("the call does not end with a closing parenthesis")
     content = rest[:-1]
     if tool in _TEXT_KEYS:
         if not parenthesis:
-            raise _bad(f"the call of {tool} does not say what for")
+            raise _bad(f"the call of {tool} has no text in parentheses")
         return from_json({"tool": tool, "input": {_TEXT_KEYS[tool]: content}}, cwd=cwd, home=home)
     meant = next((known for known in _TEXT_KEYS if known.lower() == tool.lower()), "")
     if meant and content.strip() and not content.lstrip().startswith("{"):
         raise _bad(f"there is no tool {tool}. Did you mean {meant}?")
-    tool_input = _json_object(content) if content.strip() else {}
+    tool_input = _json_object(tool, content) if content.strip() else {}
     return from_json({"tool": tool, "input": tool_input}, cwd=cwd, home=home)
 
 
@@ -147,7 +147,7 @@ def from_json(found: object, *, cwd: str = "/", home: str = "/") -> ToolCall:
     tool = _one_of(found, "tool", "tool_name")
     tool_input = _one_of(found, "input", "tool_input")
     if not isinstance(tool, str) or TOOL_NAME.fullmatch(tool) is None:
-        raise _bad("a call does not name its tool")
+        raise _bad("a call has to begin with the name of its tool, such as Bash")
     tool_input = {} if tool_input is None else tool_input
     if not isinstance(tool_input, Mapping):
         raise _bad(f"the input of {tool[:40]} is not an object")
@@ -172,13 +172,13 @@ def _one_of(found: Mapping[object, object], first: str, second: str) -> object:
     return found.get(first, found.get(second))
 
 
-def _json_object(text: str) -> Mapping[str, Json]:
+def _json_object(tool: str, text: str) -> Mapping[str, Json]:
     try:
         found = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
-        raise _bad("the input in the parentheses is not a JSON object") from None
+        found = None
     if not isinstance(found, dict):
-        raise _bad("the input in the parentheses is not a JSON object")
+        raise _bad(f"the input of {tool[:40]!r}, in the parentheses, is not a JSON object")
     return found
 
 

@@ -56,7 +56,7 @@ def is_question(name: str) -> bool:
 
 def check_question_id(question_id: str) -> None:
     """Raise `BadInput` unless the id is well formed: it becomes a file name."""
-    check_id(question_id, what="question")
+    check_id(question_id, what="question id")
     if not question_id.startswith(f"{ID_PREFIX}_"):
         raise BadInput("not the id of a question", code="CW-BAD-ID")
 

@@ -50,7 +50,7 @@ def test_without_a_folder_of_its_own_it_is_about_here():
         ('zebra = 1\nallow = ["Bash(ls)"]', "t.toml:1:1: zebra: unknown key. Known here: policy"),
         ('allow = "Bash(ls)"', "t.toml:1:9: allow: this is not a list"),
         ("allow = [1]", "t.toml:1:1: allow[0]: this is not a string"),
-        ('deny = ["Bash"]', "t.toml:1:9: deny[0]: the call of Bash does not say what for"),
+        ('deny = ["Bash"]', "t.toml:1:9: deny[0]: the call of Bash has no text in parentheses"),
         ('deny = [\n"Bash(ls)",\n"nonsense("]', "t.toml:3:1: deny[1]: the call does not end"),
         ("cwd = 3", "t.toml:1:1: cwd: this is not a string"),
         ("policy = [3]", "t.toml:1:1: policy[0]: this is not a string"),

@@ -222,8 +222,10 @@ def _methods(text: str) -> tuple[frozenset[str], str]:
 def _host(text: str, host_text: str) -> tuple[str, bool]:
     is_wildcard = host_text.startswith("*.")
     name = host_text.removeprefix("*.")
+    if name == "*":
+        raise _bad(text, "allows every host: name a domain behind the *")
     if "*" in name:
-        raise _bad(text, "has a misplaced *: only the first label may be *")
+        raise _bad(text, "has a misplaced *: only the first of several labels may be *")
     try:
         host = host_name(name) if is_wildcard else str(host_of(name))
     except EgressRefused as error:

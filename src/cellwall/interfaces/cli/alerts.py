@@ -45,8 +45,8 @@ def alerts() -> None:
     """Alerts from the audit log: failures, time-outs, limits, errors, egress, tampering.
 
     Rules count records in a sliding window. An alert is pending, fires, and is resolved; receivers
-    in [alerts.receivers] are told. `cellwall serve` evaluates the rules while it runs; without a
-    service, `check` does so once and `watch` until Ctrl-C. All read the record alone, so no
+    in [alerts.receivers] get a message. `cellwall serve` evaluates the rules while it runs; without
+    a service, `check` does so once and `watch` until Ctrl-C. They read only the audit log: no
     session's key and no running sandbox is needed. Rules, receivers: docs/guides/alerts.md.
     """
 
@@ -83,7 +83,7 @@ def check(configured: ConfigOptions, passphrase_fd: int | None, *, as_json: bool
     """Evaluate the records since the last time, tell the receivers, and end.
 
     For a timer. A message that could not be delivered is tried again the next time. Where a service
-    evaluates already, this only shows how alerts stand.
+    evaluates already, this only shows the state of the alerts.
     """
     from cellwall.interfaces.cli.terminal_input import Passphrases
 

@@ -45,7 +45,11 @@ def add_canary(name: str, *, configured: ConfigOptions, as_json: bool) -> int:
     with open(0, "rb", closefd=False) as stream:
         data = stream.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
-        raise BadInput("the text is too large", code="CW-BAD-CANARY")
+        raise BadInput(
+            "the text is too large",
+            hint="Register it in parts, each under its own name.",
+            code="CW-BAD-CANARY",
+        )
     _admin(configured).add(name, data.decode("utf-8", "replace"), by=cli_principal())
     print_result({"name": name}, f"{one_line(name)} is registered\n", as_json=as_json)
     return 0

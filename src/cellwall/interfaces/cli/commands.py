@@ -16,58 +16,78 @@ import click
 
 from cellwall.interfaces import REFUSED
 
-# name -> (module, attribute, help text)
-COMMANDS = {
-    "run": ("run", "run", "Run a command in a new sandbox."),
-    "shell": ("run", "shell", "Open a shell in a new sandbox."),
-    "code": ("run", "code", "Run code in a new sandbox."),
-    "fetch": ("content", "fetch", "Fetch a web page through the egress rules."),
-    "proxy": ("proxy", "proxy", "Offer the egress rules to programs that run elsewhere."),
-    "scan": ("content", "scan", "Find attacks on a model in a text."),
-    "redact": ("content", "redact", "Print a text with its secrets replaced."),
-    "changes": ("changes", "changes", "List changes that wait for apply or discard."),
-    "diff": ("changes", "diff", "Show what a copy-on-write run changed."),
-    "apply": ("changes", "apply", "Apply the changes of a copy-on-write run."),
-    "discard": ("changes", "discard", "Remove the changes of a copy-on-write run."),
-    "quarantine": ("quarantine", "quarantine", "List, restore and delete quarantined files."),
-    "create": ("live", "create", "Create a live sandbox and print its id."),
-    "exec": ("live", "execute", "Run a command in a live sandbox."),
-    "cp": ("live", "cp", "Copy a file into or out of a live sandbox."),
-    "snapshot": ("snapshots", "snapshot", "Keep files of live sandboxes for new ones."),
-    "ps": ("supervisor", "ps", "List live sandboxes."),
-    "top": ("top", "top", "Watch sandboxes and decisions, and answer questions."),
-    "logs": ("supervisor", "logs", "Print the last output of a live sandbox."),
-    "kill": ("supervisor", "kill", "End a live sandbox."),
-    "stop": ("stop", "stop", "End every sandbox at once, and refuse new ones."),
-    "incident": ("incident", "incident", "Keep the evidence of an incident."),
-    "erase": ("session_data", "erase", "Erase all data of a sandbox or a run."),
-    "supervisor": ("supervisor", "supervisor", "Start, stop and inspect the supervisor."),
-    "approvals": ("approvals", "approvals", "Answer approval questions of waiting runs."),
-    "doctor": ("doctor", "doctor", "Check which layers work on this host."),
-    "redteam": ("redteam", "redteam", "Attack this host's own configuration."),
-    "policy": ("policy", "policy", "Check, explain and write rules for agents."),
-    "audit": ("audit", "audit", "Read and verify the audit log."),
-    "alerts": ("alerts", "alerts", "Show, test and silence alerts from the audit log."),
-    "template": ("host_setup", "template", "Build environments with Python packages."),
-    "packages": ("packages", "packages", "Judge packages and update the feed about them."),
-    "skills": ("skills", "skills", "Sign, verify and approve skills of agents."),
-    "vault": ("vault", "vault", "Store secrets and grant their use."),
-    "serve": ("serve", "serve", "Run the service: HTTP API for people and agents."),
-    "fleet": ("fleet", "fleet", "Run one service over several hosts."),
-    "user": ("users", "user", "Add, list and remove users of the service."),
-    "token": ("tokens", "token", "Create, list and revoke service tokens."),
-    "budget": ("budgets", "budget", "Show and set what users of the service may use."),
-    "passkey": ("passkeys", "passkey", "List and remove passkeys of users."),
-    "canary": ("canaries", "canary", "Register texts that must not leak."),
-    "pair": ("pairing", "pair", "Pair chat and mail accounts with users of the service."),
-    "connection": ("connections", "connection", "Connect accounts at other services."),
-    "calendar": ("connections", "calendar", "List and create events of a calendar."),
-    "db": ("database", "db", "Migrate, check and back up the service's database."),
-    "hook": ("hook", "hook", "Answer the hooks of a coding agent."),
-    "mcp": ("mcp", "mcp", "Serve an agent over the Model Context Protocol."),
-    "config": ("host_setup", "config", "Check and show the configuration."),
-    "completion": ("host_setup", "completion", "Print the completion script of a shell."),
+# heading -> name -> (module, attribute, help text)
+_SECTIONS = {
+    "Run commands and code": {
+        "run": ("run", "run", "Run a command in a new sandbox."),
+        "shell": ("run", "shell", "Open a shell in a new sandbox."),
+        "code": ("run", "code", "Run code in a new sandbox."),
+        "fetch": ("content", "fetch", "Fetch a web page through the egress rules."),
+    },
+    "Live sandboxes": {
+        "create": ("live", "create", "Create a live sandbox and print its id."),
+        "exec": ("live", "execute", "Run a command in a live sandbox."),
+        "cp": ("live", "cp", "Copy a file into or out of a live sandbox."),
+        "snapshot": ("snapshots", "snapshot", "Keep files of live sandboxes for new ones."),
+        "ps": ("supervisor", "ps", "List live sandboxes."),
+        "logs": ("supervisor", "logs", "Print the last output of a live sandbox."),
+        "kill": ("supervisor", "kill", "End a live sandbox."),
+        "top": ("top", "top", "Watch sandboxes and decisions, and answer questions."),
+    },
+    "Changes to your files": {
+        "changes": ("changes", "changes", "List changes that wait for apply or discard."),
+        "diff": ("changes", "diff", "Show what a copy-on-write run changed."),
+        "apply": ("changes", "apply", "Apply the changes of a copy-on-write run."),
+        "discard": ("changes", "discard", "Remove the changes of a copy-on-write run."),
+        "quarantine": ("quarantine", "quarantine", "List, restore and delete quarantined files."),
+    },
+    "Agents and their rules": {
+        "hook": ("hook", "hook", "Answer the hooks of a coding agent."),
+        "mcp": ("mcp", "mcp", "Serve an agent over the Model Context Protocol."),
+        "policy": ("policy", "policy", "Check, explain and write rules for agents."),
+        "approvals": ("approvals", "approvals", "Answer approval questions of waiting runs."),
+        "skills": ("skills", "skills", "Sign, verify and approve skills of agents."),
+    },
+    "Texts, secrets and packages": {
+        "scan": ("content", "scan", "Find attacks on a model in a text."),
+        "redact": ("content", "redact", "Print a text with its secrets replaced."),
+        "vault": ("vault", "vault", "Store secrets and grant their use."),
+        "proxy": ("proxy", "proxy", "Offer the egress rules to programs that run elsewhere."),
+        "canary": ("canaries", "canary", "Register texts that must not leak."),
+        "packages": ("packages", "packages", "Judge packages and update the feed about them."),
+        "template": ("host_setup", "template", "Build environments with Python packages."),
+        "connection": ("connections", "connection", "Connect accounts at other services."),
+        "calendar": ("connections", "calendar", "List and create events of a calendar."),
+    },
+    "Records and incidents": {
+        "audit": ("audit", "audit", "Read and verify the audit log."),
+        "alerts": ("alerts", "alerts", "Show, test and silence alerts from the audit log."),
+        "stop": ("stop", "stop", "End every sandbox at once, and refuse new ones."),
+        "incident": ("incident", "incident", "Keep the evidence of an incident."),
+        "erase": ("session_data", "erase", "Erase all data of a sandbox or a run."),
+    },
+    "This host": {
+        "doctor": ("doctor", "doctor", "Check which layers work on this host."),
+        "redteam": ("redteam", "redteam", "Attack this host's own configuration."),
+        "config": ("host_setup", "config", "Check and show the configuration."),
+        "supervisor": ("supervisor", "supervisor", "Start, stop and inspect the supervisor."),
+        "completion": ("host_setup", "completion", "Print the completion script of a shell."),
+    },
+    "A service for several people": {
+        "serve": ("serve", "serve", "Run the service: HTTP API for people and agents."),
+        "user": ("users", "user", "Add, list and remove users of the service."),
+        "token": ("tokens", "token", "Create, list and revoke service tokens."),
+        "budget": ("budgets", "budget", "Show and set what users of the service may use."),
+        "passkey": ("passkeys", "passkey", "List and remove passkeys of users."),
+        "pair": ("pairing", "pair", "Pair chat and mail accounts with users of the service."),
+        "db": ("database", "db", "Migrate, check and back up the service's database."),
+        "fleet": ("fleet", "fleet", "Run one service over several hosts."),
+    },
 }
+COMMANDS = {name: row for rows in _SECTIONS.values() for name, row in rows.items()}
+
+# What click says of a value, and the same without the names of Python's types.
+_PLAIN_WORDS = {"a valid float": "a number", "a valid integer": "a whole number"}
 
 
 class LazyCommands(click.Group):
@@ -96,8 +116,11 @@ class LazyCommands(click.Group):
             ) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+        widest = max(map(len, COMMANDS))
+        for heading, rows in _SECTIONS.items():
+            with formatter.section(heading):
+                described = [(name.ljust(widest), text) for name, (_, _, text) in rows.items()]
+                formatter.write_dl(described)
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  # click's signature
@@ -175,6 +198,8 @@ def _report_usage(error: click.ClickException, words: list[str]) -> int:
         click.echo(error.format_message(), err=True)
         return REFUSED
     message = "a command is missing" if help_instead else error.format_message()
+    for said, plain in _PLAIN_WORDS.items():
+        message = message.replace(said, plain)
     hint = f"See `{path} --help`."
     print_error(ErrorInfo("CW-USAGE", " ".join(message.split()), hint), as_json=as_json)
     return REFUSED

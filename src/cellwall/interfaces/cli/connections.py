@@ -178,7 +178,7 @@ def create_event(
     configured: ConfigOptions,
     as_json: bool,
 ) -> int:
-    """Create an event; none is ever replaced."""
+    """Create an event; an existing event is never replaced."""
     from cellwall.core.connections import CalendarEvent, UseAccount
 
     event = CalendarEvent(summary, start, end, location, description)

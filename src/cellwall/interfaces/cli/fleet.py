@@ -99,7 +99,7 @@ def _machine_options(command: Decorated) -> Decorated:
             "--dangerously-as-root",
             "as_root",
             is_flag=True,
-            help="Serve as root. A hole in the service would then be one in the whole machine.",
+            help="Serve as root. A vulnerability of the service then exposes the whole machine.",
         ),
         json_option("Print one JSON object once it serves."),
         place_options,

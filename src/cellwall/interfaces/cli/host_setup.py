@@ -215,7 +215,11 @@ def build(
 
     requested_packages = parse_request([*packages, *_listed_in(requirements)])
     if requirements is not None and not requested_packages:
-        raise BadInput("the requirements file names no package", code="CW-BAD-PACKAGE")
+        raise BadInput(
+            "the requirements file names no package",
+            hint="Write one package on each line, such as requests or 'pandas<3'.",
+            code="CW-BAD-PACKAGE",
+        )
     templates = Templates(**configured)
     locked = None if lock is None else read_lock(lock)
     if name is None and locked is not None:

@@ -188,5 +188,9 @@ def _seal(key: str | None, descriptor: int | None) -> BundleSeal | None:
 
     passphrase = bytes(Passphrases(descriptor)(False))
     if not passphrase:
-        raise BadInput("the passphrase is empty", code="CW-USAGE")
+        raise BadInput(
+            "the passphrase is empty",
+            hint="Write it as one line to the descriptor of --seal-fd.",
+            code="CW-USAGE",
+        )
     return PassphraseSeal(passphrase)

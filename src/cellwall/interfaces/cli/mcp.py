@@ -233,11 +233,19 @@ def install(
     from cellwall.interfaces.mcp import install as work
 
     if scope and path:
-        raise BadInput("name a scope or a file, not both", code="CW-USAGE")
+        raise BadInput(
+            "name a scope or a file, not both",
+            hint="Use one of --scope and --path.",
+            code="CW-USAGE",
+        )
     place = work.place_of(client, scope=scope, path=path, environ=os.environ, cwd=os.getcwd())
     if remove:
         if options:
-            raise BadInput("--remove takes no options for the server", code="CW-USAGE")
+            raise BadInput(
+                "--remove takes no options for the server",
+                hint="Leave out everything after `--`.",
+                code="CW-USAGE",
+            )
         change = work.remove(place, name, is_dry=dry_run)
     else:
         words = _check_options(options, is_dry=dry_run, as_json=as_json)

@@ -152,11 +152,23 @@ def review(
     from cellwall.interfaces.cli.terminal_input import ask_approver
 
     if accept and reject:
-        raise BadInput("accept or reject, not both", code="CW-USAGE")
+        raise BadInput(
+            "accept or reject, not both",
+            hint="Use one of --accept and --reject; with --tool for some of the tools.",
+            code="CW-USAGE",
+        )
     if (not (accept or reject) and (tools or despite)) or (offered_as and not accept):
-        raise BadInput("--tool goes with --accept or --reject", code="CW-USAGE")
+        raise BadInput(
+            "--tool goes with --accept or --reject",
+            hint="Leave it out to see all tools.",
+            code="CW-USAGE",
+        )
     if together and not accept:
-        raise BadInput("--together goes with --accept", code="CW-USAGE")
+        raise BadInput(
+            "--together goes with --accept",
+            hint="Write --accept --together.",
+            code="CW-USAGE",
+        )
     starts = not (stored or reject)
     app = open_for_server(configured, name, passphrase_fd, starts=starts)
     try:

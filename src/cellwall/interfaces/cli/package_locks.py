@@ -179,9 +179,13 @@ def read_named_file(file: str, max_bytes: int, *, what: str, code: str) -> bytes
             content = read_bounded(opened.fileno(), max_bytes)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "invalid path"
-        raise BadInput(f"the {what} cannot be read: {reason}", code=code) from None
+        raise BadInput(
+            f"the {what} cannot be read: {reason}", hint="Check the path.", code=code
+        ) from None
     if content is None:
-        raise BadInput(f"the {what} is too large", code=code)
+        raise BadInput(
+            f"the {what} is too large", hint=f"At most {max_bytes:,} bytes are read.", code=code
+        )
     return content
 
 
@@ -195,7 +199,11 @@ def _listed_in(file: str | None, ecosystem: str) -> tuple[str, ...]:
         wanted = json.loads(content).get("dependencies", {})
         return tuple(f"{name}@{version}" for name, version in wanted.items())
     except (ValueError, AttributeError, RecursionError):
-        raise BadInput("the file is not a package.json", code="CW-BAD-PACKAGE") from None
+        raise BadInput(
+            "the file is not a package.json",
+            hint="Name a JSON file with an object of dependencies.",
+            code="CW-BAD-PACKAGE",
+        ) from None
 
 
 def _versions(packages: tuple[Package, ...]) -> dict[str, Json]:
@@ -213,5 +221,7 @@ def _write_file(path: str, content: bytes) -> None:
         with suppress(OSError):
             os.unlink(beside)
         raise BadInput(
-            f"the lock file cannot be written: {error.strerror}", code="CW-BAD-LOCK"
+            f"the lock file cannot be written: {error.strerror}",
+            hint="Name a file in a folder where you may write.",
+            code="CW-BAD-LOCK",
         ) from None

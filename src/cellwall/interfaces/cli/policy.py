@@ -51,7 +51,7 @@ Examples:
 """,
 )
 def policy() -> None:
-    """Rules for agents, in the syntax of Claude Code, matched against what commands really do.
+    """Rules for agents, in the syntax of Claude Code, judged for each command of a text.
 
     \b
     [permissions]

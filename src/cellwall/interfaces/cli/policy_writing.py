@@ -65,7 +65,9 @@ def init(
     from cellwall.interfaces.cli.terminal_input import ask_approver
 
     if is_user and is_project:
-        raise BadInput("--user and --project exclude each other", code="CW-USAGE")
+        raise BadInput(
+            "--user and --project exclude each other", hint="Use one of them.", code="CW-USAGE"
+        )
     cwd = os.getcwd()
     starter = policy_init.begin(None if is_user else cwd)
     summary: dict[str, Json] = {

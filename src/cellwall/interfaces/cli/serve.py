@@ -51,7 +51,7 @@ Exit codes:
     "--dangerously-as-root",
     "as_root",
     is_flag=True,
-    help="Serve as root. A hole in the service would then be one in the whole machine.",
+    help="Serve as root. A vulnerability of the service then exposes the whole machine.",
 )
 @click.option(
     "--print-unit",

@@ -69,14 +69,18 @@ def stop(
 
     New runs are refused until `--lift`. Works without a running service or supervisor.
     """
+    if (freeze or revoke_tokens) and not is_all:
+        raise BadInput(
+            "--freeze and --revoke-tokens belong to --all",
+            hint="Write cellwall stop --all with them.",
+            code="CW-USAGE",
+        )
     if [is_all, thaw, lift, status].count(True) != 1:
         raise BadInput(
             "one of --all, --thaw, --lift and --status is needed",
             hint="cellwall stop --all ends every sandbox.",
             code="CW-USAGE",
         )
-    if (freeze or revoke_tokens) and not is_all:
-        raise BadInput("--freeze and --revoke-tokens belong to --all", code="CW-USAGE")
     from cellwall.admin.emergency_stop import EmergencyStop
     from cellwall.runtime.home import user_name
 

@@ -116,7 +116,8 @@ Examples:
 @click.option(
     "--project",
     metavar="DIR",
-    help="Only for sandboxes that work on this folder; '' ends that bound.  [default: unchanged]",
+    help="Only for sandboxes that work on this folder; '' removes the binding.  "
+    "[default: unchanged]",
 )
 @vault_options
 def set_(
@@ -307,7 +308,11 @@ def _choice(key: str | None, key_file: str | None, key_command: str | None) -> V
     try:
         command = tuple(shlex.split(key_command or ""))
     except ValueError:
-        raise BadInput("--key-command has an unclosed quote", code="CW-USAGE") from None
+        raise BadInput(
+            "--key-command has an unclosed quote",
+            hint="Write the whole command as one argument: --key-command 'kms-client decrypt KEY'.",
+            code="CW-USAGE",
+        ) from None
     return VaultKeyChoice(source=key, file=key_file, command=command)
 
 

@@ -101,8 +101,8 @@ class LiveSandboxes:
         if live is None:
             raise BadInput(
                 f"no live sandbox {str(message.get('id'))[:60]!r}",
-                hint="It ended, timed out, or its supervisor was stopped; create a new one with "
-                "keep_alive. `cellwall ps` lists the live sandboxes.",
+                hint="It ended, timed out, or its supervisor was stopped. `cellwall ps` lists the "
+                "live sandboxes; `cellwall create`, or keep_alive in Python, makes a new one.",
                 code="CW-NO-SANDBOX",
             )
         return live
