@@ -27,7 +27,7 @@ from cellwall.admin.fleet_witness import (
     follow_offers,
     trusted_certificates,
 )
-from cellwall.audit.consistency import Offer
+from cellwall.audit.consistency import CheckpointOffer
 from cellwall.audit.merkle import BadProof, Checkpoint, open_checkpoint, unproven_checkpoint
 from cellwall.audit.segments import CHECKPOINTS, BadSegment, list_segments, read_notes
 from cellwall.audit.verify import verify
@@ -166,7 +166,9 @@ def _judge_log(
         roots = {}
         for row in rows:
             if row.witness_id == log.host_id:
-                roots[row.size] = open_checkpoint(Offer.parse(row.note).note, [host])[0].root
+                roots[row.size] = open_checkpoint(CheckpointOffer.parse(row.note).note, [host])[
+                    0
+                ].root
         for row in (each for each in rows if each.witness_id != log.host_id):  # (4)
             witness = found.certificates.get(row.witness_id)
             if witness is None:
@@ -205,7 +207,7 @@ def _judge_records(
 ) -> HostLogReport:
     """(6): the records, against all checkpoints that were ever shown of them."""
     notes = [
-        Offer.parse(row.note).note if row.witness_id == log.host_id else row.note.encode()
+        CheckpointOffer.parse(row.note).note if row.witness_id == log.host_id else row.note.encode()
         for row in found.rows[log.origin]
     ]
     result = verify(directory, [check_log(log, host)], checkpoints=notes)

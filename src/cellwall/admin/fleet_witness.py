@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import anyio.to_thread
 
-from cellwall.audit.consistency import Offer, check_consistency
+from cellwall.audit.consistency import CheckpointOffer, check_consistency
 from cellwall.audit.log import AuditLog
 from cellwall.audit.log_growth import make_offer, rolled_back
 from cellwall.audit.merkle import BadProof, Checkpoint, open_checkpoint
@@ -108,7 +108,7 @@ class LogWitness:
                     code="CW-AUDIT-ROLLED-BACK",
                 )
         note = cosigned(offer.note, self._keys.signing)
-        shown = Offer(offer.old_size, offer.path, note)
+        shown = CheckpointOffer(offer.old_size, offer.path, note)
         await self._keep(store, checkpoint, shown.text(), note)
         return checkpoint
 
@@ -199,7 +199,7 @@ def follow_offers(
     `LogFault`, `BadProof` or `BadNote`."""
     current, note = seen, b""
     for row in rows:
-        offer = Offer.parse(row.note)
+        offer = CheckpointOffer.parse(row.note)
         checkpoint, _ = open_checkpoint(offer.note, [host])
         if (checkpoint.origin, checkpoint.size) != (row.origin, row.size):
             raise LogFault("a checkpoint is filed under another name or size")
@@ -297,4 +297,4 @@ def _file_of(origin: str) -> str:
 
 
 def _own_note(text: str) -> bytes:
-    return Offer.parse(text).note
+    return CheckpointOffer.parse(text).note

@@ -96,7 +96,7 @@ def _roots(old_size: int, new_size: int, nodes: Sequence[bytes]) -> tuple[bytes,
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class CheckpointOffer:
     """A checkpoint as a host shows it."""
 
     old_size: int
@@ -108,7 +108,7 @@ class Offer:
         return "\n".join(lines) + "\n\n" + self.note.decode()
 
     @classmethod
-    def parse(cls, text: str) -> Offer:
+    def parse(cls, text: str) -> CheckpointOffer:
         head, gap, note = text.partition("\n\n")
         first, *hashes = head.split("\n")
         try:

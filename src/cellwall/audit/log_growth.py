@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cellwall.audit.consistency import Offer, consistency_path
+from cellwall.audit.consistency import CheckpointOffer, consistency_path
 from cellwall.audit.files import io_failure, log_altered
 from cellwall.audit.merkle import Checkpoint, Frontier, open_checkpoint
 from cellwall.audit.proofs import segment_leaves
@@ -38,7 +38,7 @@ def last_signed(directory: str, keys: Sequence[PublicKey]) -> tuple[Checkpoint, 
 
 def make_offer(
     directory: str, keys: Sequence[PublicKey], old: Checkpoint | None
-) -> tuple[Checkpoint, Offer] | None:
+) -> tuple[Checkpoint, CheckpointOffer] | None:
     """The newest checkpoint with the proof that it continues the old one; None where there is
     nothing new. Raises `AuditFailed` where the log does not continue the old checkpoint."""
     found = last_signed(directory, keys)
@@ -55,9 +55,9 @@ def make_offer(
     if checkpoint.size == before.size:
         return None
     if before.size == 0:
-        return checkpoint, Offer(0, (), note)
+        return checkpoint, CheckpointOffer(0, (), note)
     leaves = _leaves_between(directory, before.size, checkpoint.size)
-    return checkpoint, Offer(before.size, tuple(consistency_path(before, leaves)), note)
+    return checkpoint, CheckpointOffer(before.size, tuple(consistency_path(before, leaves)), note)
 
 
 def _frontier_at(directory: str, size: int) -> Frontier:

@@ -130,22 +130,22 @@ _TOKEN = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class _TomlToken:
     kind: str
     text: str
     line: int
 
 
-def _tokens(text: str) -> Iterator[_Token]:
+def _tokens(text: str) -> Iterator[_TomlToken]:
     line = 1
     for found in _TOKEN.finditer(text):
         kind, word = found.lastgroup or "bare", found.group()
         if kind != "blank":
-            yield _Token(kind, word, line)
+            yield _TomlToken(kind, word, line)
         line += word.count("\n")
 
 
-def _key_of(token: _Token) -> str:
+def _key_of(token: _TomlToken) -> str:
     if token.kind != "string":
         return token.text
     try:
@@ -184,7 +184,7 @@ class _Indexer:
             self.lines.setdefault(path, line)
         return path
 
-    def read(self, token: _Token, previous: _Token | None) -> None:
+    def read(self, token: _TomlToken, previous: _TomlToken | None) -> None:
         if token.kind == "newline":
             self.end_of_line()
         elif self.header:
@@ -199,7 +199,7 @@ class _Indexer:
     def in_table(self) -> bool:
         return not self.stack or self.stack[-1].place is None
 
-    def add_part(self, token: _Token) -> None:
+    def add_part(self, token: _TomlToken) -> None:
         if not self.parts:
             self.parts_line = token.line
         self.parts.append(_key_of(token))
@@ -208,7 +208,7 @@ class _Indexer:
         if not self.stack:
             self.header, self.value_of, self.parts = 0, None, []
 
-    def in_header(self, token: _Token, previous: _Token | None) -> None:
+    def in_header(self, token: _TomlToken, previous: _TomlToken | None) -> None:
         match token.text if token.kind == "mark" else "":
             case "[" if previous is not None and previous.text == "[" and not self.parts:
                 self.header = 2
@@ -234,7 +234,7 @@ class _Indexer:
         """`[a.b]` after `[[a]]` refers to the last element of `a`."""
         return (*path, self.table_counts[path]) if path in self.table_counts else path
 
-    def at_mark(self, token: _Token) -> None:
+    def at_mark(self, token: _TomlToken) -> None:
         match token.text:
             case "=" if self.parts and self.value_of is None:
                 base = self.stack[-1].path if self.stack else self.table
@@ -265,7 +265,7 @@ class _Indexer:
 def index_lines(text: str) -> Mapping[KeyPath, int]:
     """The line of every key, table and array element of a TOML document."""
     indexer = _Indexer()
-    previous: _Token | None = None
+    previous: _TomlToken | None = None
     for token in _tokens(text):
         indexer.read(token, previous)
         previous = token

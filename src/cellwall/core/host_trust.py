@@ -14,7 +14,7 @@ from typing import Protocol
 from cellwall.core.hosts import HostsPort
 
 
-class Admission(StrEnum):
+class HostAdmission(StrEnum):
     """What came of a join token."""
 
     ADMITTED = "admitted"
@@ -71,7 +71,7 @@ class HostTrustPort(Protocol):
 
     async def admit_host(
         self, token_hash: bytes, certificate: StoredCertificate, *, public_keys: str
-    ) -> Admission:
+    ) -> HostAdmission:
         """Use a token up and keep the certificate, or change nothing. `public_keys` are those of
         the host: a name keeps its keys."""
 

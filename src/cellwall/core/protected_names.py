@@ -75,7 +75,7 @@ class Placeholder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pattern:
+class _NamePattern:
     """One entry, compiled."""
 
     source: Protected
@@ -84,7 +84,7 @@ class _Pattern:
     exceptions: frozenset[str]
 
     @classmethod
-    def of(cls, entry: Protected) -> _Pattern:
+    def of(cls, entry: Protected) -> _NamePattern:
         names = entry.pattern.split("/")
         is_git = names[0] == GIT
         parts = (re.compile(fnmatch.translate(fold(part))) for part in names[is_git:])
@@ -118,14 +118,14 @@ class Protection:
         self._last_names = frozenset(path[-1] for path in self._paths)
         self._plain: set[bytes] = set()  # found to match nothing
         self._ways = frozenset(path[:end] for path in self._paths for end in range(1, len(path)))
-        self._literal: dict[str, list[_Pattern]] = {}  # by last name: most names match none
-        self._wild: list[_Pattern] = []
+        self._literal: dict[str, list[_NamePattern]] = {}  # by last name: most names match none
+        self._wild: list[_NamePattern] = []
         for entry in self.entries:
             last = entry.pattern.rpartition("/")[2]
             if _WILD.search(last):
-                self._wild.append(_Pattern.of(entry))
+                self._wild.append(_NamePattern.of(entry))
             else:
-                self._literal.setdefault(fold(last), []).append(_Pattern.of(entry))
+                self._literal.setdefault(fold(last), []).append(_NamePattern.of(entry))
         self._leading = _leading_parts(self.entries)
         # One match instead of one per pattern: a scan runs it for every file.
         self._any_wild = re.compile("|".join(each.parts[-1].pattern for each in self._wild) or "$.")

@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from cellwall.core.errors import BadInput, CellwallError, Denied
-from cellwall.core.host_trust import Admission, HostTrustPort, StoredCertificate
+from cellwall.core.host_trust import HostAdmission, HostTrustPort, StoredCertificate
 from cellwall.core.ids import check_id
 from cellwall.core.notes import BadNote, PublicKey, open_note, signed_note
 from cellwall.core.types import Json
@@ -237,11 +237,11 @@ async def admit(
         public_keys=public_keys(asked.identity, asked.box_key),
     )
     match found:
-        case Admission.ADMITTED:
+        case HostAdmission.ADMITTED:
             return pem
-        case Admission.NO_TOKEN:
+        case HostAdmission.NO_TOKEN:
             raise refused_token()
-        case Admission.OTHER_KEY:
+        case HostAdmission.OTHER_KEY:
             raise Denied(
                 "there is a host of this name with other keys, or the host was removed",
                 hint="Remove `service-id` and the folder `fleet` from the state folder of the new "

@@ -39,10 +39,10 @@ from cellwall.fleet.engine import (
 )
 from cellwall.fleet.kubernetes_api import (
     Conflict,
-    Expired,
     KubernetesApi,
     Missing,
     Resource,
+    WatchExpired,
     trusting,
 )
 from cellwall.fleet.request_bodies import RequestBodies
@@ -116,7 +116,7 @@ class KubernetesFleet:
                 version = await self.look()
                 while True:
                     version = await self._follow(version)
-            except Expired:
+            except WatchExpired:
                 continue
             except (CellwallError, Missing, Conflict) as error:
                 _log.warning("the claims were not followed: %s", error)

@@ -38,7 +38,7 @@ class Conflict(Exception):
     """Another writer was first (409): read again, then decide again."""
 
 
-class Expired(Exception):
+class WatchExpired(Exception):
     """The version to watch from is too old (410): list again."""
 
 
@@ -118,7 +118,7 @@ class KubernetesApi:
     async def watch(
         self, kind: str, *, selector: str, version: str
     ) -> AsyncIterator[tuple[str, Resource]]:
-        """Events since a version, until the server ends the stream; raises `Expired`."""
+        """Events since a version, until the server ends the stream; raises `WatchExpired`."""
         query = {
             "labelSelector": selector, "resourceVersion": version, "watch": "true",
             "timeoutSeconds": str(self._settings.watch_s), "allowWatchBookmarks": "true",
@@ -253,7 +253,7 @@ def _refusal(status: object) -> Exception:
         case 409:
             return Conflict()
         case 410:
-            return Expired()
+            return WatchExpired()
         case 401 | 403:
             return KubernetesFailed(
                 "the cluster refused the service account of the front",

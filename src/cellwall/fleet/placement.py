@@ -39,7 +39,7 @@ def choose_host(hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int
     """The best host for a session; raises `Busy` with the reason where none fits. `placed`: how
     many sessions each got since it told its state."""
     best: HostState | None = None
-    best_score, nearest = 0.0, _Reason.NONE
+    best_score, nearest = 0.0, _Misfit.NONE
     memory_bytes, template, labels, host_id = (
         wish.memory_bytes, wish.template, wish.labels, wish.host_id,
     )  # fmt: skip
@@ -47,13 +47,13 @@ def choose_host(hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int
         newer = placed.get(host.id, 0)
         left_bytes = host.memory_free_bytes - newer * TYPICAL_SESSION_BYTES - memory_bytes
         if host.is_lost or host.is_draining or host.id in wish.avoided:
-            reason = _Reason.NONE if host.is_lost else _Reason.DRAINS
+            reason = _Misfit.NONE if host.is_lost else _Misfit.DRAINS
         elif host_id and host.id != host_id:
-            reason = _Reason.NOT_ITS_HOST
+            reason = _Misfit.NOT_ITS_HOST
         elif (labels or host.labels) and not has_labels(host.labels, labels):
-            reason = _Reason.LABELS
+            reason = _Misfit.LABELS
         elif left_bytes < 0:
-            reason = _Reason.MEMORY
+            reason = _Misfit.MEMORY
         else:
             score = left_bytes / (host.memory_bytes or 1) - (host.sessions + newer) * _SESSION
             if template in host.templates:
@@ -67,7 +67,7 @@ def choose_host(hosts: Sequence[HostState], wish: Wish, placed: Mapping[str, int
     return best
 
 
-class _Reason(IntEnum):
+class _Misfit(IntEnum):
     """Why a host does not fit; the one that came nearest is told."""
 
     NONE = 0
@@ -78,11 +78,11 @@ class _Reason(IntEnum):
 
 
 _WORDS = {
-    _Reason.NONE: "no host is there",
-    _Reason.DRAINS: "every host drains",
-    _Reason.NOT_ITS_HOST: "the host with its files drains or is gone",
-    _Reason.LABELS: "none has the labels that it asks for",
-    _Reason.MEMORY: "none has enough free memory",
+    _Misfit.NONE: "no host is there",
+    _Misfit.DRAINS: "every host drains",
+    _Misfit.NOT_ITS_HOST: "the host with its files drains or is gone",
+    _Misfit.LABELS: "none has the labels that it asks for",
+    _Misfit.MEMORY: "none has enough free memory",
 }
 
 

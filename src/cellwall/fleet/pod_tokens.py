@@ -19,10 +19,10 @@ from typing import Any
 from cellwall.core.errors import BadInput, Denied
 from cellwall.fleet.kubernetes_api import (
     Conflict,
-    Expired,
     KubernetesApi,
     KubernetesFailed,
     Missing,
+    WatchExpired,
 )
 
 AUDIENCE = "cellwall-fleet"
@@ -74,7 +74,7 @@ class PodReviewer:
         the account of the hosts."""
         try:
             status = await self._api.review_token(token.text, audience=AUDIENCE)
-        except (KubernetesFailed, Missing, Conflict, Expired) as error:
+        except (KubernetesFailed, Missing, Conflict, WatchExpired) as error:
             # The pod learns no more than that; the front's log names the reason.
             raise Denied(
                 "the first host cannot ask the cluster about tokens",

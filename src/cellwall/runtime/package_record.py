@@ -53,7 +53,7 @@ class SourceBuild:
 
 
 @dataclass(slots=True)
-class _ActionPackages:
+class _ServedPackages:
     served: dict[tuple[str, str], InstalledPackage] = field(default_factory=dict)
     """By file name and digest."""
     writing: dict[tuple[str, str], Future[None]] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class PackageRecord:
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
         self._lock = threading.Lock()
-        self._actions: OrderedDict[str, _ActionPackages] = OrderedDict()
+        self._actions: OrderedDict[str, _ServedPackages] = OrderedDict()
         self._kept: set[str] = set()
 
     async def note_install(self, package: InstalledPackage, who: EgressContext) -> None:
@@ -226,11 +226,11 @@ class PackageRecord:
     def take(self, action_id: str) -> tuple[PackageUse, ...]:
         """The packages that the action got since the last call, each once."""
         with self._lock:
-            found = self._actions.pop(action_id, _ActionPackages())
+            found = self._actions.pop(action_id, _ServedPackages())
         return tuple(dict.fromkeys(map(_use, found.served.values())))[:MAX_LISTED]
 
-    def _of(self, action_id: str) -> _ActionPackages:
-        found = self._actions.setdefault(action_id, _ActionPackages())
+    def _of(self, action_id: str) -> _ServedPackages:
+        found = self._actions.setdefault(action_id, _ServedPackages())
         self._actions.move_to_end(action_id)
         if len(self._actions) - len(self._kept) > MAX_ACTIONS:
             oldest = next((each for each in self._actions if each not in self._kept), action_id)

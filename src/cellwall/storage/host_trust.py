@@ -9,7 +9,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from cellwall.core.host_trust import (
-    Admission,
+    HostAdmission,
     HostLog,
     SignedRelease,
     StoredCertificate,
@@ -48,12 +48,12 @@ class HostTrustRepository(Repository):
 
     async def admit_host(
         self, token_hash: bytes, certificate: StoredCertificate, *, public_keys: str
-    ) -> Admission:
+    ) -> HostAdmission:
         try:
             async with self._database.write() as connection:
                 now_s = await database_now(connection)
                 if not await _keep(connection, certificate, public_keys, now_s):
-                    raise _Undone(Admission.OTHER_KEY)  # and the token stays unused
+                    raise _Undone(HostAdmission.OTHER_KEY)  # and the token stays unused
                 # One statement: of two machines with one token, one finds it unused.
                 unused = update(JoinTokenRow).where(
                     JoinTokenRow.token_hash == token_hash,
@@ -62,10 +62,10 @@ class HostTrustRepository(Repository):
                 )
                 used = unused.values(used_s=now_s, used_by=certificate.host_id)
                 if (await connection.execute(used)).rowcount != 1:
-                    raise _Undone(Admission.NO_TOKEN)
+                    raise _Undone(HostAdmission.NO_TOKEN)
         except _Undone as undone:
             return undone.admission
-        return Admission.ADMITTED
+        return HostAdmission.ADMITTED
 
     async def keep_certificate(self, certificate: StoredCertificate, *, public_keys: str) -> bool:
         async with self._database.write() as connection:
@@ -169,7 +169,7 @@ class HostTrustRepository(Repository):
 class _Undone(Exception):
     """Ends a transaction without a change."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: HostAdmission) -> None:
         super().__init__(admission)
         self.admission = admission
 

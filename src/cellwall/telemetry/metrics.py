@@ -70,24 +70,24 @@ class Metrics:
         self._lock = threading.Lock()
         registry.register(_GaugeCollector(self._gauges, self._version))
         ProcessCollector(registry=registry)
-        self._actions = _Counters(names.ACTIONS, registry)
+        self._actions = _LabelledCounter(names.ACTIONS, registry)
         self._action_s = _histograms(names.ACTION_SECONDS, registry)
         by_name = _histograms(names.STEP_SECONDS, registry)
         self._step_s = {step: by_name[step.value].observe for step in Step}
-        self._step_failures = _Counters(names.STEP_FAILURES, registry)
+        self._step_failures = _LabelledCounter(names.STEP_FAILURES, registry)
         self._request_s = _histograms(names.REQUEST_SECONDS, registry)
-        self._http_requests = _Counters(names.HTTP_REQUESTS, registry)
+        self._http_requests = _LabelledCounter(names.HTTP_REQUESTS, registry)
         self._http_s = _histograms(names.HTTP_SECONDS, registry)
-        self._egress = _Counters(names.EGRESS, registry)
-        self._secret_uses = _Counters(names.SECRET_USES, registry)
+        self._egress = _LabelledCounter(names.EGRESS, registry)
+        self._secret_uses = _LabelledCounter(names.SECRET_USES, registry)
         audit = names.AUDIT_SECONDS
         self._audit_s = Histogram(audit.name, audit.help, buckets=audit.buckets, registry=registry)
-        self._audit_failures = _Counters(names.AUDIT_FAILURES, registry)
-        self._approvals = _Counters(names.APPROVALS, registry)
-        self._findings = _Counters(names.FINDINGS, registry)
-        self._limits = _Counters(names.LIMITS, registry)
-        self._packages = _Counters(names.PACKAGES, registry)
-        self._sign_ins = _Counters(names.SIGN_INS, registry)
+        self._audit_failures = _LabelledCounter(names.AUDIT_FAILURES, registry)
+        self._approvals = _LabelledCounter(names.APPROVALS, registry)
+        self._findings = _LabelledCounter(names.FINDINGS, registry)
+        self._limits = _LabelledCounter(names.LIMITS, registry)
+        self._packages = _LabelledCounter(names.PACKAGES, registry)
+        self._sign_ins = _LabelledCounter(names.SIGN_INS, registry)
 
     def forget_parent(self) -> None:
         """In a child: another thread of the parent may have held a lock of a metric."""
@@ -214,7 +214,7 @@ def _ecosystem(body: dict[str, Json]) -> str:
     return names.PACKAGES.value("ecosystem", found)
 
 
-class _Counters:
+class _LabelledCounter:
     """A counter by the values of its labels; the children are looked up once."""
 
     __slots__ = ("_counter", "_increment")

@@ -37,7 +37,7 @@ class Telemetry:
     def watch(self, action: Action) -> ActionWatch:
         try:
             trace = None if self._traces is None else self._traces.begin(action)
-            return _ActionWatch(self, action, trace)
+            return _MeasuredAction(self, action, trace)
         except Exception as error:  # noqa: BLE001  # telemetry never refuses an action
             _note_failure(error)
             return OFF.watch(action)
@@ -83,7 +83,7 @@ class Telemetry:
             self._traces.close()
 
 
-class _ActionWatch:
+class _MeasuredAction:
     __slots__ = ("_action", "_metrics", "_since", "_started", "_step", "_telemetry", "_trace")
 
     def __init__(self, telemetry: Telemetry, action: Action, trace: ActionTrace | None) -> None:

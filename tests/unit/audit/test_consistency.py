@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from cellwall.audit.consistency import Offer, check_consistency, consistency_path
+from cellwall.audit.consistency import CheckpointOffer, check_consistency, consistency_path
 from cellwall.audit.merkle import BadProof, Frontier, leaf_hash
 
 pytestmark = pytest.mark.requirement("AUD-2")
@@ -63,9 +63,9 @@ def test_a_changed_shortened_or_prolonged_proof_is_refused():
 
 
 def test_an_offer_is_read_as_it_was_written_and_malformed_ones_are_refused():
-    offer = Offer(11, tuple(LEAVES[:3]), b"origin\n12\nx\n\n\xe2\x80\x94 name c2ln\n")
-    assert Offer.parse(offer.text()) == offer
-    assert Offer.parse(Offer(0, (), offer.note).text()).path == ()
+    offer = CheckpointOffer(11, tuple(LEAVES[:3]), b"origin\n12\nx\n\n\xe2\x80\x94 name c2ln\n")
+    assert CheckpointOffer.parse(offer.text()) == offer
+    assert CheckpointOffer.parse(CheckpointOffer(0, (), offer.note).text()).path == ()
     for text in ("", "old 1", "old x\n\nnote", "1\n\nnote", "old 1\nAAAA\n\nnote", "old -1\n\nn"):
         with pytest.raises(BadProof):
-            Offer.parse(text)
+            CheckpointOffer.parse(text)

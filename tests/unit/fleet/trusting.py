@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cellwall.core.host_trust import Admission, StoredCertificate
+from cellwall.core.host_trust import HostAdmission, StoredCertificate
 from cellwall.core.ids import new_id
 from cellwall.fleet.certificates import FleetAuthority, open_authority
 from cellwall.fleet.enrolment import JoinToken, public_keys
@@ -32,12 +32,12 @@ class MemoryTrust:
     async def admit_host(self, token_hash, certificate, *, public_keys):
         known = self.certificates.get(certificate.host_id)
         if known is not None and (known[1] != public_keys or known[0].is_revoked):
-            return Admission.OTHER_KEY
+            return HostAdmission.OTHER_KEY
         if self.tokens.get(token_hash, 0) <= time.time():
-            return Admission.NO_TOKEN
+            return HostAdmission.NO_TOKEN
         self.tokens[token_hash] = 0  # used
         self.certificates[certificate.host_id] = certificate, public_keys
-        return Admission.ADMITTED
+        return HostAdmission.ADMITTED
 
     async def list_certificates(self):
         return [stored for stored, _ in self.certificates.values()]

@@ -9,7 +9,7 @@ import pytest
 
 from cellwall.core.errors import Denied
 from cellwall.core.host_trust import (
-    Admission,
+    HostAdmission,
     HostLog,
     SignedRelease,
     StoredCertificate,
@@ -32,7 +32,7 @@ def soon() -> float:
 def test_of_many_machines_with_one_token_exactly_one_is_admitted(settings):
     async def go(store: Store) -> None:
         await store.add_join_token(TOKEN, expires_s=soon(), made_by="ann")
-        found: list[Admission] = []
+        found: list[HostAdmission] = []
 
         async def ask() -> None:
             new = StoredCertificate(new_id("svc"), "pem", is_revoked=False)
@@ -41,7 +41,7 @@ def test_of_many_machines_with_one_token_exactly_one_is_admitted(settings):
         async with anyio.create_task_group() as tasks:
             for _ in range(8):
                 tasks.start_soon(ask)
-        assert sorted(found) == [Admission.ADMITTED] + [Admission.NO_TOKEN] * 7
+        assert sorted(found) == [HostAdmission.ADMITTED] + [HostAdmission.NO_TOKEN] * 7
         assert len(await store.list_certificates()) == 1  # refused ones have left nothing
 
     in_store(settings, go)
@@ -52,11 +52,11 @@ def test_an_unknown_and_an_expired_token_admit_nobody(settings):
         await store.add_join_token(TOKEN, expires_s=time.time() - 1, made_by="ann")
         for token in (TOKEN, b"u" * 32):
             found = await store.admit_host(token, FIRST, public_keys="k")
-            assert found is Admission.NO_TOKEN
+            assert found is HostAdmission.NO_TOKEN
         assert await store.list_certificates() == []
         await store.add_join_token(b"v" * 32, expires_s=soon(), made_by="ann")
         found = await store.admit_host(b"v" * 32, FIRST, public_keys="k")
-        assert found is Admission.ADMITTED  # the control
+        assert found is HostAdmission.ADMITTED  # the control
 
     in_store(settings, go)
 
@@ -67,8 +67,8 @@ def test_a_name_keeps_its_keys_and_a_refused_machine_does_not_use_the_token_up(s
         assert await store.keep_certificate(FIRST, public_keys="mine")
         assert not await store.keep_certificate(FIRST, public_keys="another")
         found = await store.admit_host(TOKEN, FIRST, public_keys="another")
-        assert found is Admission.OTHER_KEY
-        assert await store.admit_host(TOKEN, FIRST, public_keys="mine") is Admission.ADMITTED
+        assert found is HostAdmission.OTHER_KEY
+        assert await store.admit_host(TOKEN, FIRST, public_keys="mine") is HostAdmission.ADMITTED
 
     in_store(settings, go)
 
@@ -80,8 +80,8 @@ def test_a_revoked_name_is_not_admitted_again(settings):
         assert await store.revoke_certificate(FIRST.host_id)
         assert not await store.revoke_certificate(FIRST.host_id)
         assert [each.is_revoked for each in await store.list_certificates()] == [True]
-        assert await store.admit_host(TOKEN, FIRST, public_keys="k") is Admission.OTHER_KEY
-        assert await store.admit_host(TOKEN, OTHER, public_keys="k") is Admission.ADMITTED
+        assert await store.admit_host(TOKEN, FIRST, public_keys="k") is HostAdmission.OTHER_KEY
+        assert await store.admit_host(TOKEN, OTHER, public_keys="k") is HostAdmission.ADMITTED
 
     in_store(settings, go)
 

@@ -32,7 +32,7 @@ _TRIGGER = "trigger"
 async def run(host: TrialHost, attacks: Sequence[Attack]) -> list[AttackResult]:
     """Start the servers that the chosen attacks need, and judge each attack."""
     path = host.write_policy("gateway.toml", _POLICY)
-    gateway = _Gateway(host, (*host.app.settings.policy.files, path))
+    gateway = _TrialGateway(host, (*host.app.settings.policy.files, path))
     found: dict[str, AttackResult] = {}
     calling = [each for each in attacks if each.data["kind"] in {"new", "changed"}]
     if calling:
@@ -45,7 +45,7 @@ async def run(host: TrialHost, attacks: Sequence[Attack]) -> list[AttackResult]:
     return [found[attack.id] for attack in attacks]
 
 
-class _Gateway:
+class _TrialGateway:
     """The gateway of a trial host, as a person and as a model use it."""
 
     def __init__(self, host: TrialHost, policy: tuple[str, ...]) -> None:

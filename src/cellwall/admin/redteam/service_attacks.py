@@ -50,7 +50,7 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 @dataclass(frozen=True, slots=True)
-class _HttpRequest:
+class _AttackRequest:
     """One HTTP request."""
 
     method: str
@@ -61,7 +61,7 @@ class _HttpRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _ServiceAnswer:
     """The status and the body; status 0 is a connection that was closed."""
 
     status: int
@@ -80,7 +80,7 @@ class _ServiceClient:
         """Words of a path -> ids: of things that belong to the owner."""
         self.browsers: dict[str, _Browser] = {}
 
-    def send(self, request: _HttpRequest) -> _Answer:
+    def send(self, request: _AttackRequest) -> _ServiceAnswer:
         connection = HTTPConnection(self._host, self._port, timeout=_WITHIN_S)
         try:
             has_host = "Host" in request.headers
@@ -97,15 +97,15 @@ class _ServiceClient:
             answer = connection.getresponse()
             cookies = answer.headers.get_all("Set-Cookie") or []
             pairs = tuple(each.partition(";")[0] for each in cookies)
-            return _Answer(answer.status, answer.read(_MAX_BODY_BYTES), pairs)
+            return _ServiceAnswer(answer.status, answer.read(_MAX_BODY_BYTES), pairs)
         except (OSError, HTTPException):
-            return _Answer(0)
+            return _ServiceAnswer(0)
         finally:
             connection.close()
 
-    def as_owner(self, method: str, path: str, body: object = None) -> _Answer:
+    def as_owner(self, method: str, path: str, body: object = None) -> _ServiceAnswer:
         data = None if body is None else json.dumps(body).encode()
-        return self.send(_HttpRequest(method, path, _bearer(self.tokens["owner"]), data))
+        return self.send(_AttackRequest(method, path, _bearer(self.tokens["owner"]), data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +177,8 @@ def _prepare(client: _ServiceClient) -> None:
     account = {"url": "https://calendar.example/o/", "username": "o", "secret": "CALENDAR"}
     client.as_owner("PUT", "/v1/connections/office", account)
     headers = _bearer(client.tokens[_REVOKED])
-    listed = client.send(_HttpRequest("GET", "/v1/tokens", headers))
-    ended = client.send(_HttpRequest("DELETE", f"/v1/tokens/{_own_token_id(listed)}", headers))
+    listed = client.send(_AttackRequest("GET", "/v1/tokens", headers))
+    ended = client.send(_AttackRequest("DELETE", f"/v1/tokens/{_own_token_id(listed)}", headers))
     if ended.status // 100 != 2:
         client.tokens.pop(_REVOKED)  # nothing was revoked, so nothing can be shown about that
 
@@ -186,25 +186,25 @@ def _prepare(client: _ServiceClient) -> None:
 def _sign_in(client: _ServiceClient, name: str, password: str) -> _Browser | None:
     """A browser of this person; None if the service does not let the person in."""
     body = json.dumps({"name": name, "password": password, "cookie": True}).encode()
-    signed_in = client.send(_HttpRequest("POST", "/v1/auth/token", {}, body))
+    signed_in = client.send(_AttackRequest("POST", "/v1/auth/token", {}, body))
     cookies = "; ".join(signed_in.cookies)
-    page = client.send(_HttpRequest("GET", "/ui/people", {"Cookie": cookies}))
+    page = client.send(_AttackRequest("GET", "/ui/people", {"Cookie": cookies}))
     cookies = "; ".join((*signed_in.cookies, *page.cookies))
-    known = client.send(_HttpRequest("GET", "/v1/auth/session", {"Cookie": cookies}))
+    known = client.send(_AttackRequest("GET", "/v1/auth/session", {"Cookie": cookies}))
     form = _FORM_TOKEN.search(page.body)
     if not signed_in.cookies or form is None:
         return None
     return _Browser(cookies, _field(known, "csrf_token"), form[1].decode())
 
 
-def _own_token_id(answer: _Answer) -> str:
+def _own_token_id(answer: _ServiceAnswer) -> str:
     try:
         return str(json.loads(answer.body)["tokens"][0]["id"])
     except (ValueError, KeyError, TypeError, IndexError):
         return ""
 
 
-def _field(answer: _Answer, name: str) -> str:
+def _field(answer: _ServiceAnswer, name: str) -> str:
     """A text of a body, or of the error in it."""
     try:
         body = json.loads(answer.body)
@@ -226,23 +226,23 @@ def _try(client: _ServiceClient, attack: Attack) -> AttackResult:
     return judge(attack, control=control, attempt=attempt)
 
 
-def _hostile(client: _ServiceClient, data: Mapping[str, Any]) -> _HttpRequest:
+def _hostile(client: _ServiceClient, data: Mapping[str, Any]) -> _AttackRequest:
     path, headers = _credentials(client, data["token"], _filled(client, data["path"]))
     headers |= data.get("headers", {})
     if "form" in data:
-        return _HttpRequest(data["method"], path, headers, data["form"].encode(), _FORM)
-    return _HttpRequest(data["method"], path, headers, _body(data))
+        return _AttackRequest(data["method"], path, headers, data["form"].encode(), _FORM)
+    return _AttackRequest(data["method"], path, headers, _body(data))
 
 
-def _benign(client: _ServiceClient, data: Mapping[str, Any]) -> _HttpRequest:
+def _benign(client: _ServiceClient, data: Mapping[str, Any]) -> _AttackRequest:
     path = _filled(client, data.get("benign_path", data["path"]))
     method = data.get("benign_method", data["method"])
     path, headers = _credentials(client, data.get("benign_token", "owner"), path)
     if "form" in data:
         form = f"{data['form']}&form_token={client.browsers[_BROWSERS[0]].form}"
-        return _HttpRequest(method, path, headers, form.encode(), _FORM)
+        return _AttackRequest(method, path, headers, form.encode(), _FORM)
     body = None if method == "GET" else _body({"body": data.get("benign_body", data.get("body"))})
-    return _HttpRequest(method, path, headers, body)
+    return _AttackRequest(method, path, headers, body)
 
 
 def _filled(client: _ServiceClient, text: str) -> str:
@@ -295,7 +295,7 @@ def _bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _observe(answer: _Answer, wanted: bytes) -> Observation:
+def _observe(answer: _ServiceAnswer, wanted: bytes) -> Observation:
     """`wanted` is what an answer must contain to be of use; empty: any answer is."""
     match answer.status // 100:
         case 2 if wanted in answer.body:

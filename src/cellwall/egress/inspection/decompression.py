@@ -58,7 +58,7 @@ class DecompressionBudget:
         self._open_bytes += count
 
 
-class _Reservation:
+class _BodyMemory:
     """The memory that one body has reserved."""
 
     def __init__(self, budget: DecompressionBudget) -> None:
@@ -91,7 +91,7 @@ class Decompressor:
 
     def __init__(self, encoding: str, budget: DecompressionBudget) -> None:
         self._budget = budget
-        self._reservation = _Reservation(budget)
+        self._reservation = _BodyMemory(budget)
         self._decoder = _decoder_for(encoding, self._reservation)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -120,7 +120,7 @@ def can_decompress(encoding: str) -> bool:
 class _IdentityDecoder:
     is_whole = True
 
-    def __init__(self, _reservation: _Reservation) -> None:
+    def __init__(self, _reservation: _BodyMemory) -> None:
         pass
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
@@ -130,7 +130,7 @@ class _IdentityDecoder:
 class _ZlibDecoder:
     """gzip, or `deflate`: zlib format by the RFC, raw deflate from some senders."""
 
-    def __init__(self, reservation: _Reservation, *, is_gzip: bool) -> None:
+    def __init__(self, reservation: _BodyMemory, *, is_gzip: bool) -> None:
         self._reservation = reservation
         self._is_gzip = is_gzip
         self._start = b""
@@ -171,7 +171,7 @@ class _ZlibDecoder:
 
 
 class _ZstdDecoder:
-    def __init__(self, reservation: _Reservation) -> None:
+    def __init__(self, reservation: _BodyMemory) -> None:
         self._reservation = reservation
         self._start = b""
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
@@ -243,7 +243,7 @@ def _frame_head(data: bytes) -> zstandard.FrameParameters | None:
         raise _refused("CW-BAD-BODY", "is broken") from error
 
 
-_KINDS: dict[str, Callable[[_Reservation], _Decoder]] = {
+_KINDS: dict[str, Callable[[_BodyMemory], _Decoder]] = {
     "": _IdentityDecoder,
     "identity": _IdentityDecoder,
     "gzip": lambda reservation: _ZlibDecoder(reservation, is_gzip=True),
@@ -253,7 +253,7 @@ _KINDS: dict[str, Callable[[_Reservation], _Decoder]] = {
 }
 
 
-def _decoder_for(encoding: str, reservation: _Reservation) -> _Decoder:
+def _decoder_for(encoding: str, reservation: _BodyMemory) -> _Decoder:
     kind = _KINDS.get(encoding.strip().lower())
     if kind is None:
         raise EgressRefused(

@@ -43,7 +43,9 @@ def read_hello(data: bytes, *, is_intercepted: bool = False) -> Hello | None:
     `is_intercepted`: TLS ends here, with the session's own authority.
     """
     message = _message(data)
-    return None if message is None else _hello(_Cursor(message), is_intercepted=is_intercepted)
+    return (
+        None if message is None else _hello(_VectorReader(message), is_intercepted=is_intercepted)
+    )
 
 
 def _message(data: bytes) -> bytes | None:
@@ -92,7 +94,7 @@ def _none_yet(data: bytes) -> bytes | None:
     return None
 
 
-class _Cursor:
+class _VectorReader:
     """A parser position; every length must fit its enclosing vector exactly."""
 
     def __init__(self, data: bytes) -> None:
@@ -121,7 +123,7 @@ class _Cursor:
             raise _bad("its hello has bytes left over")
 
 
-def _hello(hello: _Cursor, *, is_intercepted: bool) -> Hello:
+def _hello(hello: _VectorReader, *, is_intercepted: bool) -> Hello:
     if hello.number(2) not in _VERSIONS:
         raise _bad("its version is not supported")
     hello.take(32)
@@ -130,7 +132,7 @@ def _hello(hello: _Cursor, *, is_intercepted: bool) -> Hello:
         raise _bad("its hello is malformed")
     if hello.is_at_end:
         return Hello(None)
-    extensions = _Cursor(hello.vector(2))
+    extensions = _VectorReader(hello.vector(2))
     hello.end()
     by_kind: dict[int, bytes] = {}
     while not extensions.is_at_end:
@@ -146,13 +148,13 @@ def _hello(hello: _Cursor, *, is_intercepted: bool) -> Hello:
             code="CW-BAD-TLS",
         )
     return Hello(
-        _one_name(_Cursor(by_kind[_SERVER_NAME])) if _SERVER_NAME in by_kind else None,
-        _protocols(_Cursor(by_kind[_PROTOCOLS])) if _PROTOCOLS in by_kind else (),
+        _one_name(_VectorReader(by_kind[_SERVER_NAME])) if _SERVER_NAME in by_kind else None,
+        _protocols(_VectorReader(by_kind[_PROTOCOLS])) if _PROTOCOLS in by_kind else (),
     )
 
 
-def _protocols(extension: _Cursor) -> tuple[bytes, ...]:
-    names = _Cursor(extension.vector(2))
+def _protocols(extension: _VectorReader) -> tuple[bytes, ...]:
+    names = _VectorReader(extension.vector(2))
     extension.end()
     protocols = []
     while not names.is_at_end:
@@ -160,8 +162,8 @@ def _protocols(extension: _Cursor) -> tuple[bytes, ...]:
     return tuple(protocols)
 
 
-def _one_name(extension: _Cursor) -> str:
-    names = _Cursor(extension.vector(2))
+def _one_name(extension: _VectorReader) -> str:
+    names = _VectorReader(extension.vector(2))
     extension.end()
     kind, name = names.number(1), names.vector(2)
     names.end()

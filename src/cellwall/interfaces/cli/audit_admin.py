@@ -306,7 +306,7 @@ def export(
         )
         try:
             sent = audit_queries.export_records(
-                records, target, after_seq=start, progress=_Progress()
+                records, target, after_seq=start, progress=_VerifyProgress()
             )
         except audit_queries.ExportFailed as error:
             if mark is not None:
@@ -330,7 +330,7 @@ def _text(path: str) -> str:
         ) from None
 
 
-class _Progress:
+class _VerifyProgress:
     """Reports progress on a terminal."""
 
     def __init__(self) -> None:

@@ -151,10 +151,10 @@ def _action_template(options: SandboxOptions, app: App, *, second_user: bool) ->
 
 def _check_tools(names: tuple[str, ...], *, with_gateway: bool) -> None:
     if names:
-        from cellwall.interfaces.mcp.tool_set import tool_set
+        from cellwall.interfaces.mcp.tool_names import offered_tools
         from cellwall.interfaces.mcp.tools import TOOLS
 
-        tool_set(names, own_tools=TOOLS, with_others=with_gateway)
+        offered_tools(names, own_tools=TOOLS, with_others=with_gateway)
 
 
 def _serve(app: App, pattern: Action, *, with_gateway: bool, tools: tuple[str, ...]) -> int:
@@ -172,9 +172,9 @@ def _serve(app: App, pattern: Action, *, with_gateway: bool, tools: tuple[str, .
     anyio.run(app.runtime.check, pattern)
     app.warm_up()  # in parallel with the import of the SDK
     from cellwall.interfaces.mcp.server import serve
-    from cellwall.interfaces.mcp.tool_set import ToolSet
+    from cellwall.interfaces.mcp.tool_names import ToolNames
 
-    chosen = ToolSet(tools)
+    chosen = ToolNames(tools)
     stopped = anyio.run(partial(serve, app, pattern, with_gateway=with_gateway, tools=chosen))
     if stopped is None:
         return 0

@@ -18,7 +18,7 @@ _LISTS = ("sessions", "approvals", "snapshots")
 
 
 @dataclass(slots=True)
-class Answer:
+class BufferedResponse:
     """One whole answer."""
 
     status: int = 0
@@ -42,7 +42,7 @@ class Answer:
         await send({"type": "http.response.body", "body": self.body})
 
 
-def merged(scope: Scope, answers: Sequence[Answer]) -> Answer:
+def merged(scope: Scope, answers: Sequence[BufferedResponse]) -> BufferedResponse:
     """One list out of the lists of all hosts; a refusal of any host is the answer of all."""
     for answer in answers:
         if answer.status != 200:
@@ -51,7 +51,7 @@ def merged(scope: Scope, answers: Sequence[Answer]) -> Answer:
     first = answers[0]
     if all(isinstance(each, list) for each in bodies):  # as E2B lists
         rows = [row for each in bodies for row in each]
-        return Answer(200, first.headers, json.dumps(rows).encode())
+        return BufferedResponse(200, first.headers, json.dumps(rows).encode())
     name = next(each for each in _LISTS if each in bodies[0])
     page: dict[str, Any] = {**bodies[0], name: _rows(bodies, name)}
     if "next" in page:
@@ -59,7 +59,7 @@ def merged(scope: Scope, answers: Sequence[Answer]) -> Answer:
         is_more = len(page[name]) > limit or any(each["next"] for each in bodies)
         page[name] = page[name][:limit]
         page["next"] = page[name][-1]["id"] if is_more and page[name] else None
-    return Answer(200, first.headers, json.dumps(page).encode())
+    return BufferedResponse(200, first.headers, json.dumps(page).encode())
 
 
 def _rows(bodies: Sequence[Mapping[str, Any]], name: str) -> list[Any]:

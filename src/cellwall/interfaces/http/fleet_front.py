@@ -32,8 +32,14 @@ from cellwall.admin.fleet import (
 from cellwall.core.errors import BadInput, Busy, CellwallError, SignInRefused
 from cellwall.core.limits import parse_size
 from cellwall.interfaces.http.checked_route import check_json
-from cellwall.interfaces.http.fleet_answers import Answer, merged, with_body
-from cellwall.interfaces.http.fleet_passing import INTERNAL_CLOSE, Offer, naming, refuse, telling
+from cellwall.interfaces.http.fleet_answers import BufferedResponse, merged, with_body
+from cellwall.interfaces.http.fleet_passing import (
+    INTERNAL_CLOSE,
+    SessionOffer,
+    naming,
+    refuse,
+    telling,
+)
 from cellwall.interfaces.http.fleet_routing import (
     LABELS_HEADER,
     MCP_SESSION,
@@ -155,7 +161,7 @@ class FleetFront:
         while True:
             host_id = await self._place(wish, scope)
             answer = naming(host_id, send) if scope["path"] == "/mcp" else send
-            offer = Offer(telling(lost, scope, receive, answer))
+            offer = SessionOffer(telling(lost, scope, receive, answer))
             try:
                 await self._call(host_id, scope, with_body(body, receive), offer.take)
             except HostLost as error:
@@ -196,7 +202,7 @@ class FleetFront:
     async def _ask_about_caller(self, scope: Scope) -> int:
         """The status of the answer; others than these two tell nothing about the caller."""
         asked = _about_caller(scope, "/v1/auth/session")
-        answer = Answer()
+        answer = BufferedResponse()
         await self._call(await self._any(asked), asked, with_body(b""), answer.take)
         return answer.status
 
@@ -273,12 +279,12 @@ class FleetFront:
             await self._fleet.place(Wish())  # raises with the reason
         await merged(scope, list(answers.values())).send(send)
 
-    async def _ask_all(self, scope: Scope) -> dict[str, Answer]:
+    async def _ask_all(self, scope: Scope) -> dict[str, BufferedResponse]:
         """The answer of each live host; one that is lost meanwhile has none."""
-        found: dict[str, Answer] = {}
+        found: dict[str, BufferedResponse] = {}
 
         async def ask(host_id: str) -> None:
-            answer = Answer()
+            answer = BufferedResponse()
             try:
                 await self._call(host_id, dict(scope), with_body(b""), answer.take)
             except (CellwallError, AnswerBroken):

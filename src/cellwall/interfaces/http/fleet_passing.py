@@ -7,7 +7,7 @@ import json
 from cellwall.admin.fleet import Message, Receive, Scope, Send
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import ErrorInfo
-from cellwall.interfaces.http.fleet_answers import Answer
+from cellwall.interfaces.http.fleet_answers import BufferedResponse
 from cellwall.interfaces.http.fleet_routing import MCP_SESSION, UNSERVED_HEADER, with_host
 from cellwall.interfaces.http.problems import problem, status_of
 
@@ -16,7 +16,7 @@ INTERNAL_CLOSE = 1011
 _UNSERVED = UNSERVED_HEADER.encode()
 
 
-class Offer:
+class SessionOffer:
     """The answer of a host to a new session, passed on unless the host does not take it."""
 
     def __init__(self, send: Send) -> None:
@@ -36,7 +36,7 @@ def telling(lost: CellwallError | None, scope: Scope, receive: Receive, send: Se
     the same status: a request with a wrong Host is refused before its caller is known."""
     if lost is None:
         return send
-    held = Answer()
+    held = BufferedResponse()
 
     async def tell(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == _ELSEWHERE:
@@ -55,7 +55,7 @@ def telling(lost: CellwallError | None, scope: Scope, receive: Receive, send: Se
     return tell
 
 
-def _code_of(answer: Answer) -> str:
+def _code_of(answer: BufferedResponse) -> str:
     try:
         return str(json.loads(answer.body)["error"]["code"])
     except (ValueError, LookupError, TypeError, RecursionError):

@@ -24,7 +24,7 @@ from cellwall.interfaces.http.owned_sandbox import OwnedSandbox
 from cellwall.interfaces.http.problems import raise_for_refusal
 from cellwall.interfaces.http.service import CurrentService, Service, service_of
 from cellwall.interfaces.port_relay import InnerConnection
-from cellwall.interfaces.previews.exchange import ServerFailed, exchange
+from cellwall.interfaces.previews.exchange import PreviewFailed, exchange
 from cellwall.interfaces.previews.revocation import hold_until_revoked
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class _Forwarded(Response):
         try:
             with self._service.waiting.counted(self._caller.id):
                 outcome = await self._sandbox.perform(self._caller.principal, operation)
-        except ServerFailed as error:
+        except PreviewFailed as error:
             raise BadInput(str(error), code="CW-NO-SERVER") from error
         if not is_begun:  # else the server has broken its response off, which ends early
             raise_for_refusal(outcome)

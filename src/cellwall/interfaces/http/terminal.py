@@ -60,7 +60,7 @@ async def terminal(socket: WebSocket, session_id: str) -> None:
     await socket.accept()
     info, code = _FAILED, _INTERNAL_ERROR
     try:
-        await _Terminal(socket, service_of(socket)).serve(session_id)
+        await _TerminalSocket(socket, service_of(socket)).serve(session_id)
     except WebSocketDisconnect:
         return
     except CellwallError as error:
@@ -76,7 +76,7 @@ async def terminal(socket: WebSocket, session_id: str) -> None:
         await socket.close(code)
 
 
-class _Terminal:
+class _TerminalSocket:
     def __init__(self, socket: WebSocket, service: Service) -> None:
         self._socket = socket
         self._service = service

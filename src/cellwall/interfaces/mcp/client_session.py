@@ -39,7 +39,7 @@ from cellwall.interfaces.mcp.call_requests import CallRequests
 from cellwall.interfaces.mcp.calls import Call, Calls, PendingQuestion, Put, can_ask, internal
 from cellwall.interfaces.mcp.results import refusal
 from cellwall.interfaces.mcp.sessions import ClientSandboxes
-from cellwall.interfaces.mcp.tool_set import ToolSet
+from cellwall.interfaces.mcp.tool_names import ToolNames
 from cellwall.interfaces.mcp.tools import ACCOUNT_TOOLS, TOOLS
 
 if TYPE_CHECKING:
@@ -83,11 +83,11 @@ class ClientSession:
         self,
         sandboxes: ClientSandboxes,
         others: OtherServers | None = None,
-        tools: ToolSet | None = None,
+        tools: ToolNames | None = None,
     ) -> None:
         self.sandboxes = sandboxes
         self._others = others
-        self._tools = tools or ToolSet()
+        self._tools = tools or ToolNames()
         self._calls: Calls
 
     @asynccontextmanager

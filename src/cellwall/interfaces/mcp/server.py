@@ -23,12 +23,12 @@ from cellwall.interfaces.mcp.stdio import stdio
 
 if TYPE_CHECKING:
     from cellwall.core.types import Action
-    from cellwall.interfaces.mcp.tool_set import ToolSet
+    from cellwall.interfaces.mcp.tool_names import ToolNames
     from cellwall.runtime.app import App
 
 
 async def serve(
-    app: App, pattern: Action, *, with_gateway: bool = False, tools: ToolSet | None = None
+    app: App, pattern: Action, *, with_gateway: bool = False, tools: ToolNames | None = None
 ) -> Signals | None:
     """Serve until the client disconnects; returns the signal that ended the server, if any.
 

@@ -48,7 +48,7 @@ _ELSEWHERE = frozenset((b"location", b"refresh"))
 _DOMAIN = re.compile(rb";\s*domain\s*=[^;]*", re.IGNORECASE)
 
 
-class ServerFailed(Exception):
+class PreviewFailed(Exception):
     """The server inside gave no valid response."""
 
 
@@ -105,7 +105,7 @@ async def exchange(
     target: bytes,
     has_own_origin: bool,
 ) -> None:
-    """Raises `ServerFailed` before anything was sent to the client."""
+    """Raises `PreviewFailed` before anything was sent to the client."""
     connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
     headers = request_headers(scope["headers"], keeps_authorization=has_own_origin)
     names = {name for name, _ in scope["headers"]}
@@ -132,7 +132,7 @@ async def exchange(
         tasks.start_soon(inwards)
         try:
             await _respond(connection, inner, send, has_own_origin=has_own_origin)
-        except (ServerFailed, ConnectionError) as error:
+        except (PreviewFailed, ConnectionError) as error:
             failure = error  # by itself, not in a group
         tasks.cancel_scope.cancel()
     if failure is not None:
@@ -161,11 +161,11 @@ async def _respond(
                 await send({"type": "http.response.body", "body": b""})
                 return
             elif not isinstance(event, h11.InformationalResponse):
-                raise ServerFailed("the server closed the connection without a response")
+                raise PreviewFailed("the server closed the connection without a response")
     except h11.RemoteProtocolError as error:
         if is_begun:
             raise ConnectionError("the server broke its response off") from error
-        raise ServerFailed("the server answered with something that is no HTTP") from error
+        raise PreviewFailed("the server answered with something that is no HTTP") from error
 
 
 async def _body(receive: Receive) -> AsyncIterator[bytes]:

@@ -27,7 +27,7 @@ from cellwall.interfaces.http.callers import INTERFACE
 from cellwall.interfaces.http.service import Service
 from cellwall.interfaces.http_heads import TOKEN_COOKIE, RequestHead, cookies_of
 from cellwall.interfaces.port_relay import InnerConnection
-from cellwall.interfaces.previews.exchange import ServerFailed, exchange
+from cellwall.interfaces.previews.exchange import PreviewFailed, exchange
 from cellwall.interfaces.previews.grants import PreviewGrant
 from cellwall.interfaces.previews.revocation import hold_until_revoked
 from cellwall.interfaces.previews.websockets import bridge
@@ -45,7 +45,7 @@ of the application."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _PortAddress:
     session_id: str
     port: int
 
@@ -89,7 +89,7 @@ class PreviewHosts:
             refused = _refusal(401, error)
         except CellwallError as error:
             refused = _refusal(502, error)
-        except ServerFailed as error:
+        except PreviewFailed as error:
             refused = PlainTextResponse(f"Cellwall: {error}\n", 502)
         if refused is None or is_begun:
             return  # a response that the server broke off ends early: uvicorn closes the connection
@@ -98,7 +98,7 @@ class PreviewHosts:
         else:
             await refused(scope, receive, send)
 
-    def _place(self, scope: Scope) -> _Place | None:
+    def _place(self, scope: Scope) -> _PortAddress | None:
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1:
             return None
@@ -106,10 +106,10 @@ class PreviewHosts:
         match = _NAME.fullmatch(host.removesuffix(self._suffix))
         if match is None or not host.endswith(self._suffix) or int(match["port"]) > 65_535:
             return None
-        return _Place(match["session"], int(match["port"]))
+        return _PortAddress(match["session"], int(match["port"]))
 
     async def _serve(
-        self, place: _Place, scope: Scope, receive: Receive, send: Send
+        self, place: _PortAddress, scope: Scope, receive: Receive, send: Send
     ) -> Response | None:
         peer = scope.get("client")
         await self._count_request(peer[0] if peer else "")
@@ -147,7 +147,7 @@ class PreviewHosts:
         return None
 
     async def _who(
-        self, state: State, place: _Place, head: RequestHead, headers: Headers
+        self, state: State, place: _PortAddress, head: RequestHead, headers: Headers
     ) -> tuple[Identity, str, float]:
         service: Service = state.service
         shown = [headers.get("x-cellwall-token", ""), head.token_in_address]

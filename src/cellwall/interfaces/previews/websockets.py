@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.typing import Subprotocol
 
 from cellwall.core.port_connections import PortTraffic
-from cellwall.interfaces.previews.exchange import ServerFailed, request_headers
+from cellwall.interfaces.previews.exchange import PreviewFailed, request_headers
 
 if TYPE_CHECKING:
     import socket
@@ -27,7 +27,7 @@ _HANDSHAKE = ("host", "sec-websocket-", "origin", "user-agent")
 async def bridge(
     scope: Scope, receive: Receive, send: Send, connected: socket.socket, *, target: str
 ) -> PortTraffic:
-    """Pass messages on until one side closes; raises `ServerFailed` before the client's handshake
+    """Pass messages on until one side closes; raises `PreviewFailed` before the client's handshake
     was answered. The frames are parsed on both sides: neither sees a malformed one."""
     own = dict(scope["headers"])
     host = own.get(b"host", b"localhost").decode("latin-1")
@@ -55,7 +55,7 @@ async def bridge(
         TimeoutError,
         ValueError,
     ) as error:  # of a redirect
-        raise ServerFailed("the server refused the WebSocket") from error
+        raise PreviewFailed("the server refused the WebSocket") from error
     sent_bytes = received_bytes = 0
     async with server, anyio.create_task_group() as tasks:
         await send({"type": "websocket.accept", "subprotocol": server.subprotocol})

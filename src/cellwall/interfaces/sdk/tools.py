@@ -196,10 +196,10 @@ class _Check:
             with_defaults = self.bind(*args, **kwargs)
         except ValidationError as error:
             raise _wrong_arguments(
-                _Place(each["type"], each["loc"]) for each in error.errors()
+                _WrongArgument(each["type"], each["loc"]) for each in error.errors()
             ) from None
         bound = self.signature.bind(*with_defaults[0], **with_defaults[1])
-        wrong: list[_Place] = []
+        wrong: list[_WrongArgument] = []
         # Defaults are the host's own and need not be plain data.
         for name, value in self.signature.bind(*args, **kwargs).arguments.items():
             parameter = self.signature.parameters[name]
@@ -208,7 +208,12 @@ class _Check:
             raise _wrong_arguments(wrong)
         return bound
 
-    def _convert(self, parameter: inspect.Parameter, value: Any, wrong: list[_Place]) -> Any:  # noqa: ANN401  # any data
+    def _convert(
+        self,
+        parameter: inspect.Parameter,
+        value: Any,  # noqa: ANN401  # any data
+        wrong: list[_WrongArgument],
+    ) -> Any:  # noqa: ANN401  # any data
         adapter, name = self.types[parameter.name], parameter.name
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             return tuple(_strictly(adapter, each, (name, n), wrong) for n, each in enumerate(value))
@@ -218,7 +223,7 @@ class _Check:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _WrongArgument:
     """The place and kind of a wrong argument; never its value or the host's own messages."""
 
     kind: str
@@ -230,29 +235,29 @@ class _Place:
         return f"{where}: {self.kind}, got {self.got}" if self.got else f"{where}: {self.kind}"
 
 
-def _wrong_arguments(places: Iterable[_Place]) -> ToolFailed:
+def _wrong_arguments(places: Iterable[_WrongArgument]) -> ToolFailed:
     problems = "; ".join(map(str, islice(places, _MAX_PLACES)))
     return ToolFailed(f"wrong arguments ({problems})", code="CW-TOOL-ARGUMENTS")
 
 
 def _strictly(
-    adapter: TypeAdapter[Any], value: Json, where: tuple[object, ...], wrong: list[_Place]
+    adapter: TypeAdapter[Any], value: Json, where: tuple[object, ...], wrong: list[_WrongArgument]
 ) -> object:
     from pydantic import ValidationError
 
     try:
         checked = adapter.validate_json(json.dumps(value, allow_nan=False), strict=True)
     except RecursionError:
-        wrong.append(_Place("too_deep", where))
+        wrong.append(_WrongArgument("too_deep", where))
         return None
     except ValidationError as error:
         wrong += (
-            _Place(each["type"], (*where, *each["loc"]), _json_type(each["input"]))
+            _WrongArgument(each["type"], (*where, *each["loc"]), _json_type(each["input"]))
             for each in error.errors()[:_MAX_PLACES]
         )
         return None
     except ValueError:
-        wrong.append(_Place("finite_number", where))
+        wrong.append(_WrongArgument("finite_number", where))
         return None
     try:
         read_as = adapter.dump_python(checked, mode="json", warnings=False)
@@ -263,7 +268,9 @@ def _strictly(
     return checked
 
 
-def _equal_but_other(value: object, read_as: object, where: tuple[object, ...]) -> Iterator[_Place]:
+def _equal_but_other(
+    value: object, read_as: object, where: tuple[object, ...]
+) -> Iterator[_WrongArgument]:
     if isinstance(value, list) and isinstance(read_as, list):
         for number, (one, other) in enumerate(zip(value, read_as, strict=False)):
             yield from _equal_but_other(one, other, (*where, number))
@@ -271,13 +278,15 @@ def _equal_but_other(value: object, read_as: object, where: tuple[object, ...]) 
         for key in value.keys() & read_as.keys():
             yield from _equal_but_other(value[key], read_as[key], (*where, key))
     elif isinstance(value, bool) != isinstance(read_as, bool) and value == read_as:
-        yield _Place(f"{_json_type(read_as)}_type", where, _json_type(value))
+        yield _WrongArgument(f"{_json_type(read_as)}_type", where, _json_type(value))
     elif isinstance(value, float) and isinstance(read_as, int):
-        yield _Place("integer_type", where, _json_type(value))
+        yield _WrongArgument("integer_type", where, _json_type(value))
     elif isinstance(value, int) and isinstance(read_as, int) and value != read_as:
-        yield _Place("enum", where, _json_type(value))  # a flag with bits that it does not have
+        yield _WrongArgument(
+            "enum", where, _json_type(value)
+        )  # a flag with bits that it does not have
     elif isinstance(value, int) and isinstance(read_as, float) and not math.isfinite(read_as):
-        yield _Place("finite_number", where, _json_type(value))
+        yield _WrongArgument("finite_number", where, _json_type(value))
 
 
 _JSON_TYPES = ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"))

@@ -62,7 +62,7 @@ class ObservedBehaviour:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _BehaviourRule:
     code: str
     verdict: Verdict
     when: When
@@ -76,9 +76,11 @@ _ACTS = _NETWORK | {B.RUN_PROGRAM}
 _SECRETS = frozenset({B.READ_CREDENTIALS, B.READ_PROFILES, B.READ_ENVIRONMENT})
 
 
-def _rule(code: str, verdict: Verdict, when: When, *needs: Behaviour | frozenset[B]) -> _Rule:
+def _rule(
+    code: str, verdict: Verdict, when: When, *needs: Behaviour | frozenset[B]
+) -> _BehaviourRule:
     sets = tuple(frozenset({each}) if isinstance(each, Behaviour) else each for each in needs)
-    return _Rule(code, verdict, when, sets)
+    return _BehaviourRule(code, verdict, when, sets)
 
 
 _DENY, _ASK = Verdict.DENY, Verdict.ASK
@@ -137,7 +139,7 @@ def judge_code(path: str, observations: Iterable[ObservedBehaviour]) -> Iterator
             )
 
 
-def _match(rule: _Rule, seen: list[ObservedBehaviour]) -> list[ObservedBehaviour]:
+def _match(rule: _BehaviourRule, seen: list[ObservedBehaviour]) -> list[ObservedBehaviour]:
     """One observation for each need, the earliest in the file; empty where one is missing."""
     shown = []
     for need in rule.needs:

@@ -42,7 +42,7 @@ _SENDING = re.compile(r"\b(?:curl|wget|nslookup|dig|ping|nc)\b[^\n]{0,300}?(?:\$
 
 
 @dataclass(frozen=True, slots=True)
-class _Manifest:
+class _NpmManifest:
     findings: tuple[ArtifactFinding, ...]
     scripts: Mapping[str, str]
     entries: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ def _is_below(path: str, folder: str) -> bool:
     return path.startswith(f"{inside}/") if inside else "/" not in path
 
 
-def _read_bundled(data: bytes, *, has_build_file: bool) -> _Manifest | None:
+def _read_bundled(data: bytes, *, has_build_file: bool) -> _NpmManifest | None:
     """The manifest of a bundled package, which npm installs like any other; None: not readable."""
     try:
         manifest = json.loads(data)
@@ -153,7 +153,7 @@ def _read_bundled(data: bytes, *, has_build_file: bool) -> _Manifest | None:
 
 def _read_manifest(
     data: bytes, name: str, version: str, *, has_build_file: bool, files: Sequence[str] = ()
-) -> _Manifest:
+) -> _NpmManifest:
     try:
         manifest: Any = json.loads(data)
         scripts, commands = manifest.get("scripts") or {}, manifest.get("bin") or {}
@@ -164,7 +164,7 @@ def _read_manifest(
         screened = {each: str(scripts[each]) for each in _SCREENED_SCRIPTS if each in scripts}
         entries = tuple(entry_files(manifest))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return _Manifest((_deny("metadata", "package.json cannot be read"),), {})
+        return _NpmManifest((_deny("metadata", "package.json cannot be read"),), {})
     findings = []
     if not is_same:
         text = f"package.json names another package or version than {name} {version}"
@@ -180,7 +180,7 @@ def _read_manifest(
     if taken := shadowed_commands(names, name):
         text = f"provides commands of the system: {', '.join(taken)}"
         findings.append(ArtifactFinding("system-command", Verdict.DENY, text))
-    return _Manifest(tuple(findings), screened, entries)
+    return _NpmManifest(tuple(findings), screened, entries)
 
 
 def observe_command(command: str) -> Iterator[ObservedBehaviour]:

@@ -79,7 +79,7 @@ def scan_code(language: str, text: str, found: Starts) -> None:
     for joined in _joined_texts(text):
         found.text(joined)
     found.folders += _moves(text)
-    _Scan(table, text, found).run()
+    _CodeScan(table, text, found).run()
 
 
 def _joined_texts(text: str) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _joined_texts(text: str) -> Iterator[str]:
             yield joined
 
 
-class _Scan:
+class _CodeScan:
     """One piece of code. What was read is taken out; a person is asked about what is left."""
 
     def __init__(self, table: _LanguageTable, text: str, found: Starts) -> None:
@@ -135,7 +135,7 @@ class _Scan:
         return "".join((*parts, self._text[at:]))
 
     def _arguments(self, call: re.Match[str]) -> list[str] | None:
-        arguments = _Arguments(self._table, self._text, call.end())
+        arguments = _PlainTexts(self._table, self._text, call.end())
         words = arguments.read()
         if words is not None:
             self._spans.append((call.start(), arguments.end))
@@ -204,7 +204,7 @@ def _pipe(words: list[str], found: Starts) -> None:
         found.file("write" if {">", "+"} & set(opened[0]) else "read", path)
 
 
-class _Arguments:
+class _PlainTexts:
     """Reads plain texts from one place on: `("a", "b")`, `"a", ["b", "c"]`, `qw(a b)`."""
 
     def __init__(self, table: _LanguageTable, text: str, at: int) -> None:

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from cellwall.admin.redteam import audit_attacks, egress_servers, program_attacks
-from cellwall.admin.redteam.service_attacks import _Answer, _observe
+from cellwall.admin.redteam.service_attacks import _observe, _ServiceAnswer
 from cellwall.admin.redteam.trial_host import TrialHost, remove_abandoned, trial_host
 from cellwall.audit.segments import find_notes
 from cellwall.redteam.attack import Attack, AttackResult, AttackVerdict
@@ -79,9 +79,11 @@ def test_copies_of_a_log_that_do_not_verify_prove_nothing(monkeypatch: pytest.Mo
 
 @pytest.mark.requirement("RED-1")
 def test_a_service_that_only_asks_to_wait_has_refused_nothing() -> None:
-    assert _observe(_Answer(403), b"").kind == "refused"
-    assert _observe(_Answer(200), b"").kind == "through"
-    assert {_observe(_Answer(status), b"").kind for status in (429, 408, 503, 0)} == {"broken"}
+    assert _observe(_ServiceAnswer(403), b"").kind == "refused"
+    assert _observe(_ServiceAnswer(200), b"").kind == "through"
+    assert {_observe(_ServiceAnswer(status), b"").kind for status in (429, 408, 503, 0)} == {
+        "broken"
+    }
 
 
 @pytest.mark.slow

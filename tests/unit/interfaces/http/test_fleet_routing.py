@@ -10,7 +10,7 @@ import pytest
 
 from cellwall.admin.fleet import AnswerBroken
 from cellwall.core.ids import new_id
-from cellwall.interfaces.http.fleet_answers import MAX_ANSWER_BYTES, Answer, merged
+from cellwall.interfaces.http.fleet_answers import MAX_ANSWER_BYTES, BufferedResponse, merged
 from cellwall.interfaces.http.fleet_routing import (
     Target,
     labels_of,
@@ -70,11 +70,13 @@ def test_an_mcp_session_names_its_host_to_clients_alone():
     assert without_host(with_host(b"a.b", HOST)) == b"a.b"
 
 
-def _answer(body: Any, status: int = 200) -> Answer:
-    return Answer(status, [(b"content-type", b"application/json")], json.dumps(body).encode())
+def _answer(body: Any, status: int = 200) -> BufferedResponse:
+    return BufferedResponse(
+        status, [(b"content-type", b"application/json")], json.dumps(body).encode()
+    )
 
 
-def _merged(*answers: Answer, query: bytes = b"") -> Any:
+def _merged(*answers: BufferedResponse, query: bytes = b"") -> Any:
     return json.loads(merged({"query_string": query}, answers).body)
 
 
@@ -102,7 +104,10 @@ def test_a_refusal_of_one_host_is_the_answer_and_no_list_without_its_sessions():
 
 def test_an_endless_answer_of_a_host_does_not_fill_the_front():
     async def go() -> None:
-        answer, part = Answer(), {"type": "http.response.body", "body": b"x" * (1024 * 1024)}
+        answer, part = (
+            BufferedResponse(),
+            {"type": "http.response.body", "body": b"x" * (1024 * 1024)},
+        )
         for _ in range(MAX_ANSWER_BYTES // 1024 // 1024):
             await answer.take(part)  # the control
         with pytest.raises(AnswerBroken):
@@ -117,7 +122,7 @@ def test_an_answer_is_sent_with_the_length_of_its_own_body():
     async def send(message: Any) -> None:
         sent.append(message)
 
-    anyio.run(Answer(200, [(b"content-length", b"9")], b"[]").send, send)
+    anyio.run(BufferedResponse(200, [(b"content-length", b"9")], b"[]").send, send)
     assert sent[0]["headers"] == [(b"content-length", b"2")]
     assert sent[1]["body"] == b"[]"
 

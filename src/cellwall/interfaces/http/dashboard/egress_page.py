@@ -109,7 +109,7 @@ async def egress_page(
 
 
 @dataclass(slots=True)
-class HostRow:
+class EgressHost:
     """A host, and the one session that a click would give it."""
 
     use: HostUse
@@ -118,13 +118,13 @@ class HostRow:
     """The rule that denies the host, so that no click helps; empty where none does."""
 
 
-async def _rows(browser: BrowserSession, hosts: list[HostUse]) -> list[HostRow]:
+async def _rows(browser: BrowserSession, hosts: list[HostUse]) -> list[EgressHost]:
     """A host that the rules deny gets no button here: its page tells why."""
     rows = []
     for use in hosts:
         mine = [each for each in use.sessions.values() if _is_offered(browser, each)]
         is_offered = len(mine) == 1 and _is_plain(use.host)
-        rows.append(HostRow(use, mine[0] if is_offered else None))
+        rows.append(EgressHost(use, mine[0] if is_offered else None))
     judged = [row for row in rows if row.use.is_liftable and _is_plain(row.use.host)]
     if judged and browser.may(Permission.SANDBOX_EXECUTE):
         urls = [f"https://{row.use.host}/" for row in judged]

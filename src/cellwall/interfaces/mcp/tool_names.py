@@ -16,8 +16,8 @@ from cellwall.core.showing import one_line
 _MAX_NAMES = 1000
 
 
-class ToolSet:
-    """Names, in which `*` stands for any characters; without any, every tool."""
+class ToolNames:
+    """The tools that are offered, by names in which `*` stands for any characters; without any, every tool."""
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self._names = tuple(names)
@@ -26,12 +26,14 @@ class ToolSet:
         return not self._names or any(fnmatchcase(tool, name) for name in self._names)
 
 
-def tool_set(names: Sequence[str], *, own_tools: Collection[str], with_others: bool) -> ToolSet:
+def offered_tools(
+    names: Sequence[str], *, own_tools: Collection[str], with_others: bool
+) -> ToolNames:
     """Checked: a name that matches nothing would leave out, or offer, other tools than was meant.
 
     The tools of other servers are not known before these are started.
     """
-    chosen = ToolSet(names)
+    chosen = ToolNames(names)
     for name in names:
         is_known = any(fnmatchcase(tool, name) for tool in own_tools)
         if not (is_known or (with_others and name.strip())):
