@@ -151,10 +151,10 @@ def _action_template(options: SandboxOptions, app: App, *, second_user: bool) ->
 
 def _check_tools(names: tuple[str, ...], *, with_gateway: bool) -> None:
     if names:
-        from cellwall.interfaces.mcp.tool_names import offered_tools
+        from cellwall.interfaces.mcp.tool_names import parse_tool_names
         from cellwall.interfaces.mcp.tools import TOOLS
 
-        offered_tools(names, own_tools=TOOLS, with_others=with_gateway)
+        parse_tool_names(names, own_tools=TOOLS, with_others=with_gateway)
 
 
 def _serve(app: App, pattern: Action, *, with_gateway: bool, tools: tuple[str, ...]) -> int:

@@ -17,7 +17,7 @@ _MAX_NAMES = 1000
 
 
 class ToolNames:
-    """The tools that are offered, by names in which `*` stands for any characters; without any, every tool."""
+    """Names of offered tools, in which `*` stands for any characters; without any, every tool."""
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self._names = tuple(names)
@@ -26,7 +26,7 @@ class ToolNames:
         return not self._names or any(fnmatchcase(tool, name) for name in self._names)
 
 
-def offered_tools(
+def parse_tool_names(
     names: Sequence[str], *, own_tools: Collection[str], with_others: bool
 ) -> ToolNames:
     """Checked: a name that matches nothing would leave out, or offer, other tools than was meant.
