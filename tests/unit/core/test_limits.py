@@ -78,3 +78,10 @@ def test_a_size_out_of_range_is_told_in_units() -> None:
     with pytest.raises(BadInput) as refused:
         Limits(memory_bytes=5)
     assert refused.value.hint == "Use a value from 8m to 1t."
+
+
+@pytest.mark.parametrize("value", [0.0, 1e9, "soon"])
+def test_a_time_out_of_range_is_told_in_seconds(value: object) -> None:
+    with pytest.raises(BadInput) as refused:
+        Limits(wall_s=value)  # type: ignore[arg-type]  # as it comes from outside
+    assert refused.value.hint == "Use a value from 0.01 to 86400 seconds."
