@@ -13,7 +13,8 @@ import sys
 import pytest
 
 import cellwall as sdk
-from cellwall.admin.live_view import Happening, LiveSnapshot
+from cellwall.admin.event_lines import Happening
+from cellwall.admin.live_view import LiveSnapshot
 from cellwall.admin.usage_history import UsageHistory
 from cellwall.core.errors import CellwallError
 from cellwall.interfaces.cli.now_screen import NowScreen

@@ -15,7 +15,8 @@ from typing import Self
 
 from cellwall.admin.approvals import ApprovalInbox
 from cellwall.admin.audit_queries import read_settings
-from cellwall.admin.live_view import Happening, LiveSnapshot, LiveView
+from cellwall.admin.event_lines import Happening
+from cellwall.admin.live_view import LiveSnapshot, LiveView
 from cellwall.admin.usage_history import UsageHistories, UsageHistory
 from cellwall.core.approvals import Question
 from cellwall.core.limits import MIB

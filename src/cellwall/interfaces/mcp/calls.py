@@ -6,11 +6,6 @@ recorded once, under a token that only this client knows: it runs in a task of i
 follow it. Under older protocols the question is a request from the server, and the action runs in
 the task of its request.
 
-Text from the agent stands behind bars, and the whole question is indented: a client that renders
-Markdown shows it literally, and no text from the agent starts at the left edge. Only an explicit
-choice allows. A client without elicitation, a decline, a cancel, an unknown answer and a time-out
-are denials (POL-8).
-
 The question may be answered elsewhere while the client still shows it. The result is kept under the
 same token for a while: if it were lost, the agent would repeat the action.
 """
@@ -20,18 +15,17 @@ from __future__ import annotations
 import secrets
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 import anyio.abc
-from mcp_types import CallToolResult, ElicitRequestFormParams, ElicitResult
+from mcp_types import CallToolResult, ElicitRequestFormParams
 
 from cellwall.config.debugging import shows_traces
-from cellwall.core.approvals import NOBODY, Answer, AnswerKind, Question
 from cellwall.core.errors import Busy, CellwallError
-from cellwall.core.showing import fit
 from cellwall.core.types import Principal
+from cellwall.interfaces.mcp.elicitation import Elicitation, Put
 from cellwall.interfaces.mcp.results import INTERNAL, refusal, result_of, session_result
 from cellwall.interfaces.mcp.sessions import ClientSandboxes
 from cellwall.interfaces.mcp.tools import (
@@ -42,7 +36,6 @@ from cellwall.interfaces.mcp.tools import (
 )
 
 if TYPE_CHECKING:
-    from mcp_types import ClientCapabilities
 
     from cellwall.core.types import Principal
     from cellwall.interfaces.mcp.gateway import GatewayTools
@@ -306,84 +299,3 @@ def internal(error: Exception) -> CallToolResult:
 
 def _no_question(message: str, *, hint: str = _SEE_FIRST) -> CellwallError:
     return CellwallError(message, hint=hint, code="CW-NO-QUESTION")
-
-
-CHANNEL = "elicitation"
-_FIELD = "answer"
-_ONCE = "allow once"
-_SESSION = "allow exactly this until the session ends"
-_DENY = "deny"
-_COLUMNS = 72  # dialogs wrap longer lines, and the rest would start at the left edge
-_INDENT = "    "
-
-Put = Callable[[ElicitRequestFormParams], Awaitable[object]]
-"""Shows a form to the person and returns the reply; any exception is a denial."""
-
-
-def can_ask(capabilities: ClientCapabilities | None) -> bool:
-    """Whether the client declares form elicitation; a bare `elicitation: {}` means forms."""
-    elicitation = None if capabilities is None else capabilities.elicitation
-    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
-
-
-class Elicitation:
-    """Implements `ApproverPort` with the client of one call."""
-
-    name = CHANNEL
-
-    def __init__(self, who: Callable[[], Principal], put: Put | None) -> None:
-        self._who = who
-        self._put = put
-        """None: this client has no elicitation."""
-
-    async def ask(self, question: Question) -> Answer:
-        if self._put is None:
-            return _deny("the client does not support elicitation, so no person can be asked")
-        try:
-            reply = await self._put(form_of(question))
-        except Exception:  # noqa: BLE001  # a failure of the client is no approval
-            return _deny("the client failed to ask a person")
-        return answer_of(question, reply, who=self._who())
-
-
-def form_of(question: Question) -> ElicitRequestFormParams:
-    """The form that the client shows."""
-    shown = "\n".join(_INDENT + line for line in fit(question.shown, _COLUMNS).splitlines())
-    message = (
-        f"Cellwall asks you ({question.id}). Text behind a bar (|) comes from others, such as "
-        f"the agent, and may be false.\n\n{shown}\n\nAllow it?"
-    )
-    choices = [_ONCE, *([_SESSION] if question.takes(AnswerKind.SESSION) else []), _DENY]
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {
-            _FIELD: {"type": "string", "title": "Your answer", "enum": choices},
-        },
-        "required": [_FIELD],
-    }
-    return ElicitRequestFormParams(message=message, requested_schema=schema)
-
-
-def answer_of(question: Question, reply: object, *, who: Principal) -> Answer:
-    """Strict: of all replies only two allow."""
-    if not isinstance(reply, ElicitResult):
-        return _deny("the client's reply is not a valid answer")
-    if reply.action != "accept":
-        word = "declined" if reply.action == "decline" else "closed"
-        return Answer(kind=AnswerKind.DENY, by=who, via=CHANNEL, reason=f"the question was {word}")
-    match reply.content:
-        case {"answer": str(chosen), **others} if not others:
-            pass
-        case _:
-            return _deny("the answer is not one of the choices")
-    if chosen == _ONCE:
-        return Answer(kind=AnswerKind.ONCE, by=who, via=CHANNEL)
-    if chosen == _SESSION and question.takes(AnswerKind.SESSION):
-        return Answer(kind=AnswerKind.SESSION, by=who, via=CHANNEL)
-    if chosen == _DENY:
-        return Answer(kind=AnswerKind.DENY, by=who, via=CHANNEL)
-    return _deny("the answer is not one of the choices")
-
-
-def _deny(reason: str) -> Answer:
-    return Answer(kind=AnswerKind.DENY, by=NOBODY, via=CHANNEL, reason=reason)

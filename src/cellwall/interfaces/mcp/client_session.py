@@ -36,7 +36,8 @@ from cellwall.config.debugging import shows_traces
 from cellwall.core.errors import CellwallError
 from cellwall.core.showing import one_line
 from cellwall.interfaces.mcp.call_requests import CallRequests
-from cellwall.interfaces.mcp.calls import Call, Calls, PendingQuestion, Put, can_ask, internal
+from cellwall.interfaces.mcp.calls import Call, Calls, PendingQuestion, internal
+from cellwall.interfaces.mcp.elicitation import Put, can_ask
 from cellwall.interfaces.mcp.results import refusal
 from cellwall.interfaces.mcp.sessions import ClientSandboxes
 from cellwall.interfaces.mcp.tool_names import ToolNames

@@ -16,7 +16,7 @@ from fastapi.responses import RedirectResponse
 
 from cellwall.admin import audit_queries
 from cellwall.admin.call_explanations import CallExplanation, call_in_sandbox, explain_call
-from cellwall.admin.live_view import Happening, happenings
+from cellwall.admin.event_lines import Happening, happenings
 from cellwall.admin.rule_preview import RulePreview, preview_rule
 from cellwall.core.approvals import AnswerKind, Question
 from cellwall.core.errors import BadInput, CellwallError

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from cellwall.admin.live_view import happenings
+from cellwall.admin.event_lines import happenings
 from cellwall.core.errors import BadInput, NotFound
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Permission

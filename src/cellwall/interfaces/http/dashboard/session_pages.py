@@ -16,7 +16,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from cellwall.admin import audit_queries
-from cellwall.admin.live_view import happenings
+from cellwall.admin.event_lines import happenings
 from cellwall.core.errors import NotFound
 from cellwall.core.files import FileOperation
 from cellwall.core.labels import Label, LabelSet
