@@ -13,7 +13,7 @@ import sys
 import pytest
 
 import cellwall as sdk
-from cellwall.admin.event_lines import Happening
+from cellwall.admin.event_lines import EventLine
 from cellwall.admin.live_view import LiveSnapshot
 from cellwall.admin.usage_history import UsageHistory
 from cellwall.core.errors import CellwallError
@@ -80,7 +80,7 @@ def test_sixty_columns_are_enough_and_show_the_times_of_runs():
     sandbox = ShownSandbox("sbx_" + "0" * 26, "ann", True, 12.0, 0.5, 6 << 20, live)
     bounds = [0] * 13
     bounds[1], bounds[3], bounds[-1] = 40, 10, 1
-    row = Happening(
+    row = EventLine(
         seq=1, id="evt_1", at_s=0.0, kind="denial", by="ann", session_id="", action_id="",
         verdict="deny", text=HOSTILE * 20, reason="no rule", rule="",
     )  # fmt: skip

@@ -15,7 +15,7 @@ _MAX_TEXT = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class EventLine:
     """One decision or event, as a line of the live list."""
 
     seq: int
@@ -44,7 +44,7 @@ _SHOWN_KINDS = frozenset(
 )
 
 
-def happening(record: Mapping[str, Any], at_s: float) -> Happening | None:
+def event_line(record: Mapping[str, Any], at_s: float) -> EventLine | None:
     """The line for a record; None for one that is no news: an outcome without a limit."""
     body, kind = record["body"], record["kind"]
     if kind == EventKind.OUTCOME:
@@ -57,7 +57,7 @@ def happening(record: Mapping[str, Any], at_s: float) -> Happening | None:
         return None
     decision = body.get("decision")
     about = decision if isinstance(decision, dict) else body
-    return Happening(
+    return EventLine(
         seq=record["seq"],
         id=record["id"],
         at_s=at_s,
@@ -72,19 +72,19 @@ def happening(record: Mapping[str, Any], at_s: float) -> Happening | None:
     )
 
 
-def happenings(records: Sequence[Mapping[str, Any]]) -> list[Happening]:
+def event_lines(records: Sequence[Mapping[str, Any]]) -> list[EventLine]:
     """The lines of records, for lists that show every kind of event."""
     found = []
     for record in records:
         at_s = datetime.fromisoformat(record["time"]).timestamp()
-        line = happening(record, at_s) or _plain(record, at_s)
+        line = event_line(record, at_s) or _plain(record, at_s)
         found.append(line)
     return found
 
 
-def _plain(record: Mapping[str, Any], at_s: float) -> Happening:
+def _plain(record: Mapping[str, Any], at_s: float) -> EventLine:
     body = record["body"]
-    return Happening(
+    return EventLine(
         seq=record["seq"],
         id=record["id"],
         at_s=at_s,

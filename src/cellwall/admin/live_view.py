@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any
 
 from cellwall.admin import audit_queries
-from cellwall.admin.event_lines import Happening, happening
+from cellwall.admin.event_lines import EventLine, event_line
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import REMOTE_INTERFACES
@@ -48,7 +48,7 @@ class LiveSnapshot:
     """Runs by duration: one number for each of `LATENCY_BOUNDS_S`, and one above them all."""
     limits: tuple[tuple[str, int], ...]
     """The limits that ended runs, the most frequent first."""
-    rows: tuple[Happening, ...]
+    rows: tuple[EventLine, ...]
     """The newest first."""
     seen: int
     """How many rows there were since the start, those that were dropped included."""
@@ -91,10 +91,10 @@ class _Series:
 
     def __init__(self) -> None:
         self._seconds: OrderedDict[int, _Second] = OrderedDict()
-        self._rows: deque[Happening] = deque(maxlen=_MAX_ROWS)
+        self._rows: deque[EventLine] = deque(maxlen=_MAX_ROWS)
         self._seen = 0
 
-    def note(self, record: Mapping[str, Any], row: Happening | None, at_s: float) -> None:
+    def note(self, record: Mapping[str, Any], row: EventLine | None, at_s: float) -> None:
         if row is not None:
             self._rows.appendleft(row)
             self._seen += 1
@@ -251,7 +251,7 @@ class LiveView:
 
     def _note(self, record: Mapping[str, Any]) -> None:
         at_s = datetime.fromisoformat(record["time"]).timestamp()
-        row = happening(record, at_s)
+        row = event_line(record, at_s)
         self._of(_EVERYBODY).note(record, row, at_s)
         if record["interface"] in REMOTE_INTERFACES:
             self._of(f"@{record['principal']}").note(record, row, at_s)

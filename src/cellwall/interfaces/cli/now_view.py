@@ -15,7 +15,7 @@ from typing import Self
 
 from cellwall.admin.approvals import ApprovalInbox
 from cellwall.admin.audit_queries import read_settings
-from cellwall.admin.event_lines import Happening
+from cellwall.admin.event_lines import EventLine
 from cellwall.admin.live_view import LiveSnapshot, LiveView
 from cellwall.admin.usage_history import UsageHistories, UsageHistory
 from cellwall.core.approvals import Question
@@ -223,7 +223,7 @@ def _span(seconds: float | None) -> str:
     return f"≤ {seconds * 1000:.0f} ms" if seconds < 1 else f"≤ {seconds:.1f} s"
 
 
-def _event_line(event: Happening, columns: int) -> str:
+def _event_line(event: EventLine, columns: int) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(event.at_s))
     word = one_line(event.verdict or event.kind, most=10)  # of a log that may have been altered
     head = f"{clock}  {word:10}  "

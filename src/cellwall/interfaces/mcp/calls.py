@@ -36,7 +36,6 @@ from cellwall.interfaces.mcp.tools import (
 )
 
 if TYPE_CHECKING:
-
     from cellwall.core.types import Principal
     from cellwall.interfaces.mcp.gateway import GatewayTools
 

@@ -16,7 +16,7 @@ from fastapi.responses import RedirectResponse
 
 from cellwall.admin import audit_queries
 from cellwall.admin.call_explanations import CallExplanation, call_in_sandbox, explain_call
-from cellwall.admin.event_lines import Happening, happenings
+from cellwall.admin.event_lines import EventLine, event_lines
 from cellwall.admin.rule_preview import RulePreview, preview_rule
 from cellwall.core.approvals import AnswerKind, Question
 from cellwall.core.errors import BadInput, CellwallError
@@ -219,7 +219,7 @@ def _explain(policy: Policy, question: Question) -> CallExplanation | None:
     return None if call is None else explain_call(policy, call)
 
 
-def _steps_before(browser: BrowserSession, question: Question) -> list[Happening]:
+def _steps_before(browser: BrowserSession, question: Question) -> list[EventLine]:
     if not question.session_id:
         return []
     query = audit_queries.Query(session_id=question.session_id)
@@ -231,7 +231,7 @@ def _steps_before(browser: BrowserSession, question: Question) -> list[Happening
             found.append(record)
         if len(found) >= _BEFORE:
             break
-    return happenings(found)
+    return event_lines(found)
 
 
 def _preview(

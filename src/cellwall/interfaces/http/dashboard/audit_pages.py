@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from cellwall.admin.event_lines import happenings
+from cellwall.admin.event_lines import event_lines
 from cellwall.core.errors import BadInput, NotFound
 from cellwall.core.outcomes import EventKind
 from cellwall.core.types import Permission
@@ -77,7 +77,7 @@ async def audit_page(
         request,
         "audit.html",
         browser=browser,
-        rows=happenings(page.records),
+        rows=event_lines(page.records),
         filters=filters,
         kinds=sorted(_KINDS),
         looked_to=page.next,
@@ -115,7 +115,7 @@ async def record_page(request: Request, browser: CurrentBrowser, record_id: str)
     rows = [record]
     if record["action_id"]:
         rows = (await _page(browser, action=record["action_id"])).records
-    return render(request, "record.html", browser=browser, record=record, rows=happenings(rows))
+    return render(request, "record.html", browser=browser, record=record, rows=event_lines(rows))
 
 
 async def _find(browser: BrowserSession, record_id: str) -> dict[str, Any]:

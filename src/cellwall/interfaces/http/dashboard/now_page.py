@@ -169,7 +169,7 @@ def _new_rows(browser: BrowserSession, snapshot: LiveSnapshot, after: int) -> st
     if not new:
         return ""
     parts: Any = environment().get_template("ui.html").make_module()
-    return "".join(str(parts.happening(row, browser, is_new=True)) for row in new)
+    return "".join(str(parts.event_line(row, browser, is_new=True)) for row in new)
 
 
 def _tiles(browser: BrowserSession, snapshot: LiveSnapshot) -> dict[str, str]:

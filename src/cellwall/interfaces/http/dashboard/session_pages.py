@@ -16,7 +16,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from cellwall.admin import audit_queries
-from cellwall.admin.event_lines import happenings
+from cellwall.admin.event_lines import event_lines
 from cellwall.core.errors import NotFound
 from cellwall.core.files import FileOperation
 from cellwall.core.labels import Label, LabelSet
@@ -114,7 +114,7 @@ async def session_page(
         session_id=session_id,
         session=session,
         is_live=sandbox is not None,
-        rows=happenings([browser.service.paths.hide(each) for each in page]),
+        rows=event_lines([browser.service.paths.hide(each) for each in page]),
         next=following,
         running="" if sandbox is None else sandbox.runs.output_under_way(),
         outputs={} if sandbox is None else _newest_outputs(sandbox.runs.outputs()),
