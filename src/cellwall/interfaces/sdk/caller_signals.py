@@ -34,7 +34,13 @@ class CallerSignals:
         self._replaced: list[tuple[int, Handler, Handler]] = []
 
     def hold(self) -> None:
-        """From now on no handler raises into the run."""
+        """From now on no handler raises into the run.
+
+        A handler may raise out of this method while it is not replaced yet; `release` follows.
+        """
+        # First: a handler that is replaced must find it, since a keeper that passes errors on could
+        # raise between any two of the next steps.
+        self._held_by = os.getpid()
         try:
             for number in _NUMBERS:
                 handler = get_handler(number)
@@ -44,8 +50,6 @@ class CallerSignals:
                     set_handler(number, keeper)
         except ValueError:  # an embedded interpreter without signals
             self._replaced.clear()
-        # One assignment: an error of a handler before it has reached the caller directly.
-        self._held_by = os.getpid()
 
     def cancel_with(self, cancel: Callable[[], None]) -> None:
         """What ends the run; a handler may have raised already."""
@@ -56,13 +60,25 @@ class CallerSignals:
     def release(self) -> BaseException | None:
         """Set the caller's handlers again, except those that changed meanwhile; returns the first
         error of a handler."""
-        # A keeper that stays, because the next lines are interrupted, passes everything on.
-        self._held_by = 0
+        try:
+            self._cancel = None  # the last reference to the task: its end runs code of Python
+            while self._replaced:
+                try:
+                    self._restore()
+                except BaseException as error:  # noqa: BLE001  # of a handler that is set again
+                    self._error = error if self._error is None else self._error
+        finally:
+            # A keeper that stays, because even this was interrupted, passes everything on.
+            self._held_by = 0
         error, self._error = self._error, None
-        for number, handler, keeper in self._replaced:
+        return error
+
+    def _restore(self) -> None:
+        while self._replaced:
+            number, handler, keeper = self._replaced[-1]
             if get_handler(number) is keeper:
                 set_handler(number, handler)
-        return error
+            self._replaced.pop()
 
     def _keeper(self, handler: Callable[[int, FrameType | None], object]) -> Handler:
         def keep(number: int, frame: FrameType | None) -> None:

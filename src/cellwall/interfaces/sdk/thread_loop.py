@@ -9,7 +9,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from cellwall.core.forks import call_in_child
@@ -17,6 +17,8 @@ from cellwall.core.one_call_loops import OneCallLoop
 from cellwall.interfaces.sdk.caller_signals import CallerSignals
 
 Result = TypeVar("Result")
+_LOOK_S = 0.2
+"""Between two looks for a signal."""
 
 
 class _ForkSafeLoop(OneCallLoop):
@@ -36,9 +38,9 @@ def _keep_signals(run: Callable[[CallerSignals], Result]) -> Result:
     """`run`, during which no handler of a signal raises; the first error of a handler reaches the
     caller afterwards."""
     signals = CallerSignals()
-    signals.hold()
     try:
         try:
+            signals.hold()
             return run(signals)
         finally:
             error = signals.release()
@@ -49,7 +51,9 @@ def _keep_signals(run: Callable[[CallerSignals], Result]) -> Result:
 
 
 def _run_to_end(
-    runner: asyncio.Runner, context: contextvars.Context, work: Coroutine[Any, Any, Result]
+    runner: asyncio.Runner,
+    context: contextvars.Context,
+    work: Callable[[], Coroutine[Any, Any, Result]],
 ) -> Result:
     """`asyncio.Runner.run`, with what handlers of signals raise: it cancels the run, and reaches
     the caller after the cleanup.
@@ -59,10 +63,12 @@ def _run_to_end(
     """
     loop = runner.get_loop()
     if threading.current_thread() is not threading.main_thread():
-        return loop.run_until_complete(loop.create_task(work, context=context))
+        return loop.run_until_complete(loop.create_task(work(), context=context))
 
     def run(signals: CallerSignals) -> Result:
-        task = loop.create_task(work, context=context)
+        # The task ends before the signals are released: Python drops what a handler raises while an
+        # object ends.
+        task = loop.create_task(work(), context=context)
 
         def cancel() -> None:
             task.cancel()
@@ -97,7 +103,11 @@ def _run_beside(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         # An error that a handler raised while the thread starts would leave it running.
         signals.cancel_with(cancel)
         with ThreadPoolExecutor(max_workers=1) as other:
-            return other.submit(lambda: asyncio.run(run())).result()
+            future = other.submit(lambda: asyncio.run(run()))
+            # In intervals: a signal right before a wait sets Python's flag, and interrupts nothing.
+            while not wait([future], _LOOK_S).done:
+                continue
+            return future.result()
 
     if threading.current_thread() is threading.main_thread():
         return _keep_signals(run_in_thread)
@@ -135,7 +145,7 @@ class _ThreadLoop(threading.local):
         else:
             # A notebook, or a coroutine that calls the facade: the thread's loop is busy.
             return _run_beside(work)
-        return self._loop.run(work())
+        return self._loop.run(work)
 
     def forget_parent(self) -> None:
         """After a fork: the child gets a loop of its own."""

@@ -7,10 +7,12 @@ import asyncio
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from cellwall.interfaces.sdk import caller_signals
 from cellwall.interfaces.sdk.execution import text_sink
 from cellwall.interfaces.sdk.thread_loop import thread_loop
 
@@ -171,7 +173,9 @@ def test_a_child_that_a_callback_forks_has_its_handlers(handle) -> None:
     assert thread_loop.call(run) == 7
 
 
-def test_inside_a_running_loop_the_call_in_the_other_thread_is_ended(handle) -> None:
+@pytest.mark.parametrize("_time", range(20))
+def test_inside_a_running_loop_the_call_in_the_other_thread_is_ended(handle, _time: int) -> None:
+    """Many times: a signal right before a wait interrupts nothing."""
     handle(ring)
     seen: list[str] = []
 
@@ -220,3 +224,54 @@ def test_an_error_while_the_other_thread_starts_does_not_leave_it_running(handle
         asyncio.run(notebook())
     assert seen == ["cleaned up"]
     assert threading.active_count() == before
+
+
+@pytest.mark.requirement("ISO-8", "ERR-2")
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_an_error_at_any_step_reaches_the_caller_and_leaves_its_handlers(
+    handle, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    """Before and after the call itself, while handlers are replaced and set again."""
+
+    def fail(*_: object) -> None:
+        raise kind("mine")
+
+    handle(fail)
+    before = {each: signal.getsignal(each) for each in signal.valid_signals()}
+    steps, at = 0, 0
+
+    def rung(work: Callable[..., object]) -> Callable[..., object]:
+        def step(*arguments: object) -> object:
+            nonlocal steps
+            steps += 1
+            done = work(*arguments)
+            if steps == at:
+                knock()
+            return done
+
+        return step
+
+    for name in ("get_handler", "set_handler"):
+        monkeypatch.setattr(caller_signals, name, rung(getattr(caller_signals, name)))
+    assert thread_loop.call(later) == "later"  # the control, which also counts the steps
+    count, steps = steps, 0
+    assert count > len(before)
+    for number in range(1, count + 1):
+        steps, at = 0, number
+        with pytest.raises(kind, match="mine"):
+            thread_loop.call(later)
+        assert all(signal.getsignal(each) is handler for each, handler in before.items())
+
+
+def test_an_error_while_the_task_ends_is_not_lost(handle) -> None:
+    """Python only prints what is raised while an object ends."""
+    handle(ring)
+    ends: list[object] = []
+
+    async def run() -> str:
+        ends.append(weakref.ref(asyncio.current_task(), lambda _: knock()))
+        return await later()
+
+    with pytest.raises(_Alarm):
+        thread_loop.call(run)
+    assert signal.getsignal(signal.SIGALRM) is ring
