@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from cellwall.admin.policy_learning import read_plain
-from cellwall.admin.policy_trust import Offered, PolicyTrust
+from cellwall.admin.policy_trust import Offered, PolicyTrust, parsed_as
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.types import Permission, Principal
@@ -29,7 +29,7 @@ from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.approver_key import AskPassphrase
 from cellwall.runtime.judging import require
 from cellwall.runtime.policies import effective_policy
-from cellwall.runtime.policy_places import PROJECT_FILES, project_files, user_policy
+from cellwall.runtime.policy_places import PROJECT_FILES, absolute, project_files, user_policy
 
 __all__ = ["Written", "begin", "beside", "place_of", "write"]
 
@@ -129,8 +129,8 @@ def write(
     is_project = any(path.endswith("/" + name) for name in PROJECT_FILES)
     if is_project or signer is not None:
         # A person has just requested exactly this text, so it needs no review.
-        file = parse_policy(found.text, file=path, name=path, layer=Layer.PROJECT, folder="/")
-        place = os.path.abspath(path)
+        place = absolute(path)
+        file = parse_policy(found.text, file=path, name=path, layer=parsed_as(place), folder="/")
         offered = Offered(os.path.realpath(path), path, file.sha256, file.rules, place)
         trust.trust(offered, who=who, signer=signer)
     return Written(path, found, is_project or signer is not None)

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Any
 
 from cellwall.admin import audit_queries
-from cellwall.admin.policy_trust import Offered, PolicyTrust
+from cellwall.admin.policy_trust import Offered, PolicyTrust, parsed_as
 from cellwall.audit.files import closing_fd
 from cellwall.config.load import load_settings
 from cellwall.core.errors import BadInput, ConfigError
@@ -50,7 +50,13 @@ from cellwall.runtime.approver_key import AskPassphrase as AskApprover
 from cellwall.runtime.judging import require
 from cellwall.runtime.policies import effective_policy
 from cellwall.runtime.policy_file import PolicyDraft, draft_rules, write_draft
-from cellwall.runtime.policy_places import PROJECT_FILES, is_there, project_files, user_policy
+from cellwall.runtime.policy_places import (
+    PROJECT_FILES,
+    absolute,
+    is_there,
+    project_files,
+    user_policy,
+)
 from cellwall.runtime.rule_judging import INSIDE, call_inside
 from cellwall.runtime.vault import AskPassphrase
 
@@ -345,7 +351,7 @@ def write(
 
 
 def _offer(change: PolicyDraft, at: PolicyTarget, text: str) -> Offered:
-    path, place = change.path, os.path.abspath(at.path)
+    path, place = change.path, absolute(at.path)
     name = os.path.basename(path)
-    file = parse_policy(text, file=name, name=name, layer=Layer.PROJECT, folder="/")
+    file = parse_policy(text, file=name, name=name, layer=parsed_as(place), folder="/")
     return Offered(path, path, file.sha256, file.rules, place)

@@ -37,20 +37,22 @@ from cellwall.runtime.policy_places import (
     NAME,
     PROJECT_FILES,
     TrustedPolicy,
+    absolute,
     broken_list,
     encode_entries,
     project_files,
     read_entries,
+    user_policy,
 )
 from cellwall.runtime.recording import AdminChange
 from cellwall.runtime.signed_grants import signed_grants
 
-__all__ = ["Offered", "PolicyTrust"]
+__all__ = ["Offered", "PolicyTrust", "parsed_as"]
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A project's file as read once: exactly this content is shown and trusted."""
+    """A policy file as read once: exactly this content is shown and trusted."""
 
     path: str
     """With all symbolic links resolved."""
@@ -61,6 +63,11 @@ class Offered:
     place: str
     """Its absolute path, with the links in it: what the approver signs."""
     is_trusted: bool = False
+
+    @property
+    def is_project(self) -> bool:
+        """Whether it is a project's, and applies there; else wherever it is named."""
+        return parsed_as(self.place) is Layer.PROJECT
 
 
 class PolicyTrust:
@@ -82,9 +89,9 @@ class PolicyTrust:
         user = os.path.expanduser("~")
         found = []
         for path in _select_paths(paths, cwd):
-            file = load_policy_file(path, Layer.PROJECT, home=user)  # (1)
+            file = load_policy_file(path, parsed_as(path), home=user)  # (1)
             real = os.path.realpath(path)
-            offer = Offered(real, file.file, file.sha256, file.rules, os.path.abspath(path))
+            offer = Offered(real, file.file, file.sha256, file.rules, absolute(path))
             found.append(replace(offer, is_trusted=self._is_trusted(offer, entries)))
         if not found:
             raise BadInput(
@@ -144,7 +151,7 @@ class PolicyTrust:
 
         The files themselves need not exist.
         """
-        named = os.path.abspath(os.path.join(cwd, path))
+        named = absolute(os.path.join(cwd, path))
         real = os.path.realpath(named)
         meant = {real, *(os.path.realpath(os.path.join(real, name)) for name in PROJECT_FILES)}
         # First, since a broken list must not keep the signatures.
@@ -195,6 +202,14 @@ class PolicyTrust:
                 entries = {each.path: each for each in read_entries(self._home)}
                 yield entries
                 replace_file(NAME, encode_entries(entries.values()), folder)
+
+
+def parsed_as(path: str) -> Layer:
+    """The layer for the rules of a file: a rule of a project may do less than those of others."""
+    place = absolute(path)
+    is_project = any(place.endswith(f"/{name}") for name in PROJECT_FILES)
+    is_project &= place != absolute(user_policy(os.environ))
+    return Layer.PROJECT if is_project else Layer.SESSION
 
 
 def _select_paths(paths: Sequence[str], cwd: str) -> Iterator[str]:

@@ -22,13 +22,14 @@ from cellwall.core.errors import BadInput, CellwallError, VaultError
 from cellwall.core.outcomes import EventKind
 from cellwall.core.standing_grants import GrantKind, StandingGrant
 from cellwall.core.types import Permission, Principal
+from cellwall.mcp_servers.pins import AcceptedTool, is_as_seen
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.approver_key import AskPassphrase, approver_key
 from cellwall.runtime.configured_parts import skill_store
 from cellwall.runtime.home import state_home
 from cellwall.runtime.judging import require
 from cellwall.runtime.policies import needs_signature, policy_grants
-from cellwall.runtime.policy_places import fleet_policy, is_there, user_policy
+from cellwall.runtime.policy_places import absolute, fleet_policy, is_there, user_policy
 from cellwall.runtime.recording import AdminChange
 from cellwall.runtime.server_catalog import ServerCatalog
 from cellwall.runtime.server_grants import entry_grants
@@ -145,7 +146,7 @@ class GrantReview:
         own = self._settings.policy.files or (user_policy(os.environ),)
         own = (*own, fleet_policy(os.environ))
         listed = {each.path: each.sha256 for each in book.entries() if not book.counts(each)}
-        paths = dict.fromkeys((*map(os.path.abspath, own), *listed))
+        paths = dict.fromkeys((*map(absolute, own), *listed))
         for path in paths:
             if not is_there(path):
                 continue
@@ -177,16 +178,23 @@ class GrantReview:
         for name in catalog.names():
             entry = catalog.read_stored(name)
             grants = entry_grants(entry)
-            if self._waits(grants):
-                settings = entry.settings
-                details = (
-                    f"runs {settings.url or ' '.join(settings.argv)}",
-                    *(f"secret {each}" for each in settings.secrets),
-                    *(f"domain {each}" for each in settings.domains),
-                    *(f"tool {tool}" for tool in entry.pins.tools),
-                    f"the definitions: cellwall mcp gateway review --stored {name}",
+            if not self._waits(grants):
+                continue
+            if entry.seen is None or not is_as_seen(entry.pins, entry.seen):
+                # The command below would show other definitions than those that count.
+                self.problems.append(
+                    f"MCP server {name}: what was accepted is not what it last said; accept it "
+                    f"anew with `cellwall mcp gateway review --accept {name}`"
                 )
-                yield WaitingGrant(grants=grants, title=f"MCP server {name}", details=details)
+                continue
+            details = (
+                *entry.settings.lines(),
+                *(_accepted(tool, each) for tool, each in entry.pins.tools.items()),
+                *(["all labels together, without a question"] if entry.pins.together else []),
+                f"the definitions: cellwall mcp gateway review --stored {name}",
+                f"the digest of the whole set that it shows: {entry.seen.sha256}",
+            )
+            yield WaitingGrant(grants=grants, title=f"MCP server {name}", details=details)
 
     def _secrets(self, who: Principal) -> Iterator[WaitingGrant]:
         vault = VaultAdmin(self._home, self._settings, ask=self._ask_vault)
@@ -202,7 +210,13 @@ class GrantReview:
                 grant = vault.signed_form(secret.name, each)
                 if self._waits([grant]):
                     title = f"secret {secret.name}, grant {each.id}"
-                    yield WaitingGrant(grants=(grant,), title=title, details=_bounds(each))
+                    details = (f"project {secret.project or 'any'}", *_bounds(each))
+                    yield WaitingGrant(grants=(grant,), title=title, details=details)
+
+
+def _accepted(name: str, tool: AcceptedTool) -> str:
+    renamed = f", offered as {tool.offered_as}" if tool.offered_as else ""
+    return f"tool {name}{renamed}{', despite findings' if tool.despite_findings else ''}"
 
 
 def _bounds(grant: Grant) -> tuple[str, ...]:

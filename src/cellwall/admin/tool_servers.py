@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -41,7 +41,7 @@ from cellwall.runtime.server_catalog import (
     labels_together,
 )
 from cellwall.runtime.server_entries import ServerEntry, ServerSettings
-from cellwall.runtime.server_grants import entry_grants, tool_grants
+from cellwall.runtime.server_grants import entry_grants, tool_subject
 from cellwall.runtime.signed_grants import signed_grants
 from cellwall.runtime.tool_servers import ToolServers
 
@@ -87,11 +87,12 @@ class ServerReview:
 
     @property
     def shown_sha256(self) -> str:
-        """Names what a person was shown: the set, and what was decided before, from which the
-        differences follow."""
+        """Names what a person was shown: how the server is run, the set, and what was decided
+        before, from which the differences follow."""
         pins = self.entry.pins
         shown = [
             self.entry.name,
+            list(self.entry.settings.lines()),
             self.seen.sha256,
             "" if pins.identity is None else pins.identity.sha256,
             sorted((name, each.definition.sha256) for name, each in pins.tools.items()),
@@ -298,15 +299,21 @@ class ToolServerAdmin:
         known: dict[str, Json] = {"server": review.entry.name, "sha256": review.seen.sha256}
         with self._recorded("reject", review.entry.name, who, known) as outcome:
             outcome["tools"] = sorted(names)
-            self._decide(
-                review,
-                names,
-                lambda entry: replace(entry, pins=reject(entry.pins, review.seen, names)),
-            )
-            if self._grants is not None:
-                for each in tool_grants(review.entry, names):
-                    self._grants.withdraw(each.kind, each.subject, digest=each.digest)
+            try:
+                self._decide(
+                    review,
+                    names,
+                    lambda entry: replace(entry, pins=reject(entry.pins, review.seen, names)),
+                )
+            finally:
+                # Also if somebody has just changed the file, which would keep the signatures.
+                self._withdraw(review.entry.name, names)
         return names
+
+    def _withdraw(self, server: str, tools: Iterable[str]) -> None:
+        if self._grants is not None:
+            for name in tools:
+                self._grants.withdraw(GrantKind.MCP, tool_subject(server, name))
 
     def _owner_of_name(self, review: ServerReview, tool: ReviewedTool, offered_as: str) -> str:
         accepted = review.entry.pins.tools.get(tool.change.name)
@@ -334,6 +341,8 @@ class ToolServerAdmin:
             # Without what is not signed: the person was not shown it as accepted.
             entry = self._catalog.counting_part(stored)
             if entry.seen is None or entry.seen.sha256 != review.seen.sha256:
+                raise _other_set(review.entry.name)
+            if entry.settings != review.entry.settings:  # signed with the tools
                 raise _other_set(review.entry.name)
             # Of two people who decide about a tool at once, one is first.
             if any(_pinned(entry, name) != _pinned(review.entry, name) for name in names):

@@ -30,7 +30,8 @@ class GrantKind(StrEnum):
     SECRET = "secret"  # noqa: S105  # a kind
     """One grant of a secret of one vault."""
     MCP = "mcp"
-    """An accepted MCP server, or one accepted tool of it."""
+    """An accepted MCP server by its name, or one accepted tool of it, as `server/tool`. The end of
+    the server's ends those of its tools."""
 
 
 @dataclass(frozen=True, slots=True)

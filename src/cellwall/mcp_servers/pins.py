@@ -75,6 +75,13 @@ def is_known_identity(pins: Pins, seen: ToolSet) -> bool:
     return pins.identity is not None and pins.identity.sha256 == seen.identity.sha256
 
 
+def is_as_seen(pins: Pins, seen: ToolSet) -> bool:
+    """Whether each accepted definition is one of this set."""
+    of_set = {name: each.sha256 for name, each in seen.tools.items()}
+    accepted = {name: each.definition.sha256 for name, each in pins.tools.items()}
+    return is_known_identity(pins, seen) and accepted.items() <= of_set.items()
+
+
 def compare(pins: Pins, seen: ToolSet) -> tuple[ToolChange, ...]:
     """The state of the server and of each tool."""
     return tuple(_compare(pins, seen))

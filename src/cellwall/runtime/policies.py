@@ -208,7 +208,7 @@ def policy_grants(path: str, sha256: str) -> tuple[StandingGrant, ...]:
     or in another project. The links below a project's folder are not resolved, nor those of a file
     for all projects.
     """
-    place = os.path.abspath(path)
+    place = policy_places.absolute(path)
     found = [StandingGrant(GrantKind.POLICY, place, sha256)]
     for name in policy_places.PROJECT_FILES:
         if place.endswith(f"/{name}"):

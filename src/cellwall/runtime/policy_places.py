@@ -25,6 +25,12 @@ _NAME = "policy.toml"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
+def absolute(path: str) -> str:
+    """The path without links resolved, in one spelling: `os.path.abspath` keeps two slashes at the
+    start, which name the same folder here."""
+    return "/" + os.path.abspath(path).lstrip("/")
+
+
 def is_given(named: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether rules also judge a person's own request: the person or the administrator wants it."""
     return bool(named) or is_there(ADMINISTRATOR) or is_there(fleet_policy(environ))
@@ -38,7 +44,7 @@ def fleet_policy(environ: Mapping[str, str]) -> str:
 def is_shipped(named: Iterable[str]) -> bool:
     """Whether a file is a part of Cellwall, for servers of users without rules. It gets no rule: a
     first file of the user would replace it as a whole, and deny nearly everything."""
-    return any(_is_below(os.path.abspath(path), _PACKAGE) for path in named)
+    return any(_is_below(absolute(path), _PACKAGE) for path in named)
 
 
 def user_policy(environ: Mapping[str, str]) -> str:
@@ -54,7 +60,7 @@ def approved_rules_file(named: Sequence[str], environ: Mapping[str, str]) -> str
 
 def project_files(cwd: str) -> Iterator[str]:
     """The policy files of all projects around a folder: an inner project hides no outer one."""
-    folder = os.path.abspath(cwd)
+    folder = absolute(cwd)
     home = os.path.expanduser("~")
     while folder not in {"/", home}:
         there = (os.path.join(folder, name) for name in PROJECT_FILES)
@@ -87,7 +93,7 @@ def shown_source(source: str, *, cwd: str, environ: Mapping[str, str]) -> str:
 def _shown_path(path: str, cwd: str, environ: Mapping[str, str]) -> str:
     if path == ADMINISTRATOR:
         return path
-    here = os.path.abspath(cwd)
+    here = absolute(cwd)
     new = (os.path.join(here, name) for name in PROJECT_FILES)  # a file about to be written
     if path in project_files(here) or path in new:
         return os.path.relpath(path, here)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 
 from cellwall.mcp_servers.definitions import ToolSet
 from cellwall.mcp_servers.pins import Pins
@@ -32,6 +33,19 @@ class ServerSettings:
     timeout_s: float = 60.0
     """For one call."""
     may_elicit: bool = False
+
+    def lines(self) -> Iterator[str]:
+        """All of it for a person, who signs all of it."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name == "argv" and value:
+                yield f"runs {shlex.join(value)}"
+            elif isinstance(value, Mapping):
+                yield from (f"{each.name} {name}={text}" for name, text in value.items())
+            elif isinstance(value, tuple):
+                yield from (f"{each.name} {item}" for item in value)
+            elif each.name != "name" and value:
+                yield f"{each.name} {value}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

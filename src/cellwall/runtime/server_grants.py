@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, replace
 
 from cellwall.core.standing_grants import GrantKind, GrantsPort, StandingGrant, digest_of
@@ -20,10 +19,9 @@ def entry_grants(entry: ServerEntry) -> tuple[StandingGrant, ...]:
     return (_server_grant(entry), *tools)
 
 
-def tool_grants(entry: ServerEntry, names: Iterable[str]) -> tuple[StandingGrant, ...]:
-    """Those of these tools."""
-    tools = entry.pins.tools
-    return tuple(_tool_grant(entry, name, tools[name]) for name in names if name in tools)
+def tool_subject(server: str, tool: str) -> str:
+    """The subject of one tool, whatever its definition and however the server is run."""
+    return f"{server}/{tool}"
 
 
 def _server_grant(entry: ServerEntry) -> StandingGrant:
@@ -41,7 +39,7 @@ def _tool_grant(entry: ServerEntry, name: str, tool: AcceptedTool) -> StandingGr
         tool.offered_as,
     ]
     digest = digest_of("tool", _settings_json(entry), *accepted)
-    return StandingGrant(GrantKind.MCP, entry.name, digest)
+    return StandingGrant(GrantKind.MCP, tool_subject(entry.name, name), digest)
 
 
 def _settings_json(entry: ServerEntry) -> Json:

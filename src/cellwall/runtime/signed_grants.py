@@ -49,6 +49,9 @@ _FOLDER, _SIGNED, _WITHDRAWN = "grants", "signed.json", "withdrawn.json"
 _DOMAIN = b"cellwall grant 1"
 _MAX_BYTES = 8 << 20
 _MAX_ROWS = 8192
+_MAX_WITHDRAWN = _MAX_ROWS // 2
+_ANY = ""
+"""As the subject of a withdrawal: every one of its kind. As the digest: every content."""
 _MAX_CLOCK_ERROR_MS = 300_000
 _VERSION = 1
 
@@ -139,13 +142,13 @@ class SignedGrants:
             signed_ms = max(_now_ms(), *(until_ms + 1 for until_ms in ends))
             for grant in grants:
                 if replaces:
-                    withdrawn[grant.kind, grant.subject, ""] = signed_ms - 1
+                    withdrawn[grant.kind, grant.subject, _ANY] = signed_ms - 1
                 signature = encode(signer.sign(self._text(grant, signed_ms)))
                 rows[grant] = SignedGrant(grant, signed_ms, signature)
             _write(folder, [row for row in rows.values() if self._is_ours(row)], withdrawn)
             self._remember(withdrawn)
 
-    def withdraw(self, kind: GrantKind, subject: str, *, digest: str = "") -> None:
+    def withdraw(self, kind: GrantKind, subject: str, *, digest: str = _ANY) -> None:
         """End all grants of this subject, or the one with this digest."""
         with self._change() as folder:
             ledger = _read(folder)
@@ -153,7 +156,8 @@ class SignedGrants:
             last_ms = _last_of(ledger.rows, kind, subject)
             key = (kind, subject, digest)
             withdrawn[key] = max(withdrawn.get(key, 0), last_ms, _now_ms())
-            _write(folder, ledger.rows, withdrawn)
+            # Only ours: the rows of somebody else may be more than we could write.
+            _write(folder, [row for row in ledger.rows if self._is_ours(row)], withdrawn)
             self._remember(withdrawn)
 
     def _current(self) -> Mapping[StandingGrant, SignedGrant]:
@@ -190,6 +194,7 @@ class SignedGrants:
     def _remember(self, withdrawn: Mapping[tuple[GrantKind, str, str], int]) -> None:
         for key, until_ms in withdrawn.items():
             self._seen[key] = max(until_ms, self._seen.get(key, 0))
+        self._seen = _bounded(self._seen)
 
     def _text(self, grant: StandingGrant, signed_ms: int) -> bytes:
         """The signed text. No part holds a NUL: words, a name or path, a digest, numbers."""
@@ -230,9 +235,29 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _bounded(withdrawn: _Moments) -> _Moments:
+    """Withdrawals that can be written: too many become one for each kind, which ends more.
+
+    Attack: a list that is filled until no other withdrawal fits.
+    """
+    size = sum(len(json.dumps([subject, digest])) for _, subject, digest in withdrawn)
+    if len(withdrawn) <= _MAX_WITHDRAWN and size <= _MAX_BYTES // 4:
+        return withdrawn
+    joined: _Moments = {}
+    for (kind, _, _), until_ms in withdrawn.items():
+        joined[kind, _ANY, _ANY] = max(until_ms, joined.get((kind, _ANY, _ANY), 0))
+    return joined
+
+
+def _reaching(grant: StandingGrant) -> tuple[str, ...]:
+    """The subjects whose withdrawal ends the grant."""
+    server = grant.subject.partition("/")[0] if grant.kind is GrantKind.MCP else grant.subject
+    return (_ANY, server, grant.subject)
+
+
 def _withdrawn_until(grant: StandingGrant, withdrawn: Mapping[Any, int]) -> int:
-    keys = ((grant.kind, grant.subject, digest) for digest in ("", grant.digest))
-    return max(withdrawn.get(key, 0) for key in keys)
+    keys = ((subject, digest) for subject in _reaching(grant) for digest in (_ANY, grant.digest))
+    return max(withdrawn.get((grant.kind, *key), 0) for key in keys)
 
 
 def _last_of(rows: Iterable[SignedGrant], kind: GrantKind, subject: str) -> int:
@@ -243,7 +268,7 @@ def _last_of(rows: Iterable[SignedGrant], kind: GrantKind, subject: str) -> int:
         (
             min(row.signed_ms, latest_ms)
             for row in rows
-            if (row.grant.kind, row.grant.subject) == (kind, subject)
+            if row.grant.kind is kind and subject in _reaching(row.grant)
         ),
         default=0,
     )

@@ -188,6 +188,66 @@ def test_a_grant_that_replaces_ends_the_older_ones_for_good(grants):
     assert all(map(fresh(grants).is_signed, both))
 
 
+def junk(count: int, subject: str) -> str:
+    rows = [
+        {"kind": "skill", "subject": f"{subject}{number}", "digest": "", "until_ms": 1}
+        for number in range(count)
+    ]
+    return json.dumps({"version": 1, "rows": rows}, ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    ("count", "subject"), [(8192, "x"), (300, "\u4e00" * 8000)], ids=["rows", "bytes"]
+)
+def test_a_list_that_somebody_has_filled_keeps_no_withdrawal_out(count, subject, grants):
+    skill = replace(GRANT, kind=GrantKind.SKILL)
+    sign(grants, GRANT, OTHER, skill)
+    file_of(grants, "withdrawn.json").write_text(junk(count, subject))
+    whole = json.loads(file_of(grants).read_text())
+    whole["rows"] += [
+        {**whole["rows"][0], "subject": f"{subject}{number}"} for number in range(count - 3)
+    ]
+    file_of(grants).write_text(json.dumps(whole, ensure_ascii=False))
+    assert fresh(grants).is_signed(GRANT)  # the control
+    fresh(grants).withdraw(GRANT.kind, GRANT.subject, digest=GRANT.digest)
+    assert not fresh(grants).is_signed(GRANT)
+    assert fresh(grants).is_signed(OTHER)
+    assert fresh(grants).is_signed(skill)  # joined withdrawals end what was signed until the last
+    sign(grants, GRANT)
+    assert fresh(grants).is_signed(GRANT)
+
+
+def test_a_process_remembers_a_bounded_number_of_withdrawals(grants):
+    for number in range(3):
+        file_of(grants).parent.mkdir(mode=0o700, exist_ok=True)
+        file = file_of(grants, "withdrawn.json")
+        file.touch(0o600)
+        file.write_text(junk(4000, f"{number}-"))
+        assert not grants.is_signed(GRANT)
+    assert len(grants._seen) <= 4096
+
+
+def test_the_end_of_a_server_ends_its_tools_and_no_other_server(grants):
+    server = StandingGrant(GrantKind.MCP, "notes", digest_of("server"))
+    tool, other = replace(server, subject="notes/read"), replace(server, subject="notes_2/read")
+    path = StandingGrant(GrantKind.POLICY, "notes/read", digest_of("server"))
+    sign(grants, server, tool, other, path)
+    grants.withdraw(GrantKind.MCP, "notes")
+    signed = fresh(grants)
+    assert [signed.is_signed(each) for each in (server, tool, other, path)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    sign(grants, server, tool, replaces=True)
+    assert fresh(grants).is_signed(server)
+    assert fresh(grants).is_signed(tool)
+    grants.withdraw(GrantKind.MCP, "notes/read")
+    assert fresh(grants).is_signed(server)
+    assert not fresh(grants).is_signed(tool)
+
+
 def test_a_signature_of_the_future_does_not_count(grants, monkeypatch):
     now = signed_grants._now_ms()
     monkeypatch.setattr(signed_grants, "_now_ms", lambda: now + 86_400_000)

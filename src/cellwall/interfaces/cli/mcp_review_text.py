@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cellwall.core.showing import block
+from cellwall.core.showing import block, escaped
 from cellwall.core.types import Json
 from cellwall.interfaces.terminal import one_line
 from cellwall.runtime.server_catalog import labels_together
@@ -36,6 +36,9 @@ def review_text(review: ServerReview) -> str:
 def _lines(review: ServerReview) -> Iterator[str]:
     name = review.entry.name
     yield f"MCP server {name}, as seen at {review.entry.seen_at}. Text behind a bar (|) is its own."
+    yield "It is run and reached like this:"
+    for line in review.entry.settings.lines():
+        yield _whole(escaped(line))
     for tool in review.tools:
         change = tool.change
         title = f"tool {one_line(change.name)}" if change.name else "the server itself"
@@ -49,8 +52,7 @@ def _lines(review: ServerReview) -> Iterator[str]:
             yield f"  FOUND{where}: {one_line(finding.message)} [{finding.rule}]"
         diff = change.diff()
         if diff:
-            shown = block(diff, max_rows=_MAX_ROWS, max_characters=_MAX_CHARACTERS)
-            yield shown.rstrip("\n")
+            yield _whole(diff)
     yield f"\nDigest of the whole set: {review.seen.sha256}"
     yield from _labels(review)
     if review.waits:
@@ -58,6 +60,10 @@ def _lines(review: ServerReview) -> Iterator[str]:
         yield f"Reject it:  cellwall mcp gateway review {name} --reject"
     else:
         yield "Nothing waits for you."
+
+
+def _whole(text: str) -> str:
+    return block(text, max_rows=_MAX_ROWS, max_characters=_MAX_CHARACTERS).rstrip("\n")
 
 
 def _labels(review: ServerReview) -> Iterator[str]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -148,7 +149,8 @@ def _list(book: PolicyTrust, *, as_json: bool) -> int:
 def _is_confirmed(offered: Offered) -> bool:
     from cellwall.interfaces.cli.terminal_input import confirm
 
-    return confirm(rules_text(offered), what="that agents in this project may do what it allows")
+    whom = "agents in this project" if offered.is_project else "agents, wherever it applies,"
+    return confirm(rules_text(offered), what=f"that {whom} may do what it allows")
 
 
 def rules_text(offered: Offered) -> str:
@@ -177,9 +179,22 @@ def _shown_rule(rule: Rule) -> str:
     text = _whole(rule.text)
     if rule.answers:
         text += f"  but only where this rule asks:\n{_whole(rule.answers)}"
+    text += "".join(f"  {line}\n{_whole(value)}" for line, value in _conditions(rule))
     if rule.reason:
         text += f"  because, as it says:\n{_whole(rule.reason)}"
     return text
+
+
+def _conditions(rule: Rule) -> Iterator[tuple[str, str]]:
+    """What else of a rule is in force."""
+    for name in rule.unless:
+        yield "but not for files named:", name
+    for name in rule.lifts:
+        yield "and it lifts the limit:", name
+    if rule.until is not None:
+        yield "until the end of this day:", rule.until.isoformat()
+    if rule.stops:
+        yield "and then it stops the agent:", "stop = true"
 
 
 def _whole(text: str) -> str:
@@ -200,6 +215,10 @@ def _offer_json(offered: Offered, *, is_new: bool) -> dict[str, Json]:
             "rule": each.text,
             "reason": each.reason,
             "answers": each.answers,
+            "unless": list(each.unless),
+            "lifts": list(each.lifts),
+            "until": None if each.until is None else each.until.isoformat(),
+            "stop": each.stops,
         }
         for each in offered.rules
     ]

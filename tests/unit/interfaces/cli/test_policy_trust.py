@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cellwall.admin.policy_trust import Offered
@@ -62,3 +64,43 @@ def test_what_a_rule_answers_and_says_stands_with_it_and_what_allows_comes_first
         "| Bash(rm *)\n"
         "All rules of the file are above: 1 allow, 0 ask, 1 deny.\n"
     )
+
+
+@pytest.mark.requirement("POL-7", "POL-13")
+def test_all_that_is_in_force_of_a_rule_is_shown() -> None:
+    """A denial that excludes all files denies nothing, and an allowed package may lift limits."""
+    text = (
+        '[[rule]]\nverdict = "deny"\nrule = "Read(~/.ssh/**)"\nunless = ["*"]\nstop = true\n'
+        '[[rule]]\nverdict = "allow"\nrule = "Install(pypi:x)"\n'
+        'lifts = ["age", "source"]\nuntil = 2099-01-01\n'
+    )
+    name = "policy.toml"
+    file = parse_policy(text, file=name, name=name, layer=Layer.SESSION, folder="/p")
+    place = "/p/policy.toml"
+    told = rules_text(Offered(place, name, file.sha256, file.rules, place))
+    assert told.partition("\n")[2] == (
+        "It allows, without a question:\n"
+        "| Install(pypi:x)\n"
+        "  and it lifts the limit:\n"
+        "| age\n"
+        "  and it lifts the limit:\n"
+        "| source\n"
+        "  until the end of this day:\n"
+        "| 2099-01-01\n"
+        "It denies:\n"
+        "| Read(~/.ssh/**)\n"
+        "  but not for files named:\n"
+        "| *\n"
+        "  and then it stops the agent:\n"
+        "| stop = true\n"
+        "All rules of the file are above: 1 allow, 0 ask, 1 deny.\n"
+    )
+
+
+def test_whether_a_file_is_of_one_project_is_known_by_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELLWALL_CONFIG", str(tmp_path / ".cellwall" / "config.toml"))
+    places = ("/p/.cellwall/policy.toml", "/p/policy.toml", f"{tmp_path}/.cellwall/policy.toml")
+    found = [Offered(each, each, "", (), each).is_project for each in places]
+    assert found == [True, False, False]
