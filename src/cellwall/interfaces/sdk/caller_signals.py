@@ -48,8 +48,10 @@ class CallerSignals:
                     keeper = self._keeper(handler)
                     self._replaced.append((number, handler, keeper))
                     set_handler(number, keeper)
-        except ValueError:  # an embedded interpreter without signals
-            self._replaced.clear()
+        except ValueError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # of a handler
+            self._replaced.clear()  # an embedded interpreter without signals
 
     def cancel_with(self, cancel: Callable[[], None]) -> None:
         """What ends the run; a handler may have raised already."""
@@ -65,8 +67,8 @@ class CallerSignals:
             while self._replaced:
                 try:
                     self._restore()
-                except BaseException as error:  # noqa: BLE001  # of a handler that is set again
-                    self._error = error if self._error is None else self._error
+                except BaseException as raised:  # noqa: BLE001  # of a handler that is set again
+                    self._error = raised if self._error is None else self._error
         finally:
             # A keeper that stays, because even this was interrupted, passes everything on.
             self._held_by = 0
