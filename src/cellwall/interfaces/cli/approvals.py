@@ -271,8 +271,16 @@ def _review(configured: ConfigOptions, passphrase_fd: int | None) -> GrantReview
 def _is_confirmed(question: Question, kind: AnswerKind, rule: str) -> bool:
     from cellwall.interfaces.cli.terminal_input import confirm
 
-    written = f"This rule is written to your policy:\n{block(rule)}" if rule else ""
-    return confirm(f"{question.shown}{written}", what=f"a yes ({kind.value}) to {question.id}")
+    shown = f"{question.shown}{written_rule(rule)}"
+    return confirm(shown, what=f"a yes ({kind.value}) to {question.id}")
+
+
+def written_rule(rule: str) -> str:
+    """The rule at full length: an omitted part would be signed as well."""
+    if not rule:
+        return ""
+    whole = block(rule, max_rows=len(rule) + 1, max_characters=len(rule))
+    return f"This rule is written to your policy:\n{whole}"
 
 
 def _answering(configured: ConfigOptions) -> ApprovalInbox:
