@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cellwall.core.errors import BadInput
 from cellwall.core.showing import escaped
 from cellwall.core.types import Json
-from cellwall.interfaces.cli.policy_trust import MAX_SHOWN_ROWS, rules_text
+from cellwall.interfaces.cli.policy_trust import MAX_SHOWN_ROWS, doubts, rules_text
 
 if TYPE_CHECKING:
     from cellwall.admin.standing_grants import StandingGrant, WaitingGrant
@@ -35,10 +35,10 @@ def shown(waiting: Sequence[WaitingGrant]) -> str:
     """All that a signature would allow. Raises for more than a person would read."""
     parts = []
     for each in waiting:
-        parts.append(f"{escaped(each.title)}\n")
+        parts.append(f"{escaped(each.title)}\n{doubts(each.title)}")
         if each.policy is not None:
             parts.append(rules_text(each.policy))
-        parts += [f"  {escaped(line)}\n" for line in each.details]
+        parts += [f"  {escaped(line)}\n{doubts(line)}" for line in each.details]
     text = "".join(parts)
     if text.count("\n") > MAX_SHOWN_ROWS:
         raise BadInput(

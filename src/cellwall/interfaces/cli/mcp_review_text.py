@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cellwall.core.showing import block, escaped
 from cellwall.core.types import Json
+from cellwall.interfaces.cli.policy_trust import doubts
 from cellwall.interfaces.terminal import one_line
 from cellwall.runtime.server_catalog import labels_together
 
@@ -39,6 +40,7 @@ def _lines(review: ServerReview) -> Iterator[str]:
     yield "It is run and reached like this:"
     for line in review.entry.settings.lines():
         yield _whole(escaped(line))
+        yield from doubts(line).splitlines()
     for tool in review.tools:
         change = tool.change
         title = f"tool {one_line(change.name)}" if change.name else "the server itself"

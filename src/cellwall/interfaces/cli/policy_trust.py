@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cellwall.core.errors import BadInput
-from cellwall.core.showing import block, escaped
+from cellwall.core.showing import block, escaped, warnings
 from cellwall.core.types import Json
 from cellwall.core.verdict import Verdict
 from cellwall.interfaces.cli.options import ConfigOptions, cli_principal, json_option, place_options
@@ -176,13 +176,18 @@ def rules_text(offered: Offered) -> str:
 
 def _shown_rule(rule: Rule) -> str:
     """The rule at full length: an omitted part would be trusted as well."""
-    text = _whole(rule.text)
+    text = _whole(rule.text) + doubts(rule.text)
     if rule.answers:
-        text += f"  but only where this rule asks:\n{_whole(rule.answers)}"
+        text += f"  but only where this rule asks:\n{_whole(rule.answers)}{doubts(rule.answers)}"
     text += "".join(f"  {line}\n{_whole(value)}" for line, value in _conditions(rule))
     if rule.reason:
         text += f"  because, as it says:\n{_whole(rule.reason)}"
     return text
+
+
+def doubts(text: str) -> str:
+    """Lines of ours on text that may not be what it looks like."""
+    return "".join(f"  CAREFUL: {each}\n" for each in warnings(text, max_characters=len(text)))
 
 
 def _conditions(rule: Rule) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from cellwall.admin.policy_trust import Offered
+from cellwall.admin.standing_grants import WaitingGrant
 from cellwall.core.errors import BadInput
+from cellwall.core.standing_grants import GrantKind, StandingGrant
+from cellwall.interfaces.cli.grant_text import shown
 from cellwall.interfaces.cli.policy_trust import rules_text
 from cellwall.policy.policy_file import parse_policy
 from cellwall.policy.rules import Layer
@@ -104,3 +107,16 @@ def test_whether_a_file_is_of_one_project_is_known_by_its_place(
     places = ("/p/.cellwall/policy.toml", "/p/policy.toml", f"{tmp_path}/.cellwall/policy.toml")
     found = [Offered(each, each, "", (), each).is_project for each in places]
     assert found == [True, False, False]
+
+
+@pytest.mark.requirement("POL-13")
+def test_a_name_that_looks_like_another_is_pointed_out() -> None:
+    """Attack: a Cyrillic letter in the name of a well-known host."""
+    rules = ["WebFetch(domain:github.com)", "WebFetch(domain:g\u0456thub.com)"]
+    told = rules_text(offered(listed("allow", rules))).splitlines()
+    careful = [number for number, line in enumerate(told) if "CAREFUL" in line]
+    assert [told[number - 1] for number in careful] == [f"| {rules[1]}"]  # the other is the control
+    grant = StandingGrant(GrantKind.MCP, "notes", "")
+    details = ("domains github.com", "domains g\u0456thub.com")
+    text = shown([WaitingGrant(grants=(grant,), title="MCP server notes", details=details)])
+    assert [line for line in text.splitlines() if "CAREFUL" in line] == [text.splitlines()[-1]]
