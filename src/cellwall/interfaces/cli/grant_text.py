@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from cellwall.core.errors import BadInput
-from cellwall.core.showing import escaped
+from cellwall.core.showing import WIDTH, escaped
 from cellwall.core.types import Json
 from cellwall.interfaces.cli.policy_trust import MAX_SHOWN_ROWS, doubts, rules_text
 
@@ -40,7 +40,8 @@ def shown(waiting: Sequence[WaitingGrant]) -> str:
             parts.append(rules_text(each.policy))
         parts += [f"  {escaped(line)}\n{doubts(line)}" for line in each.details]
     text = "".join(parts)
-    if text.count("\n") > MAX_SHOWN_ROWS:
+    # As the terminal folds them: one long line would scroll all others away.
+    if sum(1 + len(line) // WIDTH for line in text.splitlines()) > MAX_SHOWN_ROWS:
         raise BadInput(
             f"there is too much to review at once: {len(waiting)} grants",
             hint="Sign one kind at a time with --only, or policy files with `cellwall policy "

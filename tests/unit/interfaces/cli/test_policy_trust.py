@@ -120,3 +120,17 @@ def test_a_name_that_looks_like_another_is_pointed_out() -> None:
     details = ("domains github.com", "domains g\u0456thub.com")
     text = shown([WaitingGrant(grants=(grant,), title="MCP server notes", details=details)])
     assert [line for line in text.splitlines() if "CAREFUL" in line] == [text.splitlines()[-1]]
+
+
+@pytest.mark.requirement("POL-13")
+def test_one_long_line_does_not_scroll_the_others_away() -> None:
+    grant = StandingGrant(GrantKind.MCP, "notes", "")
+
+    def told(length: int) -> str:
+        details = (f"env PATH={'x' * length}",)
+        return shown([WaitingGrant(grants=(grant,), title="MCP server notes", details=details)])
+
+    assert "x" * 20_000 in told(20_000)  # the control
+    with pytest.raises(BadInput) as refused:
+        told(40_000)
+    assert refused.value.code == "CW-GRANTS-LONG"
