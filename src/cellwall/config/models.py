@@ -175,8 +175,8 @@ class SandboxSection(Section):
         (), "host directories mounted read-only at the same path; all code can read them", most=64
     )
     backend: Annotated[str, one_of(*_BACKENDS)] = word(
-        "builds the outer wall: bubblewrap, or a container engine with its usual runtime or with "
-        "gVisor; kvm, a virtual machine for each cell, is refused",
+        "builds the outer wall: bubblewrap; a container engine with its usual runtime or with "
+        "gVisor; or kvm, a virtual machine for each cell",
         *_BACKENDS,
     )
     javascript: Annotated[str, one_of(*_JAVASCRIPT)] = word(
@@ -200,6 +200,12 @@ class SandboxSection(Section):
         description="socket of Docker or of Podman's service; left out, the first that is found",
         max_length=107,  # of an address in the kernel
     )
+    machine_kernel: Annotated[str, absolute_path("/boot/vmlinuz-6.1.0-40-amd64")] | None = Field(
+        default=None,
+        description="kernel of virtual machines (kvm), whose modules are beside it in lib/modules; "
+        "left out, the newest of /boot",
+        max_length=4096,
+    )
     dangerously_without_cgroup: bool = danger(
         "poll memory and CPU time where the host has no cgroup that enforces them; between two "
         "polls a run can exceed its limits"
@@ -211,6 +217,10 @@ class SandboxSection(Section):
     dangerously_without_user_namespace: bool = danger(
         "run containers of an engine in the user namespace of the host where the engine gives "
         "them none; code is then an unprivileged user of the host itself"
+    )
+    dangerously_emulate_machines: bool = danger(
+        "run virtual machines (kvm) in software where the host has no /dev/kvm: slow, and the "
+        "emulator is not made to withstand hostile code, so that the machine is no boundary"
     )
 
 

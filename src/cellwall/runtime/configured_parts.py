@@ -125,10 +125,12 @@ def native_settings_of(settings: Settings, environ: Mapping[str, str], home: str
         only_deno=sandbox.javascript == "deno",
         backend=_BACKENDS[sandbox.backend],
         engine_socket=sandbox.engine_socket,
+        machine_kernel=sandbox.machine_kernel,
         allows_second_user=sandbox.second_user == "allow",
         dangerously_without_cgroup=sandbox.dangerously_without_cgroup,
         dangerously_without_landlock=sandbox.dangerously_without_landlock,
         dangerously_without_user_namespace=sandbox.dangerously_without_user_namespace,
+        dangerously_emulate_machines=sandbox.dangerously_emulate_machines,
     )
 
 

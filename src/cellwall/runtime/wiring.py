@@ -50,6 +50,7 @@ from cellwall.runtime.session_data import enforce_retention, readable_keys
 from cellwall.runtime.signed_grants import signed_grants
 from cellwall.runtime.template_packages import TemplatePackages
 from cellwall.sandbox.containers.container_path import ContainerHost
+from cellwall.sandbox.machines.machine_path import MachineHost
 from cellwall.sandbox.linux.layers import HostLayers, walls_for
 from cellwall.sandbox.linux.native import NativeSandbox
 from cellwall.sandbox.linux.pool import Pool
@@ -136,10 +137,13 @@ def open_app(
         # Without cgroups usage is measured per keeper, and the cells of a template share one.
         # CELLWALL_PATH=warm still selects the warm path, with rlimits alone.
         native = replace(native, path="cold")
-    containers: ContainerHost | None = None
+    containers: ContainerHost | MachineHost | None = None
     if native.backend != "native":
         native = replace(native, path="cold")  # no template is started
-        containers = ContainerHost(native, layers, ledger)
+        if native.backend == "kvm":
+            containers = MachineHost(native, layers, ledger)
+        else:
+            containers = ContainerHost(native, layers, ledger)
     pool = Pool(native, layers, ledger, idle_s=settings.sandbox.template_idle_s)
     governor = governor_of(settings, home)
     roles = roles_of(settings)
@@ -273,7 +277,9 @@ def _sweep(
 def check_walls(app: App) -> None:
     """Raise `LayerMissing`, with a hint, if a run under this configuration would be refused."""
     layers, open_files = HostLayers.detect(), app.limits.open_files
-    if app.native.backend != "native":
+    if app.native.backend == "kvm":
+        MachineHost(app.native, layers, app.ledger).walls(open_files=open_files, uid_offset=0)
+    elif app.native.backend != "native":
         ContainerHost(app.native, layers, app.ledger).walls(open_files=open_files, uid_offset=0)
     else:
         walls_for(app.native, layers, uid_offset=0, open_files=open_files)

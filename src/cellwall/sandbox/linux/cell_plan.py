@@ -262,7 +262,7 @@ def _plan_mounts(plan: Plan, walls: Walls, job: Job) -> None:
         plan.step("overlay", "/.cellwall", "/workspace", len(lowers))
         if not job.is_once:
             plan.step("view", "/workspace")  # before any cover is mounted over it
-    elif mount.mode is not WorkspaceMode.COPY_ON_WRITE:
+    elif mount.mode is not WorkspaceMode.COPY_ON_WRITE and not walls.in_machine:
         plan.step("expect", "/workspace", *identity_of(mount.dir_fd))
     plan_watch(plan, job.limits, mount)
 

@@ -97,7 +97,8 @@ def _site_identity(path: str) -> tuple[int, int] | None:
 
 Path = Literal["auto", "warm", "cold"]
 Backend = Literal["native", "container", "gvisor", "kvm"]
-"""Who builds the outer wall: bubblewrap, or a container engine with one of its runtimes."""
+"""Who builds the outer wall: bubblewrap, a container engine with one of its runtimes, or a virtual
+machine for each cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +121,12 @@ class NativeSettings:
     engine_socket: str | None = None
     """Of a container engine; None: the first that is found."""
     allows_second_user: bool = False
+    machine_kernel: str | None = None
+    """Of virtual machines; None: the newest of /boot."""
     dangerously_without_cgroup: bool = False
     dangerously_without_landlock: bool = False
     dangerously_without_user_namespace: bool = False
+    dangerously_emulate_machines: bool = False
 
 
 NO_BUBBLEWRAP = (

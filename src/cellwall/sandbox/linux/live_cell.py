@@ -30,7 +30,6 @@ from cellwall.sandbox.linux.channels import CellPipes, InitSocket, SupervisorEnd
 from cellwall.sandbox.linux.counter_files import RecentGroups
 from cellwall.sandbox.linux.outer_wall import SecondUser
 from cellwall.sandbox.linux.outside_processes import memory_file
-from cellwall.sandbox.linux.proc_usage import UsageSampler
 
 _MAX_PENDING_MESSAGES = 4
 _MAX_INTERPRETERS = 16
@@ -47,7 +46,7 @@ class LiveCellParts:
 
     path: str
     init: InitSocket
-    meter: run_cgroup.RunCgroup | UsageSampler | None
+    meter: run_cgroup.Meter | None
     """Measures the resource usage of the cell."""
     owner: int | None
     """The host uid of the cell's processes, if Cellwall was started as root."""
@@ -59,6 +58,8 @@ class LiveCellParts:
     skills: tuple[str, ...] = ()
     """Digests of the skills in the cell; a live cell cannot be given others."""
     second: SecondUser | None = None
+    has_terminals: bool = True
+    """Init can hand a terminal to the supervisor: not from another kernel."""
     view: int | None = None
     """A mount of its copy-on-write layers for the file API; the caller of the factory closes it."""
 
@@ -152,6 +153,12 @@ class LiveCell:
     ) -> CellTask:
         """Ask init to start a program."""
         owner = self.parts.owner
+        if terminal is not None and not self.parts.has_terminals:
+            raise BadInput(
+                "programs in a virtual machine have no terminal",
+                hint='Start it without one, or use sandbox.backend = "native".',
+                code="CW-BACKEND-TERMINAL",
+            )
         if as_second:
             # The session was made without a second user: never the first one in its place.
             if self.parts.second is None:
@@ -266,7 +273,8 @@ class LiveCell:
         if descriptor is None:
             raise SandboxFailed(
                 "the sandbox gave no access to its files or its network",
-                hint="Its engine may keep them to itself, as gVisor does; otherwise try again.",
+                hint="Its engine may keep them to itself, as gVisor and a virtual machine do; "
+                "otherwise try again.",
                 code="CW-SANDBOX-CLOSED",
             )
         return descriptor
@@ -289,7 +297,7 @@ class LiveCell:
     def memory_bytes(self) -> int | None:
         """Of all processes now; None without a cgroup."""
         meter = self.parts.meter
-        return meter.memory_bytes() if isinstance(meter, run_cgroup.RunCgroup) else None
+        return None if meter is None else meter.memory_bytes()
 
     def pids(self) -> list[int]:
         return self.parts.meter.pids() if self.parts.meter else []

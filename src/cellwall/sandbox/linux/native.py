@@ -45,6 +45,7 @@ from cellwall.sandbox.linux.run_monitor import RunMonitor
 from cellwall.sandbox.linux.second_user import check_allowed, check_mount
 from cellwall.sandbox.linux.sessions import LiveSessions
 from cellwall.sandbox.linux.template import CellContents, CellRecipe, Template
+from cellwall.sandbox.machines.machine_path import MachineCells, MachineHost, MachinePath
 from cellwall.sandbox.run_ledger import RunLedger
 
 
@@ -227,6 +228,12 @@ _WITHOUT_USER_NAMESPACE = Finding(
     "the container engine gives no user namespace: code ran in that of the host",
     rule="without-user-namespace",
 )
+_EMULATED = Finding(
+    "weakened",
+    "low",
+    "the virtual machine was emulated in software, which is no boundary",
+    rule="emulated-machine",
+)
 
 
 class NativeSandbox:
@@ -238,14 +245,20 @@ class NativeSandbox:
         layers: HostLayers,
         ledger: RunLedger,
         pool: Pool,
-        containers: ContainerHost | None = None,
+        containers: ContainerHost | MachineHost | None = None,
     ) -> None:
-        """`containers`: a container engine builds the outer walls, not bubblewrap."""
+        """`containers`: a container engine or virtual machines are the outer walls, not bubblewrap
+        alone."""
         self._settings = settings
         self._weakened: tuple[Finding, ...] = ()
-        self._cold: ColdPath | ContainerPath
-        if containers is not None:
-            self._cold = ContainerPath(settings, containers)
+        self._cold: ColdPath | ContainerPath | MachinePath
+        factory: ContainerCells | MachineCells | None = None
+        if isinstance(containers, MachineHost):
+            self._cold, factory = MachinePath(settings, containers), MachineCells(containers)
+            if settings.dangerously_emulate_machines:
+                self._weakened = (_EMULATED,)
+        elif containers is not None:
+            self._cold, factory = ContainerPath(settings, containers), ContainerCells(containers)
             if settings.dangerously_without_user_namespace:
                 self._weakened = (_WITHOUT_USER_NAMESPACE,)
         else:
@@ -254,7 +267,6 @@ class NativeSandbox:
                 self._weakened = (_WITHOUT_CGROUP,)
         self._pool = pool
         self._warm = WarmPath(settings, pool) if containers is None else None
-        factory = ContainerCells(containers) if containers is not None else None
         self._sessions = LiveSessions(settings, layers, ledger, pool, factory)
         self.views = self._sessions.views
         self._under_way: set[int] = set()

@@ -189,7 +189,7 @@ def shim_plan(
         plan.step("remove", path)
     binds = [Bind(directory.outside, directory.inside, directory.read_only) for directory in shown]
     if outer.drop_to is not None:
-        binds = _stage(plan, shown, number_of)
+        binds = stage_directories(plan, shown, number_of)
         plan.step("user", outer.drop_to, outer.drop_to)
     second = outer.second
     if second is not None:
@@ -215,7 +215,7 @@ def shim_plan(
     return plan.encode()
 
 
-def _stage(
+def stage_directories(
     plan: Plan, shown: Sequence[HostDirectory], number_of: Callable[[int], int]
 ) -> list[Bind]:
     """Directories of root are often closed to others (/root is 0700), and files made inside must
@@ -249,5 +249,5 @@ def tree_plan(uid: int, mount: WorkspaceMount, first: int) -> bytes:
     numbers = {
         directory.descriptor: first + n for n, directory in enumerate(workspace_directories(mount))
     }
-    _stage(plan, workspace_directories(mount), numbers.__getitem__)
+    stage_directories(plan, workspace_directories(mount), numbers.__getitem__)
     return plan.encode()

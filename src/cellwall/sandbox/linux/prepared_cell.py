@@ -75,7 +75,7 @@ class PreparedCell(MonitoredRun):
     def __init__(self, shape: CellShape, name: str) -> None:
         self._shape = shape
         self.group: run_cgroup.RunCgroup | None = None
-        self.meter: run_cgroup.RunCgroup | UsageSampler | None = None
+        self.meter: run_cgroup.Meter | None = None
         """Measures the cell: its cgroup, or samples from /proc on a host without cgroups."""
         self._failure: CellwallError | None = None
         self._is_ended = False

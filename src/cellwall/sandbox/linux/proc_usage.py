@@ -49,6 +49,10 @@ class UsageSampler:
         self._cpu_s = max(self._cpu_s, self._ticks(_descendants(self._shim_pid)) / _TICKS_PER_S)
         return self._cpu_s
 
+    def memory_bytes(self) -> int | None:
+        """Not sampled for this question."""
+        return None
+
     def counters(self) -> Counters:
         """The highest values seen so far: ended processes cannot be sampled."""
         stats = _descendants(self._shim_pid)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from cellwall.core.errors import SandboxFailed
 from cellwall.core.limits import KIB, MIB, Limits
@@ -57,6 +57,20 @@ class Counters:
             io_bytes=_difference(self.io_bytes, before.io_bytes),
             is_sampled=self.is_sampled,
         )
+
+
+class Meter(Protocol):
+    """What measures the code of a cell."""
+
+    def counters(self) -> Counters: ...
+
+    def cpu_s(self) -> float | None: ...
+
+    def memory_bytes(self) -> int | None:
+        """Of all processes now; None where it is not known."""
+
+    def pids(self) -> list[int]:
+        """The processes on this host."""
 
 
 _Amount = TypeVar("_Amount", int, float)

@@ -48,6 +48,8 @@ class Walls:
     reports_sockets: bool = False
     """Init learns of every socket before it is made. The network namespace of a cell that has made
     none may be handed on (cell/networks.c)."""
+    in_machine: bool = False
+    """The cell is in a virtual machine, whose kernel numbers devices and inodes itself."""
     is_gvisor: bool = False
     """gVisor's kernel has no notifications of a filter, so that the limit of open files is a
     refusal that the program sees and no outcome names; it has no rlimits but the usual; and

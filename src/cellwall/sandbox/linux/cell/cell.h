@@ -1,4 +1,4 @@
-/* cellwall-cell: the one small native program of Cellwall. It has six roles:
+/* cellwall-cell: the one small native program of Cellwall. It has eight roles:
  *
  *   shim    (`keep`) outside the walls: joins the cgroup, drops root, starts bubblewrap, outlives it,
  *           and removes every trace of the run even when the supervisor was killed (ISO-8).
@@ -9,6 +9,10 @@
  *   join    (`join`) the same inside a container: receives over a socket the descriptors that no
  *           container engine passes on, then continues as init.
  *   attend  (`attend`) outside the walls, in the place of bubblewrap: holds a container's life line.
+ *   relay   (`relay`) inside the wall around a virtual machine: starts it, and passes bytes between the
+ *           supervisor's descriptors and the guest, which it does not trust.
+ *   guest   (`guest`) PID 1 of a virtual machine: starts bubblewrap and init as the shim does on a host,
+ *           and passes bytes to the relay.
  *   zygote  inside a template's walls: forks cells, each with namespaces and an init of its own.
  *           Also built as a shared library, so that a waiting interpreter can be the zygote.
  *
@@ -47,6 +51,9 @@ int init(int plan_fd, int status_fd);
 int cellwall_zygote(int control_fd);
 int join_cell(const char *path);
 int attend(int life_fd);
+int run_relay(int count, char **words);
+int run_guest(const char *workspace);
+_Noreturn void start_bubblewrap(struct plan plan, pid_t parent);
 
 /* build.c: the walls of a cell, and the program to start in it. */
 #define MAX_WORDS 4096
@@ -122,6 +129,7 @@ void act_as_first(void);
 #define MAX_SENT 32
 ssize_t receive(int socket_fd, char *text, size_t room, int *sent, int *sent_count);
 void send_one(int socket_fd, const char *text, int fd);
+void send_packet(int socket_fd, const char *text, size_t length, const int *fds, int count);
 
 /* namespaces.c: for a cell that a zygote forked. */
 void map_ids(uint64_t uid, uint64_t gid);

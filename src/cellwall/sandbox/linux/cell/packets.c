@@ -33,19 +33,27 @@ ssize_t receive(int socket_fd, char *text, size_t room, int *sent, int *sent_cou
   return got;
 }
 
-void send_one(int socket_fd, const char *text, int fd) {
+void send_packet(int socket_fd, const char *text, size_t length, const int *fds, int count) {
   union {
-    char room[CMSG_SPACE(sizeof(int))];
+    char room[CMSG_SPACE(sizeof(int) * MAX_SENT)];
     struct cmsghdr align;
   } control;
   memset(&control, 0, sizeof control);
-  struct iovec part = {(void *)(uintptr_t)text, strlen(text)};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room,
-                           .msg_controllen = sizeof control.room};
-  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  size_t size = sizeof(int) * (size_t)count;
+  struct iovec part = {(void *)(uintptr_t)text, length};
+  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+  if (count > 0) {
+    message.msg_control = control.room;
+    message.msg_controllen = CMSG_SPACE(size);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(size);
+    memcpy(CMSG_DATA(header), fds, size);
+  }
   (void)!sendmsg(socket_fd, &message, MSG_NOSIGNAL);
+}
+
+void send_one(int socket_fd, const char *text, int fd) {
+  send_packet(socket_fd, text, strlen(text), &fd, 1);
 }

@@ -42,6 +42,7 @@ struct job {
   uid_t uid;
   gid_t gid;
   int drop;                        /* started as root: become uid/gid */
+  gid_t group;                     /* the only supplementary group, of /dev/kvm, or 0 */
   uid_t second;                    /* a second user of the cell, or 0; its gid has the same number */
   uint64_t stored;                 /* the owner of its files on the disk */
   unsigned inside[2];              /* the uids of both users in the cell */
@@ -95,6 +96,8 @@ static void read_job(struct plan plan, struct job *job) {
       job->uid = (uid_t)plan_number(&plan);
       job->gid = (gid_t)plan_number(&plan);
       job->drop = 1;
+    } else if (strcmp(verb, "group") == 0) {
+      job->group = (gid_t)plan_number(&plan);
     } else if (strcmp(verb, "second") == 0) {
       job->second = (uid_t)plan_number(&plan);
       job->stored = plan_number(&plan);
@@ -256,7 +259,7 @@ static _Noreturn void become_bubblewrap(const struct job *job, pid_t shim) {
   if (job->stage_count > 0) stage_all(job);
   if (job->second != 0) make_userns(job);
   if (job->drop) {
-    if (setgroups(0, NULL) != 0) die("drop-groups");
+    if (setgroups(job->group != 0, &job->group) != 0) die("drop-groups");
     if (setresgid(job->gid, job->gid, job->gid) != 0) die("drop-gid");
     if (setresuid(job->uid, job->uid, job->uid) != 0) die("drop-uid");
     /* Ask the kernel again instead of trusting the return code: the walls depend on this. */
@@ -277,6 +280,13 @@ static _Noreturn void become_bubblewrap(const struct job *job, pid_t shim) {
   char *const no_environment[] = {NULL};
   execve(job->argv[0], job->argv, no_environment);
   die("exec-bubblewrap");
+}
+
+/* In the child of the first process of a virtual machine, where it stands for the shim. */
+void start_bubblewrap(struct plan plan, pid_t parent) {
+  struct job job = {0};
+  read_job(plan, &job);
+  become_bubblewrap(&job, parent);
 }
 
 static pid_t start(const struct job *job, int *pidfd) {
