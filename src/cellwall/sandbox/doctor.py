@@ -23,6 +23,8 @@ from cellwall.sandbox.linux.layers import Backend, HostLayers, NativeSettings
 from cellwall.sandbox.linux.programs import cell_program, version_of
 from cellwall.sandbox.linux.run_cgroup import read_text
 from cellwall.sandbox.linux.seccomp_rules import AUDIT_ARCH
+from cellwall.sandbox.machines.guest_image import find_kernel
+from cellwall.sandbox.machines.machine_walls import gather_machine, judge_machine
 from cellwall.sandbox.namespace_causes import NamespaceFacts, explain, gather_namespaces
 from cellwall.sandbox.protection.placeholders import LeftoverPlaceholders
 
@@ -32,7 +34,8 @@ _NOT_GIVEN: Mapping[Backend, str] = {
     "native": "",
     "container": _CONTAINERS_LACK,
     "gvisor": f"{_CONTAINERS_LACK}, directories of a user, egress, skills",
-    "kvm": "any run: no cell is started",
+    "kvm": "directories of a user, egress, terminals, ports of servers inside, files of /tmp and /dev/shm "
+    "from outside, warm cells, and a second user",
 }
 """What each backend lacks beside the checks of the conformance suite, as its guide says."""
 
@@ -76,7 +79,7 @@ class TrialRun:
 
 @dataclass(frozen=True, slots=True)
 class EngineTrial:
-    """The container engine of the configuration; `problem` is empty if its walls suffice."""
+    """The container engine or emulator of the configuration; `problem` is empty if it suffices."""
 
     version: str
     problem: str = ""
@@ -135,6 +138,11 @@ def _try_engine(settings: NativeSettings) -> EngineTrial | None:
         return None
     version = ""
     try:
+        if settings.backend == "kvm":
+            emulator = judge_machine(settings, gather_machine())
+            version = version_of(emulator.program)
+            kernel = find_kernel(settings.machine_kernel)
+            return EngineTrial(f"{version}, kernel {kernel.release}")
         engine = find_engine(settings, os.environ).facts()
         version = engine.version
         judge_engine(settings, engine)
@@ -164,15 +172,19 @@ def judge(facts: HostFacts) -> HostReport:
 
 def _outer_wall(facts: HostFacts) -> list[HostCheck]:
     """Of the backend in use: the layers of the other one are not needed."""
+    native = [_bubblewrap(facts), _user_namespaces(facts), _cgroup(facts)]
     if facts.backend == "native" or facts.engine is None:
-        return [_bubblewrap(facts), _user_namespaces(facts), _cgroup(facts)]
-    engine = facts.engine
+        return native
+    engine, is_machine = facts.engine, facts.backend == "kvm"
     return [
+        *(native if is_machine else ()),  # around the emulator
         _layer(
             f"backend {facts.backend}",
             is_there=not engine.problem,
             found=": ".join(filter(None, [engine.version, engine.problem])),
-            why="the engine's containers are the outer wall: namespaces, root, cgroup",
+            why="each cell has a kernel of its own, in a virtual machine"
+            if is_machine
+            else "the engine's containers are the outer wall: namespaces, root, cgroup",
             hint=engine.hint,
         ),
         HostCheck(
@@ -270,7 +282,9 @@ def _landlock(facts: HostFacts) -> HostCheck:
         why="writing stays confined even if a mount is undone; signals and abstract sockets from "
         "ABI 6",
         hint="Boot with `landlock` in the lsm= list (Linux 5.13 or newer).",
-        required="sandbox.dangerously_without_landlock" not in facts.weakened,
+        # In a virtual machine its own kernel enforces it, and a run is refused where it does not.
+        required="sandbox.dangerously_without_landlock" not in facts.weakened
+        and facts.backend != "kvm",
     )
 
 

@@ -41,8 +41,6 @@ class EngineChoice:
 
 def find_engine(settings: NativeSettings, environ: Mapping[str, str]) -> Engine:
     """The engine of the configured socket, or of the first that is there."""
-    if settings.backend == "kvm":  # no engine would help
-        raise _no_virtual_machine()
     if settings.engine_socket:
         return Engine(settings.engine_socket)
     own = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
@@ -91,8 +89,6 @@ def judge_engine(settings: NativeSettings, facts: EngineFacts) -> EngineChoice:
 
 
 def _runtime(backend: Backend, facts: EngineFacts) -> str:
-    if backend == "kvm":
-        raise _no_virtual_machine()
     if backend == "gvisor":
         found = [name for name in _GVISOR if name in facts.runtimes]
         if not found:
@@ -105,19 +101,6 @@ def _runtime(backend: Backend, facts: EngineFacts) -> str:
             )
         return found[0]
     return ""
-
-
-def _no_virtual_machine() -> LayerMissing:
-    """Whatever /dev/kvm and the runtimes of the engine are: init gets its plan, its pipes and its
-    life line as descriptors, and the kernel of a virtual machine connects to no socket of the
-    host, nor could it hold one of the host's descriptors. gVisor's file server hands them on."""
-    return LayerMissing(
-        "a cell cannot run in a virtual machine of its own, with or without /dev/kvm: its first "
-        "process receives pipes and sockets of this kernel, which another kernel cannot hold",
-        hint='Choose sandbox.backend = "gvisor" for a kernel of its own around each cell, or run '
-        "all of Cellwall in a virtual machine; see docs/guides/backends.md.",
-        code="CW-LAYER-KVM",
-    )
 
 
 def user_in(choice: EngineChoice, settings: NativeSettings, *, uid_offset: int) -> ContainerUser:

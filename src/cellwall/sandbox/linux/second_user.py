@@ -28,7 +28,7 @@ def check_allowed(*, is_allowed: bool, backend: str) -> None:
         )
     if backend != "native":
         raise BadInput(
-            "a sandbox with walls of a container engine has one user",
+            "a sandbox in a container of an engine or in a virtual machine has one user",
             hint='Write backend = "native" in [sandbox], or leave the second user out.',
             code="CW-SECOND-USER-HOST",
         )

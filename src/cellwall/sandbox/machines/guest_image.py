@@ -34,6 +34,10 @@ class GuestKernel:
     path: str
     modules: str
 
+    @property
+    def release(self) -> str:
+        return os.path.basename(self.modules)
+
 
 def find_kernel(configured: str | None, *, boot: str = "/boot") -> GuestKernel:
     """The configured kernel, or the newest of /boot whose modules are there."""
