@@ -50,10 +50,10 @@ from cellwall.runtime.session_data import enforce_retention, readable_keys
 from cellwall.runtime.signed_grants import signed_grants
 from cellwall.runtime.template_packages import TemplatePackages
 from cellwall.sandbox.containers.container_path import ContainerHost
-from cellwall.sandbox.machines.machine_path import MachineHost
 from cellwall.sandbox.linux.layers import HostLayers, walls_for
 from cellwall.sandbox.linux.native import NativeSandbox
 from cellwall.sandbox.linux.pool import Pool
+from cellwall.sandbox.machines.machine_path import MachineHost
 from cellwall.sandbox.protection import protected_paths
 from cellwall.sandbox.protection.host_directory import open_host_directory, own_path
 from cellwall.sandbox.run_ledger import RunLedger

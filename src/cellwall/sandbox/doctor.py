@@ -34,8 +34,8 @@ _NOT_GIVEN: Mapping[Backend, str] = {
     "native": "",
     "container": _CONTAINERS_LACK,
     "gvisor": f"{_CONTAINERS_LACK}, directories of a user, egress, skills",
-    "kvm": "directories of a user, egress, terminals, ports of servers inside, files of /tmp and /dev/shm "
-    "from outside, warm cells, and a second user",
+    "kvm": "directories of a user, egress, terminals, ports of servers inside, the file API for "
+    "/tmp and /dev/shm, warm cells, a second user",
 }
 """What each backend lacks beside the checks of the conformance suite, as its guide says."""
 

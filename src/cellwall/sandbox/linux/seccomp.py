@@ -112,6 +112,31 @@ def build(
     return _compile(leaves, arch, open_files)
 
 
+_AROUND_EMULATOR: Final = (
+    "clone", "socket",
+    "open", "openat", "creat", "chmod", "fchmod", "fchmodat", "fchmodat2", "mkdir", "mkdirat",
+    "mknod", "mknodat",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=2)
+def build_around_emulator(arch: str) -> bytes:
+    """The filter around the emulator of a virtual machine, on top of its own: every call that no
+    cell may make is refused, namespaces too, and so are files with set-id bits and device nodes,
+    which its file server would make for a hostile kernel inside. Other calls pass: the emulator is
+    no cell, and /dev/kvm is all ioctl."""
+    rules = load_rules()
+    leaves = {name: _Leaf((), RET_ERRNO | g.errno) for g in rules.deny for name in g.names}
+    leaves |= {
+        c.name: _Leaf(c.rows, RET_ERRNO | c.errno)
+        for c in rules.conditional
+        if c.name in _AROUND_EMULATOR
+    }
+    table = rules.numbers[arch]
+    numbered = {table[name]: leaf for name, leaf in leaves.items() if name in table}
+    return _compile(numbered, arch, None, unknown=_Leaf(((),), RET_ALLOW))
+
+
 @dataclass(frozen=True, slots=True)
 class _Leaf:
     """The decision about one call. No rows: never passes. One empty row: always passes.
@@ -239,11 +264,11 @@ class _BpfProgram:
         return target
 
 
-def _segments(leaves: Mapping[int, _Leaf]) -> Iterator[tuple[int, _Leaf]]:
+def _segments(leaves: Mapping[int, _Leaf], unknown: _Leaf) -> Iterator[tuple[int, _Leaf]]:
     """The first number of each range with the same leaf; together the ranges cover all numbers."""
     last: _Leaf | None = None
     for number in sorted({0, *leaves, *(number + 1 for number in leaves)}):
-        leaf = leaves.get(number, _UNKNOWN)
+        leaf = leaves.get(number, unknown)
         if leaf != last:
             yield number, leaf
             last = leaf
@@ -262,10 +287,14 @@ def _search(program: _BpfProgram, segments: list[tuple[int, int]]) -> int:
     return program.jump(_JGE, segments[middle][0], yes=above, no=below)
 
 
-def _compile(leaves: Mapping[int, _Leaf], arch: str, open_files: int | None) -> bytes:
+def _compile(
+    leaves: Mapping[int, _Leaf], arch: str, open_files: int | None, unknown: _Leaf = _UNKNOWN
+) -> bytes:
     program = _BpfProgram()
     kill = program.answer(RET_KILL_PROCESS)
-    segments = [(number, program.leaf(leaf, open_files)) for number, leaf in _segments(leaves)]
+    segments = [
+        (number, program.leaf(leaf, open_files)) for number, leaf in _segments(leaves, unknown)
+    ]
     start = _search(program, segments)
     if arch == "x86_64":
         start = program.jump(_JSET, _X32_BIT, yes=kill, no=start)

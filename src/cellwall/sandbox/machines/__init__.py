@@ -6,7 +6,7 @@
             |-- machine_plan         every command line and plan; pure          machine_plan.py
             '-- guest_image          kernel and initramfs                       guest_image.py
 
-The supervisor's descriptors end at a relay on the host (cell/relay.c); bytes cross the border in
-frames, to and from PID 1 of the machine (cell/guest.c), which starts bubblewrap and init as the shim
-does on a host. The same init builds the same inner walls.
+The supervisor's descriptors end at a relay on the host (cell/relay.c). Frames of bytes go to and
+from PID 1 of the machine (cell/guest.c), which starts bubblewrap and init as the shim does on a
+host. The same init builds the same inner walls.
 """

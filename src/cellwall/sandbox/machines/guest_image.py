@@ -79,8 +79,8 @@ def _version(name: str) -> tuple[int, ...]:
 def _no_kernel(why: str) -> LayerMissing:
     return LayerMissing(
         why,
-        hint="Install one with its modules: apt-get install linux-image-amd64 (or linux-image-arm64;"
-        " kernels for clouds lack the 9p driver), or name it in sandbox.machine_kernel.",
+        hint="Install one with its modules: apt-get install linux-image-amd64 (or -arm64; kernels "
+        "for clouds lack the 9p driver), or name it in sandbox.machine_kernel.",
         code="CW-LAYER-KERNEL",
     )
 
@@ -96,7 +96,7 @@ def initramfs(kernel: GuestKernel, cell_program: bytes) -> bytes:
     if missing:
         raise _no_kernel(f"the kernel for virtual machines lacks the driver {missing[0]}")
     files: dict[str, tuple[int, bytes]] = {
-        **{name: (_DIRECTORY, b"") for name in ("dev", "proc", "sys", "root", "modules")},
+        **dict.fromkeys(("dev", "proc", "sys", "root", "modules"), (_DIRECTORY, b"")),
         CELL_IN_MACHINE.lstrip("/"): (_PROGRAM, cell_program),
     }
     for name in names:
@@ -145,9 +145,7 @@ def _built_in(modules: str) -> frozenset[str]:
             lines = file.read().splitlines()
     except OSError:
         return frozenset()
-    return frozenset(
-        os.path.basename(line).partition(".ko")[0].replace("-", "_") for line in lines
-    )
+    return frozenset(os.path.basename(line).partition(".ko")[0].replace("-", "_") for line in lines)
 
 
 def _module(path: str) -> bytes:

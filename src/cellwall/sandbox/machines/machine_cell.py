@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from cellwall.core.errors import CellwallError, LayerMissing, SandboxFailed
@@ -22,6 +23,7 @@ from cellwall.sandbox.linux.outside_processes import (
     write_memory_file,
 )
 from cellwall.sandbox.linux.prepared_cell import CellShape, PreparedCell
+from cellwall.sandbox.linux.seccomp import build_around_emulator, host_arch
 from cellwall.sandbox.linux.visible_host import HIDDEN_BELOW_USR
 from cellwall.sandbox.machines.guest_usage import USAGE_BYTES, GuestMeter
 from cellwall.sandbox.machines.machine_plan import (
@@ -60,11 +62,20 @@ class MachineCell(PreparedCell):
         """Start the machine; returns the Landlock ABI of its kernel. Blocks."""
         self._shape.ledger.stop_flag.check()
         assert self.group is not None  # noqa: S101  # see `limit_machine`
-        image_fd = memory_file("cellwall-initramfs", initramfs)
-        try:
+        with ExitStack() as stack:
+            image_fd = memory_file("cellwall-initramfs", initramfs)
+            stack.callback(os.close, image_fd)
+            filter_fd = memory_file("cellwall-filter", build_around_emulator(host_arch()))
+            stack.callback(os.close, filter_fd)
             given = [descriptor for _, descriptor in sorted(self.pipes.inside.items())]
-            sent = [self._cell_fd, kernel_fd, image_fd, self.pipes.status.inside, self._usage_fd]
-            sent += [self._machine_plan_fd, self._plan_fd, *given]
+            sent = [self._cell_fd, kernel_fd, image_fd, filter_fd]
+            sent += [
+                self.pipes.status.inside,
+                self._usage_fd,
+                self._machine_plan_fd,
+                self._plan_fd,
+                *given,
+            ]
             shown = [*spec.tools, *([spec.workspace] if spec.workspace is not None else [])]
             sent += [each.descriptor for each in shown]
             numbers = {fd: FIRST_SENT_FD + index for index, fd in enumerate(sent)}
@@ -74,6 +85,7 @@ class MachineCell(PreparedCell):
                 cell_fd=self._cell_fd,
                 kernel_fd=kernel_fd,
                 initramfs_fd=image_fd,
+                filter_fd=filter_fd,
                 status_fd=self.pipes.status.inside,
                 usage_fd=self._usage_fd,
                 plan_fds=(self._machine_plan_fd, self._plan_fd),
@@ -82,8 +94,6 @@ class MachineCell(PreparedCell):
                 number_of=numbers.__getitem__,
             )
             self.shim.begin(plan, sent)
-        finally:
-            os.close(image_fd)
         if self._shape.in_scope:
             self._entry.note_groups(self.group.remove)
         self.pipes.close_inside()

@@ -207,9 +207,7 @@ class MachineCells:
         with ExitStack() as stack:
             uid = UidLease(f"{self._host.ledger.directory}.uids")
             stack.callback(uid.close)
-            walls = self._host.walls(
-                open_files=action.limits.open_files, uid_offset=uid.number
-            )
+            walls = self._host.walls(open_files=action.limits.open_files, uid_offset=uid.number)
             cell = self._host.make_cell(walls, new_id("cell"))
             stack.callback(cell.close)
             inside = sorted(cell.pipes.inside)

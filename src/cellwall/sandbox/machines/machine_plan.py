@@ -16,7 +16,7 @@ from cellwall.sandbox.linux import outer_wall, run_cgroup
 from cellwall.sandbox.linux.outer_wall import Bind, HostDirectory, OuterWall
 from cellwall.sandbox.linux.outside_processes import FIRST_SENT_FD
 from cellwall.sandbox.linux.plan import Plan
-from cellwall.sandbox.linux.visible_host import HIDDEN_BELOW_USR, HostRoot
+from cellwall.sandbox.linux.visible_host import HIDDEN_BELOW_USR, HOSTNAME, HostRoot
 from cellwall.sandbox.machines.guest_image import CELL_IN_MACHINE
 
 SHARED = "/share"
@@ -132,7 +132,16 @@ def _share(name: str, path: str, *, is_read_only: bool) -> list[str]:
 
 
 def _command_line(spec: MachineSpec) -> str:
-    words = ["quiet", "panic=-1", "random.trust_cpu=on", "lsm=landlock", "cryptomgr.notests", f"rdinit={CELL_IN_MACHINE}", "--", "guest"]
+    words = [
+        "quiet",
+        "panic=-1",
+        "random.trust_cpu=on",
+        "lsm=landlock",
+        "cryptomgr.notests",
+        f"rdinit={CELL_IN_MACHINE}",
+        "--",
+        "guest",
+    ]
     if spec.workspace is not None:
         words.append("ro" if spec.workspace.read_only else "rw")
     return " ".join(words)
@@ -144,6 +153,7 @@ def wall_arguments(
     *,
     kernel_fd: int,
     initramfs_fd: int,
+    filter_fd: int,
     hidden: Sequence[str],
     command: Sequence[str],
 ) -> list[str]:
@@ -156,12 +166,12 @@ def wall_arguments(
         "--unshare-cgroup",
         # The same number as outside: the file server shows owners as it sees them.
         "--uid", owner, "--gid", owner,
-        "--hostname", outer_wall.HOSTNAME, "--as-pid-1", "--die-with-parent", "--new-session",
-        "--cap-drop", "ALL",
+        "--hostname", HOSTNAME, "--as-pid-1", "--die-with-parent", "--new-session",
+        "--cap-drop", "ALL", "--seccomp", str(filter_fd),
     ]  # fmt: skip
     # The emulator's own programs and firmware.
     words += _root_words(root, "")
-    words += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]  # noqa: S108  # of the emulator
+    words += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]  # of the emulator
     if spec.emulator.is_virtualized:
         words += ["--dev-bind", "/dev/kvm", "/dev/kvm"]
     words += ["--ro-bind-data", str(kernel_fd), _KERNEL]
@@ -196,6 +206,7 @@ def machine_shim_plan(
     cell_fd: int,
     kernel_fd: int,
     initramfs_fd: int,
+    filter_fd: int,
     status_fd: int,
     usage_fd: int,
     plan_fds: tuple[int, int],
@@ -203,8 +214,7 @@ def machine_shim_plan(
     hidden: Sequence[str] = HIDDEN_BELOW_USR,
     number_of: Callable[[int], int] = int,
 ) -> bytes:
-    """The steps outside. `given`: the program's descriptors, in the order in which the guest numbers
-    them."""
+    """The steps outside. `given`: the program's descriptors, in the guest's order."""
     plan = Plan()
     if group.unified is not None:
         plan.step("cgroup2", group.unified)
@@ -226,12 +236,19 @@ def machine_shim_plan(
         if spec.emulator.kvm_group is not None:
             plan.step("group", spec.emulator.kvm_group)
     relayed = [number_of(each) for each in (status_fd, usage_fd, *plan_fds, *given)]
-    cell, kernel, image = map(number_of, (cell_fd, kernel_fd, initramfs_fd))
-    for number in sorted({cell, kernel, image, *relayed}):
+    read = (cell_fd, kernel_fd, initramfs_fd, filter_fd)
+    cell, kernel, image, judge = map(number_of, read)
+    for number in sorted({cell, kernel, image, judge, *relayed}):
         plan.step("pass", number)
     relay = [f"/proc/self/fd/{cell}", "relay", *map(str, relayed), "--", *emulator_arguments(spec)]
     command = wall_arguments(
-        spec, binds, kernel_fd=kernel, initramfs_fd=image, hidden=hidden, command=relay
+        spec,
+        binds,
+        kernel_fd=kernel,
+        initramfs_fd=image,
+        filter_fd=judge,
+        hidden=hidden,
+        command=relay,
     )
     plan.step("exec", *command)
     return plan.encode()
@@ -247,7 +264,9 @@ def guest_plan(spec: MachineSpec, inside: Sequence[int]) -> bytes:
     """The steps of PID 1 in the machine: the limits of the code, then those of a shim."""
     plan = Plan()
     plan.step("owner", spec.owner)
-    for controller, file, value, required in run_cgroup.settings_v2(spec.limits, _MACHINE_PROCESSES):
+    for controller, file, value, required in run_cgroup.settings_v2(
+        spec.limits, _MACHINE_PROCESSES
+    ):
         if controller in ("memory", "pids"):  # the host limits the processor time of all
             plan.step("limit", file, value, int(required))
     plan.step("tasks", _GROUP_MEMBERS)

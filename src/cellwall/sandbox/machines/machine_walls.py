@@ -1,7 +1,7 @@
 """Whether this host can run cells in virtual machines, and with which emulator.
 
-`judge_machine` is pure and takes plain facts, so that tests cover hosts that we do not have. What is
-missing is a refusal with a hint (ISO-4).
+`judge_machine` is pure and takes plain facts, so that tests cover hosts that we do not have.
+Something that is missing is a refusal with a hint (ISO-4).
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ def judge_machine(settings: NativeSettings, facts: MachineFacts) -> Emulator:
 
 
 def _kvm_group(facts: MachineFacts) -> int | None:
-    """The group through which the emulator's unprivileged user may open /dev/kvm, if it needs one."""
+    """The group by which the emulator's unprivileged user may open /dev/kvm, if it needs one."""
     if facts.kvm_mode is None or not facts.has_processor_flags:
         raise LayerMissing(
             "this host has no /dev/kvm, or its processor gives no virtual machines",
-            hint="Use a host with VT-x, AMD-V or the virtualization of Arm, and load the module kvm; "
+            hint="Use a host with VT-x, AMD-V or Arm's virtualization, and load the module kvm; "
             'or choose sandbox.backend = "gvisor" for a kernel of its own around each cell.',
             code="CW-LAYER-KVM",
         )

@@ -114,7 +114,16 @@ def relay(script: str) -> Iterator[Relay]:
     given = [stdin_inside, stdout_inside, stderr_inside]
     sent = [inside.fileno(), usage, *plans, *given]
     process = subprocess.Popen(
-        [cell_program(), "relay", *map(str, sent), "--", sys.executable, "-I", "-c", GUEST + script],
+        [
+            cell_program(),
+            "relay",
+            *map(str, sent),
+            "--",
+            sys.executable,
+            "-I",
+            "-c",
+            GUEST + script,
+        ],
         pass_fds=sent,
         start_new_session=True,
     )

@@ -55,9 +55,9 @@ def test_bytes_and_messages_pass_between_the_supervisor_and_an_honest_guest() ->
 @pytest.mark.parametrize(
     ("hostile", "said"),
     [
-        ('put(99)', "kind"),
+        ("put(99)", "kind"),
         ('put(OPEN, 9, b"\\3")', "kind"),  # only the host opens streams
-        ('put(START)', "kind"),
+        ("put(START)", "kind"),
         ('put(UP, 0, struct.pack("<I", 4))', "up"),
         ('put(DATA, 77, b"x")', "stream"),
         ('put(DATA, 65535, b"x")', "stream"),
@@ -72,7 +72,7 @@ def test_bytes_and_messages_pass_between_the_supervisor_and_an_honest_guest() ->
         ('os.write(3, struct.pack("<BBHI", DATA, 0, stdout, 1 << 31))', "length"),
         ('os.write(3, struct.pack("<BBHI", DATA, 0, stdout, 32769))', "length"),
         # Beyond the window, while nobody reads.
-        ('[put(DATA, stdout, bytes(32768)) for _ in range(12)]', "window"),
+        ("[put(DATA, stdout, bytes(32768)) for _ in range(12)]", "window"),
         # Messages that init does not send, on its socket.
         ('put(DATA, 0, b"go")', "report"),
         ('put(DATA, 0, b"view")', "report"),

@@ -347,6 +347,9 @@ int run_guest(const char *workspace) {
   /* Distributions that keep user namespaces from ordinary users: here there is only the cell. */
   put_text("/proc/sys/kernel/unprivileged_userns_clone", "1");
   put_text("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "0");
+  /* A program asks for memory that is above its limit: that ends it by its cgroup, and is named, where the
+   * kernel of a small machine would refuse. */
+  put_text("/proc/sys/vm/overcommit_memory", "1");
   sigset_t child_ended;
   sigemptyset(&child_ended);
   sigaddset(&child_ended, SIGCHLD);
