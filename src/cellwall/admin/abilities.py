@@ -174,6 +174,13 @@ def _weakened_layers(settings: Settings) -> Iterator[Ability]:
                 setting=f"sandbox.{name}",
                 is_weakened=True,
             )
+    if settings.sandbox.backend == "kvm" and settings.sandbox.dangerously_emulate_machines:
+        yield Ability(
+            id="execute.emulated-machine",
+            what="in a virtual machine that is emulated in software, which is no boundary",
+            setting="sandbox.dangerously_emulate_machines",
+            is_weakened=True,
+        )
     if settings.hook.dangerously_outside:
         yield Ability(
             id="execute.outside",

@@ -82,6 +82,7 @@ def test_weakened_names_each_switch_that_is_on_and_nothing_else() -> None:
         "sandbox.dangerously_without_cgroup",
         "sandbox.dangerously_without_landlock",
         "sandbox.dangerously_without_user_namespace",
+        "sandbox.dangerously_emulate_machines",
         "workspace.dangerously_expose_sensitive_names",
         "policy.dangerously_observe",
         "policy.dangerously_without_rule_of_two",

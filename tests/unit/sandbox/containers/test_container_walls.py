@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from cellwall.core.errors import LayerMissing
 from cellwall.core.limits import Limits
-from cellwall.core.outcomes import Status
-from cellwall.sandbox import doctor
 from cellwall.sandbox.containers import container_cell, container_request, root_image
 from cellwall.sandbox.containers.container_request import ContainerBind, ContainerSpec
 from cellwall.sandbox.containers.container_walls import (
@@ -26,7 +23,6 @@ from cellwall.sandbox.containers.engine import EngineFacts
 from cellwall.sandbox.linux.cgroups import Choice
 from cellwall.sandbox.linux.layers import HostLayers, NativeSettings
 from cellwall.sandbox.linux.visible_host import HostRoot
-from unit.sandbox.containers.test_container_conformance import configuration, run
 
 SETTINGS = NativeSettings(
     uid_base=1_900_000_000, tmp_bytes=1 << 20, shm_bytes=1 << 20, max_result_bytes=1 << 20
@@ -255,31 +251,3 @@ def test_container_that_shares_a_namespace_with_us_or_is_root_is_a_refusal() -> 
 
 def test_process_in_no_known_hierarchy_has_no_group() -> None:
     assert container_cell.engine_group("0::/x\n", "") is None
-
-
-@pytest.mark.requirement("ISO-4", "ISO-11")
-def test_a_virtual_machine_is_refused_with_a_hint_whatever_the_engine_has() -> None:
-    """Its kernel cannot hold the descriptors that init receives."""
-    kvm, container = (replace(SETTINGS, backend=name) for name in ("kvm", "container"))
-    for refused_by in (lambda: find_engine(kvm, {}), lambda: judge_engine(kvm, GOOD)):
-        with pytest.raises(LayerMissing, match="virtual machine") as refused:
-            refused_by()
-        assert (refused.value.code, bool(refused.value.hint)) == ("CW-LAYER-KVM", True)
-    assert judge_engine(container, GOOD)  # the control
-
-
-@pytest.mark.requirement("ISO-4", "ISO-11", "ISO-12")
-def test_a_run_in_a_virtual_machine_is_refused_before_an_engine_is_asked(tmp_path: Path) -> None:
-    refused = run(configuration(tmp_path, "/nowhere", backend="kvm"), ("true",))
-    assert (refused.status, refused.error.code) == (Status.ERROR, "CW-LAYER-KVM")
-    settings = replace(SETTINGS, backend="kvm", engine_socket="/nowhere")
-    (check,) = [
-        each
-        for each in doctor.judge(doctor.gather(weakened=(), settings=settings)).checks
-        if each.name == "backend kvm"
-    ]
-    assert (check.status, check.found) == ("missing", refused.error.message)
-    assert check.hint == refused.error.hint
-    # The control: another backend asks the engine, which is not there.
-    asked = run(configuration(tmp_path, "/nowhere"), ("true",))
-    assert asked.error.code == "CW-LAYER-ENGINE"
