@@ -13,7 +13,7 @@ from cellwall.sandbox.linux.run_cgroup import Counters, RunCgroup
 
 _USAGE = struct.Struct("=5Q")  # struct usage in cell/link.h
 USAGE_BYTES = _USAGE.size
-_MOST = 1 << 62
+_MAX_VALUE = 1 << 62
 
 
 class GuestMeter:
@@ -29,7 +29,7 @@ class GuestMeter:
         except OSError:  # closed with the cell
             text = b""
         values = _USAGE.unpack(text) if len(text) == USAGE_BYTES else (0,) * 5
-        return tuple(min(value, _MOST) for value in values)
+        return tuple(min(value, _MAX_VALUE) for value in values)
 
     def counters(self) -> Counters:
         cpu_us, memory_peak, _memory, out_of_memory, forks_refused = self._read()
