@@ -6,7 +6,6 @@ Without /dev/kvm the machines are emulated: slower, and the same but for the acc
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -133,7 +132,7 @@ found
 
 @pytest.mark.requirement("ISO-2", "ISO-11", "FS-1")
 def test_a_live_machine_has_files_commands_and_state_and_its_links_lead_nowhere(
-    config: str, tmp_path: Path
+    config: str,
 ) -> None:
     with cellwall.Sandbox.create(config=config, timeout=_SLOW_S) as sandbox:
         sandbox.files.write("given.txt", "of the host")
@@ -147,9 +146,7 @@ def test_a_live_machine_has_files_commands_and_state_and_its_links_lead_nowhere(
         assert sandbox.commands.run("cat given.txt").stdout == "changed by the host"
         # Inside, links are followed by the kernel of the machine: to the files of the cell.
         found = sandbox.run_code(LEAVE).value
-        assert found[:2] == ["FileNotFoundError", "FileNotFoundError"] or all(
-            word in ("FileNotFoundError", "PermissionError") for word in found[:2]
-        )
+        assert set(found[:2]) <= {"FileNotFoundError", "PermissionError"}
         assert found[2:] == ["PermissionError", [], 1]
         # From outside, the file API follows none of them. The control: it reads a plain file.
         assert sandbox.files.read("plain") == "of the code"
@@ -182,7 +179,7 @@ def run_in_thread(config: str, argv: tuple[str, ...], during: Callable[[int], No
         return anyio.run(lambda: app.runtime.perform(action, sink=sink))
     finally:
         assert called
-        assert app.ledger.live() == frozenset() or not app.ledger.live()
+        assert not app.ledger.live()
         app.close()
 
 
@@ -264,4 +261,3 @@ def test_a_kernel_that_does_not_boot_is_an_error_with_a_hint(config: str, tmp_pa
     ran = cellwall.run_command("true", config=str(broken))
     assert ran.refusal is not None
     assert (ran.refusal.code, bool(ran.refusal.hint)) == ("CW-MACHINE-BOOT", True)
-    assert shutil.which("true")

@@ -315,7 +315,7 @@ def test_the_archive_is_one_that_cpio_reads(tmp_path: Path) -> None:
     archive = guest_image.cpio({"a": (0o040755, b""), "a/b": (0o100644, b"text")})
     assert len(archive) % 4 == 0
     assert archive.startswith(b"070701")
-    assert archive.endswith(b"TRAILER!!!\0\0\0\0") or b"TRAILER!!!\0" in archive[-16:]
+    assert archive.rstrip(b"\0").endswith(b"TRAILER!!!")
     at = archive.index(b"a/b\0")
     assert archive[at - 110 : at - 104] == b"070701"
     assert archive[archive.index(b"text") :][:4] == b"text"

@@ -222,3 +222,20 @@ def test_a_program_that_closes_its_input_closes_the_supervisors_pipe() -> None:
     with relay(script) as found:
         found.go()
         wait_for(is_broken)
+
+
+@pytest.mark.long
+@pytest.mark.requirement("LIM-6")
+def test_a_guest_that_sends_and_never_reads_fills_no_memory_of_the_host() -> None:
+    """Each byte that is taken up is answered, and the answers wait for the guest."""
+    script = """
+_, (first, second, stdin, stdout, stderr) = start()
+many = struct.pack("<BBHI", DATA, 0, stdout, 1) + b"x"
+many *= 7000
+while True: os.write(3, many)
+"""
+    with relay(script) as found:
+        found.go()
+        size = len(found.read_all(found.stdout))
+        assert size > 1_000_000  # the control: it was served until then
+        assert found.until_end()[-1] == "fail machine-protocol-unread 0"

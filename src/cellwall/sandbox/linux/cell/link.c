@@ -12,6 +12,7 @@
 
 #define MAX_UNSENT_BYTES (1u << 20) /* above this, no more local bytes are read */
 #define CHUNK_BYTES 16384u
+#define MAX_ANSWERS_BYTES (64u << 20) /* above any plan that the supervisor sends */
 
 struct link link_state;
 
@@ -121,6 +122,8 @@ static void write_waiting(unsigned number) {
     stream->waiting -= (uint32_t)done;
     written += (uint32_t)done;
   }
+  /* A guest that sends and never reads would fill our memory with these. */
+  if (link_state.out_end - link_state.out_start > MAX_ANSWERS_BYTES) link_violation("unread");
   if (written > 0) link_put(FRAME_TAKEN, number, &written, sizeof written);
   if (stream->waiting == 0 && stream->got_close) link_close_local(number);
 }
