@@ -43,6 +43,13 @@ TARGETS = {
             ),
         ),
         NativeTarget(
+            "native-link",
+            "the relay of a virtual machine in C: frames of a hostile guest, in any pieces; under "
+            "AddressSanitizer and UBSan",
+            CELL,
+            (HERE / "link_fuzz.c",),
+        ),
+        NativeTarget(
             "native-passes",
             "the guard's passes in C: any bytes as text; under AddressSanitizer and UBSan",
             PASSES,
