@@ -36,6 +36,8 @@ _MAX_INTERPRETERS = 16
 """Each holds five descriptors of the supervisor."""
 _DESCRIPTOR_WITHIN_S = 20.0
 _ENDS_WITHIN_S = 10.0
+OBEYS_WITHIN_S = 15.0
+"""Of an init in a machine; sooner than its run counts as stuck (run_ending.py)."""
 _recent_groups = RecentGroups()
 call_in_child(_recent_groups.forget_parent)
 
@@ -60,6 +62,8 @@ class LiveCellParts:
     second: SecondUser | None = None
     has_terminals: bool = True
     """Init can hand a terminal to the supervisor: not from another kernel."""
+    kill: Callable[[], None] | None = None
+    """Ends a cell whose init runs on a kernel of its own, and so may not do as it is told."""
     view: int | None = None
     """A mount of its copy-on-write layers for the file API; the caller of the factory closes it."""
 
@@ -131,6 +135,7 @@ class LiveCell:
         # Nothing was started yet: the only process of a group without bubblewrap is init.
         first = self.pids() if parts.path == "warm" else []
         self._init_pid = first[0] if len(first) == 1 else None
+        self._told_at = self._told_first = float("-inf")
         self.ended_for: tuple[LimitName, float] | None = None
         """The limit because of which all processes were ended, and when."""
         self.turn = threading.Lock()
@@ -318,6 +323,20 @@ class LiveCell:
         for interpreter in list(self._interpreters.values()):
             interpreter.is_lost = True
         self.parts.init.send("stop")
+        self.insist()
+
+    def insist(self) -> None:
+        """Called again and again while something that was told to end goes on.
+
+        Attack: code that has taken over the kernel of a machine goes on past its limits. The
+        machine then ends.
+        """
+        now = time.monotonic()
+        if now - self._told_at > OBEYS_WITHIN_S:
+            self._told_first = now
+        self._told_at = now
+        if self.parts.kill is not None and now - self._told_first >= OBEYS_WITHIN_S:
+            self.parts.kill()
 
     def close(self) -> None:
         """End the cell and every process in it."""

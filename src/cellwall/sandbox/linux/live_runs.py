@@ -16,7 +16,7 @@ from cellwall.core.frames import BadFrame
 from cellwall.core.limits import LimitName
 from cellwall.sandbox.linux import run_cgroup
 from cellwall.sandbox.linux.channels import SupervisorEnds
-from cellwall.sandbox.linux.live_cell import CellTask, LiveCell, LiveInterpreter
+from cellwall.sandbox.linux.live_cell import OBEYS_WITHIN_S, CellTask, LiveCell, LiveInterpreter
 from cellwall.sandbox.linux.run_io import RunIO
 from cellwall.sandbox.linux.run_monitor import MonitoredRun
 from cellwall.sandbox.linux.run_serving import wait_readable_soon
@@ -98,6 +98,7 @@ class CommandRun(_LiveRun):
             self._cell.end_processes(limit)
         else:
             self._cell.parts.init.send("end", self._task.tag)
+            self._cell.insist()
 
     async def wait_gone(self) -> None:
         self._task.close()
@@ -154,6 +155,7 @@ class CodeRun(_LiveRun):
             init.send("signal", tag, 2)
         elif self._is_overdue():
             init.send("end", tag)
+            self._cell.insist()
 
     def interrupt(self) -> None:
         self._cell.parts.init.send("signal", self._task.tag, 2)
@@ -170,7 +172,12 @@ class CodeRun(_LiveRun):
 
     async def wait_gone(self) -> None:
         if self._awaits_rest:
-            await self._handle_until(lambda: self._task.rested is not None)
+            kill = self._cell.parts.kill
+            with anyio.move_on_after(None if kill is None else OBEYS_WITHIN_S) as wait:
+                await self._handle_until(lambda: self._task.rested is not None)
+            if wait.cancelled_caught and kill is not None:
+                kill()
+                self._interpreter.is_lost = True
         self._interpreter.is_lost = self._interpreter.is_lost or self._task.is_ended
 
     async def abandon(self) -> None:

@@ -112,8 +112,12 @@ def build(
     return _compile(leaves, arch, open_files)
 
 
+# Not those whose refusals an emulator may need: fcntl, setsockopt, prctl, personality, signals.
 _AROUND_EMULATOR: Final = (
-    "clone", "socket",
+    "clone", "socket", "socketpair", "ioctl", "prlimit64", "setrlimit", "fadvise64",
+    "fallocate", "memfd_create", "mmap", "shmget", "renameat2",
+    "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr",
+    "setpriority", "ioprio_set",
     "open", "openat", "creat", "chmod", "fchmod", "fchmodat", "fchmodat2", "mkdir", "mkdirat",
     "mknod", "mknodat",
 )  # fmt: skip
@@ -123,12 +127,14 @@ _AROUND_EMULATOR: Final = (
 def build_around_emulator(arch: str) -> bytes:
     """The filter around the emulator of a virtual machine, on top of its own: every call that no
     cell may make is refused, namespaces too, and so are files with set-id bits and device nodes,
-    which its file server would make for a hostile kernel inside. Other calls pass: the emulator is
-    no cell, and /dev/kvm is all ioctl."""
+    which its file server would make for a hostile kernel inside; so are memory and blocks that
+    no limit counts, and steering the relay, which is pid 1 there. Other calls pass: the emulator is
+    no cell."""
     rules = load_rules()
-    leaves = {name: _Leaf((), RET_ERRNO | g.errno) for g in rules.deny for name in g.names}
+    never = (*rules.deny, *rules.ignore)
+    leaves = {name: _Leaf((), RET_ERRNO | g.errno) for g in never for name in g.names}
     leaves |= {
-        c.name: _Leaf(c.rows, RET_ERRNO | c.errno)
+        c.name: _Leaf(c.rows, RET_ERRNO | c.errno, skipped=c.unless)
         for c in rules.conditional
         if c.name in _AROUND_EMULATOR
     }

@@ -111,7 +111,7 @@ class MachineHost:
         ready, outer = self.ready(), walls.outer
         spec = MachineSpec(
             emulator=ready.emulator,
-            emulated_processor=BOARDS[platform.machine()][2],
+            processor_lacks=BOARDS[platform.machine()][2],
             outer=outer,
             owner=outer.drop_to if outer.drop_to is not None else os.geteuid(),
             limits=action.limits,
@@ -232,6 +232,7 @@ class MachineCells:
             close=open_cell.close,
             skills=skill_digests(skills),
             has_terminals=False,
+            kill=cell.shim.kill,
         )
 
     def open_view(self, action: Action, mount: WorkspaceMount) -> int:  # noqa: ARG002  # the signature of native cells

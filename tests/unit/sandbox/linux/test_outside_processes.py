@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import cellwall
+from cellwall.sandbox.linux.channels import ready_to_read
 from cellwall.sandbox.linux.outside_processes import CellShim, PlaceholderReaper
+from cellwall.sandbox.linux.plan import Plan
 
 
 @pytest.mark.slow
@@ -21,6 +26,29 @@ def test_a_supervisor_with_any_number_of_open_descriptors_can_run(held):
     finally:
         for descriptor in kept:
             os.close(descriptor)
+
+
+@pytest.mark.requirement("ISO-7")
+def test_a_crash_of_what_the_shim_starts_starts_no_program_of_the_host(tmp_path: Path):
+    """Of the emulator of a virtual machine, too, which has no init on this host."""
+    asks = "import resource, sys; print(resource.getrlimit(4), file=open(sys.argv[1], 'w'))"
+    free, held = tmp_path / "free", tmp_path / "held"
+    command = [sys.executable, "-I", "-S", "-c", asks]
+    subprocess.run([*command, str(free)], check=True)
+    assert free.read_text() != "(1, 1)\n"  # the control
+    shim = CellShim(tag="test")
+    try:
+        assert ready_to_read(shim, timeout_s=60)
+        assert shim.receive() == ["hello"]
+        plan = Plan()
+        plan.step("exec", *command, str(held))
+        shim.begin(plan.encode(), [])
+        assert ready_to_read(shim, timeout_s=60)
+        assert shim.receive() == ["ended", "0"]
+        shim.release()
+    finally:
+        shim.close()
+    assert held.read_text() == "(1, 1)\n"
 
 
 @pytest.mark.requirement("ISO-4")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -52,7 +53,7 @@ ROOT = HostRoot(
 )
 SPEC = MachineSpec(
     emulator=Emulator("/usr/bin/qemu", "q35", is_virtualized=True, kvm_group=104),
-    emulated_processor="max",
+    processor_lacks=",-vmx,-svm",
     outer=OuterWall("/usr/bin/bwrap", ROOT, None),
     owner=1234,
     limits=Limits(memory_bytes=64 * MIB, cpus=1.5, processes=20),
@@ -194,6 +195,50 @@ def test_usage_of_the_guest_is_bounded_and_that_of_the_host_is_added(tmp_path: P
         os.close(descriptor)
 
 
+def test_no_counter_of_the_guest_falls_and_none_exceeds_what_the_host_gave(tmp_path: Path) -> None:
+    """Else a kernel that was taken over would change what its account is charged for other runs."""
+    (tmp_path / "cpu.stat").write_text("usage_usec 4000000\n")
+    descriptor = memory_file("usage", bytes(40))
+    meter = GuestMeter(RunCgroup(2, {"memory": str(tmp_path)}), descriptor)
+
+    def seen(cpu_us: int, memory_now: int) -> tuple[float | None, int | None, int | None]:
+        os.pwrite(descriptor, struct.pack("=5Q", cpu_us, 9, memory_now, 0, 0), 0)
+        return meter.counters().cpu_s, meter.memory_bytes(), meter.counters().memory_peak
+
+    try:
+        assert seen(2_000_000, 7) == (2.0, 7, 9)  # the control: an honest kernel
+        assert seen(3_000_000, 5) == (3.0, 5, 9)
+        assert seen(0, 5) == (3.0, 5, 9)
+        assert seen(1 << 63, 5) == (4.0, 5, 9)
+        assert meter.cpu_s() == 4.0
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.requirement("ISO-1", "ISO-7")
+def test_machines_share_no_pages_and_offer_no_machine_inside() -> None:
+    for is_virtualized, cpu in ((True, "host,-vmx,-svm"), (False, "max,-vmx,-svm")):
+        emulator = replace(SPEC.emulator, is_virtualized=is_virtualized)
+        words = machine_plan.emulator_arguments(replace(SPEC, emulator=emulator))
+        board = words[words.index("-M") + 1].split(",")
+        assert {"q35", "mem-merge=off", "dump-guest-core=off"} <= set(board)
+        assert words[words.index("-cpu") + 1] == cpu
+
+
+def test_the_emulator_does_not_see_what_a_cell_does_not_see() -> None:
+    plan = machine_plan.wall_arguments(
+        SPEC,
+        (),
+        kernel_fd=1,
+        initramfs_fd=2,
+        filter_fd=3,
+        hidden=("/usr/local/etc",),
+        command=("x",),
+    )
+    covers = [plan[at + 1] for at, word in enumerate(plan) if word == "--tmpfs"]
+    assert covers == ["/tmp", "/usr/local/etc", "/share/usr/local/etc"]
+
+
 @pytest.mark.requirement("ISO-4", "NET-1", "FS-1")
 def test_egress_and_directories_are_refused_instead_of_left_out(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
@@ -213,7 +258,7 @@ def test_egress_and_directories_are_refused_instead_of_left_out(tmp_path: Path) 
 
 
 TRY = """
-import ctypes, os, sys
+import ctypes, os, resource, sys
 found = []
 def tries(name, deed):
     try: deed()
@@ -223,7 +268,17 @@ os.chdir(sys.argv[1])
 def unshare():
     calls = ctypes.CDLL(None, use_errno=True)
     if calls.unshare(0x10000000) != 0: raise OSError(ctypes.get_errno(), "")
-open("plain", "w").close()
+calls = ctypes.CDLL(None, use_errno=True)
+def fails(answer):
+    if answer != 0: raise OSError(ctypes.get_errno(), "")
+file = open("plain", "w")
+tries("whiteout", lambda: fails(calls.renameat2(-100, b"gone", -100, b"there", 4)))
+tries("fallocate", lambda: fails(calls.fallocate(file.fileno(), 0, ctypes.c_long(0), ctypes.c_long(4096))))
+resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+found.append(("core", resource.getrlimit(resource.RLIMIT_CORE)[1]))
+tries("files", lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+tries("terminal", lambda: fails(calls.ioctl(0, 0x5412, b"x")))
 tries("chmod", lambda: os.chmod("plain", 0o4755))
 tries("open", lambda: os.close(os.open("new", os.O_CREAT | os.O_WRONLY, 0o2755)))
 tries("mkdir", lambda: os.mkdir("dir", 0o2777))
@@ -236,7 +291,8 @@ print(found)
 
 @pytest.mark.requirement("ISO-1", "FS-1")
 def test_the_filter_around_the_emulator_makes_no_set_id_file_and_no_device(tmp_path: Path) -> None:
-    """A kernel inside that has been taken over asks the file server of the emulator for both."""
+    """A kernel inside that has been taken over asks the file server of the emulator for both. And
+    an emulator that was taken over cannot do what no limit counts."""
     bubblewrap = HostLayers.detect().bubblewrap
     need(bubblewrap, "bubblewrap")
     assert bubblewrap is not None
@@ -268,15 +324,19 @@ def test_the_filter_around_the_emulator_makes_no_set_id_file_and_no_device(tmp_p
         need(os.path.exists("/usr/bin/python3"), "/usr/bin/python3")
         free = found()  # the control
         assert (free["chmod"], free["open"], free["mkdir"]) == (0, 0, 0)
+        assert (free["whiteout"], free["core"], free["terminal"]) == (errno.ENOENT, 0, errno.ENOTTY)
+        assert free["fallocate"] == 0
         for path in tmp_path.iterdir():
             path.rmdir() if path.is_dir() else path.unlink()
         held = found("--seccomp", str(filter_fd))
     finally:
         os.close(filter_fd)
     refused = errno.EPERM
-    names = ("chmod", "open", "mkdir", "device", "namespace")
+    names = ("chmod", "open", "mkdir", "device", "namespace", "whiteout", "terminal")
     assert {name: held[name] for name in names} == dict.fromkeys(names, refused)
-    assert held["usual"] == 0
+    assert (held["usual"], held["files"]) == (0, 0)
+    # As asked before: 1 is the value by which the kernel starts no collector of the host.
+    assert (held["fallocate"], held["core"] != 0) == (errno.EOPNOTSUPP, True)
 
 
 def test_the_kernel_of_a_host_is_the_newest_whose_modules_are_there(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -271,6 +272,9 @@ static _Noreturn void become_bubblewrap(const struct job *job, pid_t shim) {
   /* After the uid change, which clears it. The signal follows the parent thread; the shim has one. */
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) die("keep-pdeathsig");
   if (getppid() != shim) _exit(125);
+  /* As init sets it (walls.py), and before: a virtual machine whose emulator crashes has no init on this
+   * host, and its memory is not for the host's core collector. */
+  set_rlimit(RLIMIT_CORE, 1);
   if (chdir("/") != 0) die("keep-chdir");
   umask(022); /* bubblewrap makes the directories of the cell's root with this mask */
   /* ISO-9: every inherited descriptor closes at exec unless the plan names it. */
