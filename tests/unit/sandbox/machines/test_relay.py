@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 
 import pytest
@@ -222,6 +223,28 @@ def test_a_program_that_closes_its_input_closes_the_supervisors_pipe() -> None:
     with relay(script) as found:
         found.go()
         wait_for(is_broken)
+
+
+def test_output_that_nobody_reads_any_more_closes_its_stream_alone() -> None:
+    """Also where its reader goes while bytes wait, or on their way."""
+    script = """
+_, (first, second, stdin, stdout, stderr) = start()
+put(DATA, stdout, bytes(32768)); put(DATA, stdout, bytes(32768)); put(DATA, stdout, bytes(32768))
+put(DATA, stderr, b"sent")
+until(CLOSE)
+put(DATA, stderr, b", and goes on")
+put(DATA, 0, b"exit 0 code 0 - 1000 2000")
+for stream in (stdin, stdout, stderr, 0): put(CLOSE, stream)
+put(END)
+stay()
+"""
+    with relay(script) as found:
+        found.go()
+        wait_for(lambda: select.select([found.stderr], [], [], 0)[0])  # the pipe is full by now
+        os.close(found.stdout)
+        found.stdout = -1
+        assert found.read_all(found.stderr) == b"sent, and goes on"
+        assert found.until_end()[-1] == EXIT
 
 
 @pytest.mark.long

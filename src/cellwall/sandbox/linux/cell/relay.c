@@ -14,6 +14,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -267,6 +268,8 @@ int run_relay(int count, char **words) {
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) die("relay-dumpable");
   int link = start_emulator(words + at + 1);
   raise_open_files();
+  /* A pipe whose reader has gone closes its stream alone. The emulator was started before. */
+  signal(SIGPIPE, SIG_IGN);
   link_begin(link);
   link_state.on_frame = on_frame;
   link_state.on_packet = on_packet;
