@@ -160,8 +160,12 @@ def _module(path: str) -> bytes:
         if path.endswith(".zst"):
             return _unpack_zstandard(data)
     except (lzma.LZMAError, OSError, EOFError) as error:
-        raise _no_kernel("a driver of the kernel for virtual machines is damaged") from error
+        raise _damaged() from error
     return data
+
+
+def _damaged() -> LayerMissing:
+    return _no_kernel("a driver of the kernel for virtual machines is damaged")
 
 
 def _unpack_zstandard(data: bytes) -> bytes:
@@ -171,7 +175,10 @@ def _unpack_zstandard(data: bytes) -> bytes:
         raise _no_kernel(
             "the drivers of this kernel are packed with zstandard, which Python reads from 3.14 on"
         ) from None
-    return bytes(zstd.decompress(data))
+    try:
+        return bytes(zstd.decompress(data))
+    except zstd.ZstdError as error:
+        raise _damaged() from error
 
 
 def _dependencies(module: bytes) -> list[str]:
