@@ -363,27 +363,33 @@ def test_a_group_that_is_used_again_has_the_limits_of_its_new_cell() -> None:
     """Limits that a group has already are not written again."""
     bases = cgroups.choose(cgroups.gather()).bases
     need("cpuacct" in bases, "cgroup v1: others are not used again")
-    found: list[tuple[str, int]] = []
+    found: dict[int, tuple[str, int]] = {}
 
-    def look(_text: str) -> None:
-        _init, child = find_in_cells(_zygote(), "limited")
-        groups_of = Path(f"/proc/{child}/cgroup").read_text().splitlines()
-        (group,) = (line.partition(":memory:")[2] for line in groups_of if ":memory:" in line)
-        file = Path(f"/sys/fs/cgroup/memory/{group}/memory.limit_in_bytes")
-        found.append((group, int(file.read_text()) >> 20))
-        os.kill(child, signal.SIGTERM)
+    def run(number: int, size: int) -> None:
+        name = f"limited{number}"
 
-    code = (
-        "import ctypes, signal; ctypes.CDLL(None).prctl(15, b'limited', 0, 0, 0)\n"
-        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
-        "print('ready', flush=True); signal.sigtimedwait([signal.SIGTERM], 30)"
-    )
-    sizes = [300, 300, 400, 400, 300, 500, 300, 300, 500, 400] * 2
-    for size in sizes:
+        def look(_text: str) -> None:
+            _init, child = find_in_cells(_zygote(), name)
+            groups_of = Path(f"/proc/{child}/cgroup").read_text().splitlines()
+            (group,) = (line.partition(":memory:")[2] for line in groups_of if ":memory:" in line)
+            file = Path(f"/sys/fs/cgroup/memory/{group}/memory.limit_in_bytes")
+            found[number] = group, int(file.read_text()) >> 20
+            os.kill(child, signal.SIGTERM)
+
+        code = (
+            f"import ctypes, signal; ctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\n"
+            "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+            "print('ready', flush=True); signal.sigtimedwait([signal.SIGTERM], 30)"
+        )
         assert cellwall.run_code(code, memory=f"{size}m", on_stdout=look).status.value == "ok"
-    assert [size for _group, size in found] == sizes
+
+    # At once: one after the other, each size would mostly get its own groups again.
+    sizes = [300, 400, 500, 350, 450] * 8
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(run, range(len(sizes)), sizes))
+    assert [found[number][1] for number in range(len(sizes))] == sizes
     limits_of: dict[str, set[int]] = {}
-    for group, size in found:
+    for group, size in found.values():
         limits_of.setdefault(group, set()).add(size)
     assert len(limits_of) < len(sizes), "the control: groups were used again"
     assert any(len(each) > 1 for each in limits_of.values()), "and with other limits"

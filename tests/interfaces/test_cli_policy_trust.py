@@ -39,9 +39,9 @@ def test_without_a_terminal_nothing_is_trusted_and_untrust_takes_it_back(project
     assert error_code(cellwall("policy", "trust", "--yes")) == "CW-USAGE"  # no such option
     assert verdict() == "deny"
     told = json.loads(person("policy", "trust", "--json").stdout)["trusted"]
-    assert [(each["new"], each["rules"]) for each in told] == [
-        (True, [{"verdict": "allow", "rule": "Bash(ls)", "reason": "", "answers": ""}])
-    ]
+    rule = {"verdict": "allow", "rule": "Bash(ls)", "reason": "", "answers": ""}
+    rule |= {"unless": [], "lifts": [], "until": None, "stop": False}
+    assert [(each["new"], each["rules"]) for each in told] == [(True, [rule])]
     assert verdict() == "allow"
     listed = json.loads(cellwall("policy", "trust", "--list", "--json").stdout)["trusted"]
     assert [each["path"] for each in listed] == [str(project / ".cellwall" / "policy.toml")]
