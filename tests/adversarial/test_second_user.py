@@ -25,6 +25,7 @@ import cellwall
 from adversarial.conftest import (
     Verdicts,
     attack_names,
+    end_what_waits,
     enter_home,
     given,
     judge,
@@ -460,6 +461,7 @@ def test_both_read_what_the_sandbox_has_for_programs(user: str, sandbox: cellwal
 @pytest.mark.parametrize("how", ["kill", "wall", "disk", "leave"])
 def test_no_process_of_either_outlives_its_end(how: str, config: str) -> None:
     detached = "for i in 1 2 3; do setsid sh -c 'trap \"\" TERM HUP; sleep 500' >/dev/null 2>&1 & done; sleep 0.2"
+    end_what_waits()
     others = _processes().keys()  # of other tests of this worker
     with _create(config) as sandbox:
         for user in USERS:
@@ -486,6 +488,7 @@ def test_nothing_is_left_when_the_supervisor_is_killed(
     config: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = enter_home(new_home(tmp_path_factory), "cold", monkeypatch)
+    end_what_waits()
     others = _processes().keys()  # of other tests of this worker
     code = (
         f"import cellwall, time\ns = cellwall.Sandbox.create(config={config!r}, second_user=True)\n"
