@@ -14,7 +14,8 @@ from cellwall.sandbox.linux import cgroups
 from cellwall.sandbox.linux.channels import ready_to_read
 
 # A range of uids that no other Cellwall on this machine uses, so that what is found is ours.
-# All ranges together end below 1,900,000,000, where the ranges of ordinary runs begin.
+# All ranges together end below 1,900,000,000, where the ranges of ordinary runs begin, and start above
+# those of the supervisors in tests/interfaces/conftest.py.
 UIDS = 40_000  # with those of second users
 UID_BASE = 1_200_000_000 + os.getpid() % 17_000 * UIDS
 

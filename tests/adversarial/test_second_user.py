@@ -25,7 +25,6 @@ import cellwall
 from adversarial.conftest import (
     Verdicts,
     attack_names,
-    end_what_waits,
     enter_home,
     given,
     judge,
@@ -33,7 +32,7 @@ from adversarial.conftest import (
     source,
     throwaway,
 )
-from adversarial.leftovers import UID_BASE, left, nothing
+from adversarial.leftovers import UID_BASE, alive, left, nothing
 from adversarial.test_isolation_files import COPY_OF_THE_HOST
 from cellwall.core.errors import CellwallError
 from cellwall.runtime import wiring
@@ -461,12 +460,10 @@ def test_both_read_what_the_sandbox_has_for_programs(user: str, sandbox: cellwal
 @pytest.mark.parametrize("how", ["kill", "wall", "disk", "leave"])
 def test_no_process_of_either_outlives_its_end(how: str, config: str) -> None:
     detached = "for i in 1 2 3; do setsid sh -c 'trap \"\" TERM HUP; sleep 500' >/dev/null 2>&1 & done; sleep 0.2"
-    end_what_waits()
-    others = _processes().keys()  # of other tests of this worker
     with _create(config) as sandbox:
         for user in USERS:
             _run(sandbox, detached, user)
-        before = {each["Uid"].split()[0] for pid, each in _processes().items() if pid not in others}
+        before = {status["Uid"].split()[0] for status in _processes().values()}
         assert len(before) == 2, "the control: processes of both users live"
         if how == "wall":
             assert sandbox.commands.run("sleep 60", user="root", timeout=1).limit == "wall"
@@ -480,7 +477,8 @@ def test_no_process_of_either_outlives_its_end(how: str, config: str) -> None:
             assert left_over == [], "a full disk ends the processes of both"
         elif how == "kill":
             sandbox.kill()
-    assert _processes().keys() <= others
+    assert alive() == []
+    assert _processes() == {}
 
 
 @pytest.mark.requirement("ISO-8")
@@ -488,8 +486,6 @@ def test_nothing_is_left_when_the_supervisor_is_killed(
     config: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = enter_home(new_home(tmp_path_factory), "cold", monkeypatch)
-    end_what_waits()
-    others = _processes().keys()  # of other tests of this worker
     code = (
         f"import cellwall, time\ns = cellwall.Sandbox.create(config={config!r}, second_user=True)\n"
         "for user in ('root', 'sandbox'):\n"
@@ -499,13 +495,12 @@ def test_nothing_is_left_when_the_supervisor_is_killed(
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        found = {each["Uid"].split()[0] for pid, each in _processes().items() if pid not in others}
-        assert len(found) == 2
+        assert len({s["Uid"].split()[0] for s in _processes().values()}) == 2
         process.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 20
-    while not _processes().keys() <= others and time.monotonic() < deadline:
+    while _processes() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert _processes().keys() <= others
+    assert _processes() == {}
     # The next start removes what a killed one had on the disk, files of both users among it.
     with _create(config):
         pass

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from adversarial.leftovers import UID_BASE, uid_of
+from adversarial.leftovers import uid_of
 from cellwall.runtime import wiring
 from cellwall.sandbox.linux import layers, pool
 from interfaces import prepared_program
@@ -24,6 +24,8 @@ from interfaces.both_ways import own_ways, ways  # noqa: F401  # fixtures
 from interfaces.test_cli_process import DEADLINE_S, cellwall, until
 
 UIDS_EACH = 500
+# Below those of tests/adversarial/leftovers.py: a supervisor that ends late is none of their cells.
+_UID_BASE = 600_000_000 + os.getpid() % 17_000 * 30_000
 _NUMBERS = itertools.count()
 _SUPERVISOR = """
 import sys
@@ -118,7 +120,7 @@ class Supervised:
     def begin(cls, home: Path, path: str) -> Supervised:
         home.chmod(0o700)
         # Uids that no other Cellwall on this machine uses: what is found alive is ours.
-        found = cls(home, path, UID_BASE + next(_NUMBERS) % 19 * UIDS_EACH)
+        found = cls(home, path, _UID_BASE + next(_NUMBERS) % 19 * UIDS_EACH)
         (home / "cellwall.toml").write_text(f"[sandbox]\nuid_base = {found.uid_base}\n")
         found.process = start_supervisor(found.environment)
         return found
