@@ -13,7 +13,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from cellwall.admin.tool_servers import ServerReview, ServerSettings, ToolServerAdmin
+from cellwall.admin.tool_reviews import ServerReview
+from cellwall.admin.tool_servers import ServerSettings, ToolServerAdmin
 from cellwall.core.errors import BadInput, CellwallError, Denied, ServerFailed
 from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.tool_servers import CallServerTool, Elicit

@@ -8,25 +8,29 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import anyio
 
+from cellwall.admin.tool_reviews import (
+    ReviewedTool,
+    ServerReview,
+    changed_meanwhile,
+    chosen_tools,
+)
 from cellwall.core.errors import BadInput, CellwallError, Denied
 from cellwall.core.keys import SigningKey
-from cellwall.core.outcomes import EventKind, Finding
+from cellwall.core.outcomes import EventKind
 from cellwall.core.ports import ApproverPort
 from cellwall.core.standing_grants import GrantKind
 from cellwall.core.tool_servers import is_tool_name
 from cellwall.core.types import Json, Permission, Principal
 from cellwall.egress.destinations.hostnames import parse_url
 from cellwall.mcp_servers.definitions import ToolSet
-from cellwall.mcp_servers.pins import AcceptedTool, ToolChange, accept, compare, plain_name, reject
+from cellwall.mcp_servers.pins import AcceptedTool, accept, compare, plain_name, reject
 from cellwall.runtime.agent_processes import refuse_agents
 from cellwall.runtime.app import App
 from cellwall.runtime.approver_key import AskPassphrase
@@ -46,64 +50,13 @@ from cellwall.runtime.signed_grants import signed_grants
 from cellwall.runtime.tool_servers import ToolServers
 
 __all__ = [
-    "ReviewedTool",
     "ServerEntry",
-    "ServerReview",
     "ServerSettings",
     "ToolServerAdmin",
     "check_settings",
     "describe",
     "labels_together",
-    "waiting_in",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class ReviewedTool:
-    """One definition with what speaks against it."""
-
-    change: ToolChange
-    findings: tuple[Finding, ...] = ()
-    shadows: str = ""
-    """The owner of another tool of this name."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether a person has to decide."""
-        return self.change.state in {"new", "changed"}
-
-
-@dataclass(frozen=True, slots=True)
-class ServerReview:
-    """What a server says now, compared with what was accepted."""
-
-    entry: ServerEntry
-    seen: ToolSet
-    tools: tuple[ReviewedTool, ...]
-
-    @property
-    def waits(self) -> bool:
-        return any(each.waits for each in self.tools)
-
-    @property
-    def shown_sha256(self) -> str:
-        """Names what a person was shown: how the server is run, the set, and what was decided
-        before, from which the differences follow."""
-        pins = self.entry.pins
-        shown = [
-            self.entry.name,
-            list(self.entry.settings.lines()),
-            self.seen.sha256,
-            "" if pins.identity is None else pins.identity.sha256,
-            sorted((name, each.definition.sha256) for name, each in pins.tools.items()),
-            sorted(pins.rejected.items()),
-        ]
-        return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
-
-    def check_shown(self, shown_sha256: str) -> None:
-        """Raise unless this is what the person was shown."""
-        if self.shown_sha256 != shown_sha256:
-            raise _other_set(self.entry.name)
 
 
 class ToolServerAdmin:
@@ -213,7 +166,7 @@ class ToolServerAdmin:
             together=together,
         )
         approver = self._unlock(ask, review.entry.name)
-        chosen = _chosen(review, only)
+        chosen = chosen_tools(review, only)
         names = frozenset(each.change.name for each in chosen)
         known: dict[str, Json] = {"server": review.entry.name, "sha256": review.seen.sha256}
         with self._recorded("accept", review.entry.name, who, known) as outcome:
@@ -267,7 +220,7 @@ class ToolServerAdmin:
                 hint="Write --tool NAME --as OTHER_NAME.",
                 code="CW-USAGE",
             )
-        chosen = _chosen(review, only)
+        chosen = chosen_tools(review, only)
         for each in chosen:
             owner = self._owner_of_name(review, each, offered_as)
             if owner:
@@ -295,7 +248,7 @@ class ToolServerAdmin:
         """(3) Reject tools as they are now; returns their names."""
         refuse_agents("the tools of an MCP server")
         require(self._app.settings, who, Permission.CONFIG_WRITE)
-        names = frozenset(each.change.name for each in _chosen(review, only, any_state=True))
+        names = frozenset(each.change.name for each in chosen_tools(review, only, any_state=True))
         known: dict[str, Json] = {"server": review.entry.name, "sha256": review.seen.sha256}
         with self._recorded("reject", review.entry.name, who, known) as outcome:
             outcome["tools"] = sorted(names)
@@ -341,12 +294,12 @@ class ToolServerAdmin:
             # Without what is not signed: the person was not shown it as accepted.
             entry = self._catalog.counting_part(stored)
             if entry.seen is None or entry.seen.sha256 != review.seen.sha256:
-                raise _other_set(review.entry.name)
+                raise changed_meanwhile(review.entry.name)
             if entry.settings != review.entry.settings:  # signed with the tools
-                raise _other_set(review.entry.name)
+                raise changed_meanwhile(review.entry.name)
             # Of two people who decide about a tool at once, one is first.
             if any(_pinned(entry, name) != _pinned(review.entry, name) for name in names):
-                raise _other_set(review.entry.name)
+                raise changed_meanwhile(review.entry.name)
             return change(entry)
 
         return self._catalog.update(review.entry.name, checked)
@@ -359,42 +312,8 @@ class ToolServerAdmin:
         return change.recorded(self._app.audit, who)
 
 
-def waiting_in(entry: ServerEntry) -> list[str]:
-    """Names of the definitions that wait for a person; empty for the server itself."""
-    if entry.seen is None:
-        return []
-    changes = compare(entry.pins, entry.seen)
-    return [each.name for each in changes if each.state in {"new", "changed"}]
-
-
 def _pinned(entry: ServerEntry, name: str) -> tuple[AcceptedTool | None, str | None]:
     return entry.pins.tools.get(name), entry.pins.rejected.get(name)
-
-
-def _other_set(name: str) -> BadInput:
-    return BadInput(
-        f"the MCP server {name} says something else by now, or somebody has decided about it",
-        hint=f"Look at it again: cellwall mcp gateway review {name}",
-        code="CW-MCP-REVIEW",
-    )
-
-
-def _chosen(
-    review: ServerReview, only: Sequence[str], *, any_state: bool = False
-) -> list[ReviewedTool]:
-    tools = {
-        each.change.name: each for each in review.tools if each.change.after and each.change.name
-    }
-    unknown = [name for name in only if name not in tools]
-    if unknown:
-        raise BadInput(
-            f"the MCP server {review.entry.name} has no tool {unknown[0][:60]!r} to decide about",
-            hint="Use a name that the review shows.",
-            code="CW-MCP-REVIEW",
-        )
-    if only:
-        return [tools[name] for name in dict.fromkeys(only)]
-    return [each for each in tools.values() if each.waits or any_state]
 
 
 def check_settings(settings: ServerSettings) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cellwall.admin.tool_servers import ServerReview
+from cellwall.admin.tool_reviews import ServerReview
 from cellwall.guard.scanning import Scanner
 from cellwall.interfaces.cli.mcp_review_text import review_text
 from cellwall.mcp_servers.definitions import tool_set

@@ -12,7 +12,8 @@ import anyio
 
 from cellwall.admin.redteam.blocking import in_thread
 from cellwall.admin.redteam.trial_host import TrialHost
-from cellwall.admin.tool_servers import ServerReview, ServerSettings, ToolServerAdmin
+from cellwall.admin.tool_reviews import ServerReview
+from cellwall.admin.tool_servers import ServerSettings, ToolServerAdmin
 from cellwall.core.errors import CellwallError
 from cellwall.core.outcomes import Outcome, Status
 from cellwall.core.tool_servers import CallServerTool

@@ -31,10 +31,8 @@ from cellwall.interfaces.cli.options import (
 from cellwall.interfaces.cli.output import print_result, say
 
 if TYPE_CHECKING:
-    from cellwall.admin.tool_servers import (
-        ServerEntry,
-        ServerReview,
-    )
+    from cellwall.admin.tool_reviews import ServerReview
+    from cellwall.admin.tool_servers import ServerEntry
 
 
 @click.group(
@@ -82,7 +80,8 @@ def list_servers(*, configured: ConfigOptions, as_json: bool) -> int:
 
 
 def _row(entry: ServerEntry | CellwallError) -> dict[str, Json]:
-    from cellwall.admin.tool_servers import describe, waiting_in
+    from cellwall.admin.tool_reviews import waiting_in
+    from cellwall.admin.tool_servers import describe
 
     if isinstance(entry, CellwallError):
         return {"name": "?", "state": "damaged", "accepted": 0, "waiting": 0, "error": str(entry)}

@@ -20,7 +20,8 @@ from cellwall.interfaces.cli.options import (
 from cellwall.interfaces.cli.output import print_result, say
 
 if TYPE_CHECKING:
-    from cellwall.admin.tool_servers import ServerReview, ServerSettings, ToolServerAdmin
+    from cellwall.admin.tool_reviews import ServerReview
+    from cellwall.admin.tool_servers import ServerSettings, ToolServerAdmin
     from cellwall.runtime.app import App
 
 DECISION_WAITS = 3

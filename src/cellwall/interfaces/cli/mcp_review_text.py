@@ -15,7 +15,7 @@ from cellwall.interfaces.terminal import one_line
 from cellwall.runtime.server_catalog import labels_together
 
 if TYPE_CHECKING:
-    from cellwall.admin.tool_servers import ReviewedTool, ServerReview
+    from cellwall.admin.tool_reviews import ReviewedTool, ServerReview
 
 _MAX_ROWS, _MAX_CHARACTERS = 50_000, 1 << 20
 """More than a definition can have: nothing may be left out of what a person accepts."""

@@ -12,13 +12,8 @@ from collections.abc import Sequence
 import anyio.to_thread
 from fastapi import APIRouter
 
-from cellwall.admin.tool_servers import (
-    ReviewedTool,
-    ServerEntry,
-    ServerReview,
-    ToolServerAdmin,
-    waiting_in,
-)
+from cellwall.admin.tool_reviews import ReviewedTool, ServerReview, waiting_in
+from cellwall.admin.tool_servers import ServerEntry, ToolServerAdmin
 from cellwall.core.errors import BadInput, CellwallError
 from cellwall.core.types import Permission
 from cellwall.interfaces.http.bodies import ERRORS
