@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -160,7 +161,7 @@ GAP = "\n\n\n"
 """Separates pieces that were not adjacent, so that nothing matches across them."""
 
 
-class _JoinedMap:
+class _JoinedMap(ABC):
     """A text whose parts stand for parts of another one, its parent."""
 
     __slots__ = ("_parent",)
@@ -175,9 +176,9 @@ class _JoinedMap:
         last = self._place(end - 1)
         return self._parent.span(min(first[0], last[0]), max(first[1], last[1]))
 
+    @abstractmethod
     def _place(self, at: int) -> tuple[int, int]:
         """What a character of the text stands for, in the parent."""
-        raise NotImplementedError
 
 
 class PieceMap(_JoinedMap):
