@@ -10,6 +10,7 @@ import gzip
 import lzma
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -153,14 +154,21 @@ def _module(path: str) -> bytes:
     with open(path, "rb") as file:
         data = file.read(_MAX_MODULE_BYTES)
     try:
-        if path.endswith(".xz"):
-            return lzma.decompress(data)
-        if path.endswith(".gz"):
-            return gzip.decompress(data)
-        if path.endswith(".zst"):
-            return _unpack_zstandard(data)
-    except (lzma.LZMAError, OSError, EOFError) as error:
+        unpacked = _unpack(data, path)
+    except (lzma.LZMAError, zlib.error, OSError, EOFError) as error:
         raise _damaged() from error
+    if not unpacked:
+        raise _damaged()
+    return unpacked
+
+
+def _unpack(data: bytes, path: str) -> bytes:
+    if path.endswith(".xz"):
+        return lzma.decompress(data)
+    if path.endswith(".gz"):
+        return gzip.decompress(data)
+    if path.endswith(".zst"):
+        return _unpack_zstandard(data)
     return data
 
 
@@ -169,15 +177,11 @@ def _damaged() -> LayerMissing:
 
 
 def _unpack_zstandard(data: bytes) -> bytes:
+    import zstandard  # noqa: PLC0415  # late: few distributions pack their drivers so
+
     try:
-        from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415  # from Python 3.14 on
-    except ImportError:
-        raise _no_kernel(
-            "the drivers of this kernel are packed with zstandard, which Python reads from 3.14 on"
-        ) from None
-    try:
-        return bytes(zstd.decompress(data))
-    except zstd.ZstdError as error:
+        return zstandard.ZstdDecompressor().decompress(data, max_output_size=_MAX_MODULE_BYTES)
+    except zstandard.ZstdError as error:
         raise _damaged() from error
 
 

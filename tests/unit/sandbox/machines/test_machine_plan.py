@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gzip
+import lzma
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -11,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import zstandard
 
 import cellwall
 from cellwall.core.errors import LayerMissing
@@ -369,6 +373,38 @@ def test_a_kernel_without_the_file_driver_is_refused(tmp_path: Path) -> None:
     archive = guest_image.initramfs(kernel, b"program")
     assert b"virtio_console.ko\n9pnet.ko\n9pnet_virtio.ko\n9p.ko\n" in archive
     assert archive == guest_image.initramfs(kernel, b"program")
+
+
+def test_packed_drivers_are_unpacked_and_damaged_ones_refused(tmp_path: Path) -> None:
+    """Debian ships plain drivers or .xz, Ubuntu and Fedora ship .zst or .xz, Arch ships .zst."""
+    driver = b"\0depends=\0" + random.Random(3).randbytes(100_000)
+    packed = {
+        "ko": driver,
+        "ko.xz": lzma.compress(driver),
+        "ko.gz": gzip.compress(driver),
+        "ko.zst": zstandard.ZstdCompressor(write_content_size=False, write_checksum=True).compress(
+            driver
+        ),
+    }
+    (tmp_path / "modules.builtin").write_text("virtio_pci.ko\nvirtio_console.ko\n9pnet_virtio.ko\n")
+    (tmp_path / "kernel").mkdir()
+    kernel = guest_image.GuestKernel("", str(tmp_path))
+    for suffix, content in packed.items():
+        file = tmp_path / f"kernel/9p.{suffix}"
+        file.write_bytes(content)
+        assert driver in guest_image.initramfs(kernel, b"program"), suffix
+        damaged = (
+            content[:-20_000],
+            b"",
+            b"x" * 60 + content[60:],
+            content[:60] + b"\xff" * 400 + content[460:],
+        )
+        for damage in damaged if suffix != "ko" else ():
+            file.write_bytes(damage)
+            with pytest.raises(LayerMissing, match="damaged") as refused:
+                guest_image.initramfs(kernel, b"program")
+            assert (refused.value.code, bool(refused.value.hint)) == ("CW-LAYER-KERNEL", True)
+        file.unlink()
 
 
 def test_the_archive_is_one_that_cpio_reads(tmp_path: Path) -> None:
