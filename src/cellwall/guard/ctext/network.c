@@ -3,9 +3,10 @@
  * Input: the mean vector of the passage, that of its two neighbours, that of the rest of the text,
  * each scaled to one length, the squared cosines between the first and the other two, and the
  * numbers of its traits. One hidden layer. Each of its units adds up its inputs in their order, whatever is done side by side. */
-#include "passes.h"
-
 #include <string.h>
+
+#include "numbers.h"
+#include "passes.h"
 
 #define PARTS 3
 
@@ -19,20 +20,6 @@ static void mean_of(const float *sums, uint32_t dims, float pieces, float scale,
 static float cosine(double both, double one, double other) {
     double size = one * other;
     return size > 1e-9 ? (float)(both * (both < 0 ? -both : both) / size) : 0;
-}
-
-/* By Newton's method, from half of the exponent: that of C would need another library. */
-static double root_of(double value) {
-    uint64_t bits;
-    double root;
-    if (value <= 0)
-        return 0;
-    memcpy(&bits, &value, sizeof bits);
-    bits = (bits >> 1) + ((uint64_t)1023 << 51);
-    memcpy(&root, &bits, sizeof root);
-    for (int step = 0; step < 5; step++)
-        root = 0.5 * (root + value / root);
-    return root;
 }
 
 #define SHORT 1e-3 /* a vector of nothing is not scaled up */

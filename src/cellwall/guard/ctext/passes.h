@@ -155,6 +155,10 @@ struct passage;
 EXPORT void cw_passages_sum(const struct vectors *made, const uint8_t *data, size_t size,
                             const struct passage *passages, size_t count, float *sums,
                             uint32_t *pieces);
+EXPORT size_t cw_vectors_pieces(const struct vectors *made, const uint8_t *data, size_t size,
+                                uint64_t start, uint64_t end, uint32_t *found, uint32_t most);
+uint32_t cw_vectors_dims(const struct vectors *made);
+const int8_t *cw_vectors_row(const struct vectors *made, uint32_t number);
 
 /* network.c */
 #define CW_MAX_DIMS 256
@@ -171,6 +175,29 @@ struct network {
 EXPORT int cw_network_scores(const struct network *net, const float *sums, const uint32_t *pieces,
                              size_t count, const uint64_t *chosen, size_t chosen_count,
                              const uint32_t *traits, const uint64_t *ends, float *scores);
+
+/* products.c */
+EXPORT uint32_t cw_products_widest(void);
+
+/* attention_weights.c */
+struct attention_shape {
+    uint32_t dims, width, layers, inner, hidden;
+    uint32_t before, own, after; /* pieces of a window */
+    uint32_t most;               /* pieces of a passage */
+    float scale;                 /* of the vectors of pieces */
+};
+
+struct attention;
+EXPORT struct attention *cw_attention_new(const struct attention_shape *shape, const float *floats,
+                                          size_t float_count, const int8_t *weights,
+                                          size_t weight_count, uint32_t registers);
+EXPORT void cw_attention_free(struct attention *net);
+
+/* attention.c */
+EXPORT int cw_attention_scores(const struct attention *net, const struct vectors *vectors,
+                               const uint8_t *data, size_t size, const struct passage *passages,
+                               size_t count, const uint64_t *chosen, size_t chosen_count,
+                               float none, float *scores);
 
 /* A text as code points, and the kind of each character. */
 struct letters {

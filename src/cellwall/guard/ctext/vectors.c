@@ -151,12 +151,15 @@ static size_t character(const uint8_t *data, size_t at, size_t end, int *is_lett
 struct sum {
     const struct vectors *vectors;
     float *values;
-    uint32_t pieces, waiting, narrow;
+    uint32_t *list; /* if it is there, pieces are listed and not added up */
+    uint32_t pieces, most, waiting, narrow;
     int16_t few[CW_MAX_DIMS];
 };
 
 static void begin_sum(struct sum *sum, const struct vectors *vectors) {
     sum->vectors = vectors;
+    sum->list = NULL;
+    sum->most = UINT32_MAX;
     sum->narrow = vectors->dims < CW_MAX_DIMS ? vectors->dims : CW_MAX_DIMS;
     memset(sum->few, 0, sizeof sum->few);
 }
@@ -169,6 +172,10 @@ static void empty(struct sum *sum) {
 }
 
 static void add_row(struct sum *sum, uint32_t found) {
+    if (sum->list) {
+        sum->list[sum->pieces++] = found - 1;
+        return;
+    }
     uint32_t dims = sum->vectors->dims, narrow = sum->narrow;
     const int8_t *row = sum->vectors->rows + (size_t)(found - 1) * dims;
     int16_t *few = sum->few;
@@ -183,7 +190,7 @@ static void add_row(struct sum *sum, uint32_t found) {
 
 static void add_word(struct sum *sum, const uint8_t *data, size_t size) {
     int marked = 1;
-    for (size_t at = 0; at < size;) {
+    for (size_t at = 0; at < size && sum->pieces < sum->most;) {
         size_t taken = 0;
         uint32_t found = longest(sum->vectors, data + at, size - at, marked, &taken);
         if (found) {
@@ -205,7 +212,7 @@ static void add_mark(struct sum *sum, const uint8_t *data, size_t size) {
 }
 
 static void add_passage(struct sum *sum, const uint8_t *data, size_t at, size_t end) {
-    while (at < end) {
+    while (at < end && sum->pieces < sum->most) {
         int is_letter;
         size_t start = at, size = character(data, at, end, &is_letter);
         at += size;
@@ -255,4 +262,20 @@ void cw_passages_sum(const struct vectors *made, const uint8_t *data, size_t siz
     for (size_t n = 0; n < count; n++)
         cw_vectors_sum(made, data, size, &passages[n].byte_start, &passages[n].byte_end, 1,
                        sums + n * made->dims, pieces + n);
+}
+
+/* The numbers of the first pieces of a span, at most `most`; returns how many these are. */
+size_t cw_vectors_pieces(const struct vectors *made, const uint8_t *data, size_t size,
+                         uint64_t start, uint64_t end, uint32_t *found, uint32_t most) {
+    struct sum sum = {.vectors = made, .list = found, .most = most};
+    if (start <= end && end <= size)
+        add_passage(&sum, data, start, end);
+    return sum.pieces;
+}
+
+uint32_t cw_vectors_dims(const struct vectors *made) { return made->dims; }
+
+/* `number`: of a piece of the table. */
+const int8_t *cw_vectors_row(const struct vectors *made, uint32_t number) {
+    return made->rows + (size_t)number * made->dims;
 }

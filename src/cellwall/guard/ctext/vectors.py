@@ -19,6 +19,10 @@ _free = function("cw_vectors_free", None, _POINTER)
 _sum = function(
     "cw_vectors_sum", None, _POINTER, DATA, SIZE, OFFSETS, OFFSETS, SIZE, _POINTER, _POINTER
 )
+_pieces = function(
+    "cw_vectors_pieces", SIZE, _POINTER, DATA, SIZE, ctypes.c_uint64, ctypes.c_uint64, _POINTER,
+    ctypes.c_uint32,
+)  # fmt: skip
 _sum_passages = function(
     "cw_passages_sum", None, _POINTER, DATA, SIZE, _POINTER, SIZE, _POINTER, _POINTER
 )
@@ -66,6 +70,18 @@ class PieceVectors:
         data, records = passages.data, passages.records.buffer_info()[0]
         _sum_passages(self._made, data, len(data), records, len(passages), *found.places())
         return found
+
+    def numbers(self, passage: bytes, most: int) -> list[int]:
+        """Of the first pieces of a passage, in lower case and UTF-8: their places in the table."""
+        found = array("I", bytes(4 * most))
+        count = _pieces(
+            self._made, passage, len(passage), 0, len(passage), found.buffer_info()[0], most
+        )
+        return found[:count].tolist()
+
+    def place(self) -> int:
+        """For C."""
+        return int(self._made)
 
     def _empty(self, count: int) -> PassageSums:
         return PassageSums(array("f", bytes(4 * count * self.dims)), array("I", bytes(4 * count)))

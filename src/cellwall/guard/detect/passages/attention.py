@@ -1,0 +1,104 @@
+"""The strongest passages of a text, read once more with what stands around them (GRD-2, GRD-8).
+
+The linear model and the network see a passage as a set of words. A small transformer encoder sees the
+order of the words as well; it costs far more, so it reads only the few passages that the others find
+strongest, and none of a text where these find nothing. The scores of the others move by a fixed share
+towards its score, and those of passages that it did not read towards its lowest one.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cellwall.guard.ctext.attention import AttentionNetwork, AttentionShape, Registers
+from cellwall.guard.ctext.passages import Passages
+from cellwall.guard.ctext.vectors import PieceVectors
+from cellwall.guard.detect.shipped_data import damaged
+
+_SIZES = ("dims", "width", "layers", "inner", "hidden", "before", "own", "after", "most")
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSettings:
+    """What is read once more, and how much it counts."""
+
+    share: float
+    """How much of a score is that of the attention network."""
+    low: float
+    high: float
+    """Between these its score counts; that of a passage that is not read is the lower one."""
+    passages: int
+    """So many of a text are read at most."""
+    floor: float
+    """A passage that scores less by the other models is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedNetwork:
+    """The network of a file, and its sizes."""
+
+    network: AttentionNetwork
+    shape: AttentionShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionModel:
+    """The network, the vectors of word pieces that it reads, and its settings."""
+
+    network: AttentionNetwork
+    vectors: PieceVectors
+    settings: AttentionSettings
+
+    def moved(
+        self, parts: Sequence[Passages], scores: Sequence[Sequence[float]]
+    ) -> list[list[float]]:
+        """The scores of the candidates of all parts of a text, moved. Attack: decoys in one part,
+        so that another is not read. The strongest of all parts are."""
+        settings = self.settings
+        moved = [[self._mixed(score, settings.low) for score in part] for part in scores]
+        chosen: dict[int, list[int]] = {}
+        for part, at in self._strongest(scores):
+            chosen.setdefault(part, []).append(at)
+        for part, places in chosen.items():
+            passages = parts[part]
+            numbers = array("Q", (passages.chosen[at] for at in places))
+            found = self.network.scores(self.vectors, passages, numbers, none=settings.low)
+            for at, read in zip(places, found, strict=True):
+                clipped = max(settings.low, min(settings.high, read))
+                moved[part][at] = self._mixed(scores[part][at], clipped)
+        return moved
+
+    def _strongest(self, scores: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
+        """Part and place of those that are read: among equal ones the first."""
+        ranked = sorted(
+            (-score, part, at)
+            for part, own in enumerate(scores)
+            for at, score in enumerate(own)
+            if score >= self.settings.floor
+        )
+        return [(part, at) for _, part, at in ranked[: self.settings.passages]]
+
+    def _mixed(self, score: float, read: float) -> float:
+        return (1 - self.settings.share) * score + self.settings.share * read
+
+
+def parse_network(
+    data: bytes, scale: float, registers: Registers = Registers.BITS_256
+) -> ParsedNetwork:
+    """A line of JSON, floats of 32 bits, little-endian, and weights as signed bytes; `scale`: of the
+    vectors of pieces."""
+    line, _, rest = data.partition(b"\n")
+    try:
+        told = json.loads(line)
+        end = _FLOAT_BYTES * told["floats"]
+        shape = AttentionShape(**{name: told[name] for name in _SIZES})
+        return ParsedNetwork(
+            AttentionNetwork(shape, rest[:end], rest[end:], scale=scale, registers=registers),
+            shape,
+        )
+    except (KeyError, TypeError, ValueError):
+        raise damaged() from None
