@@ -44,14 +44,16 @@ BEFORE, OWN, AFTER = 16, 48, 12
 """Pieces of a window."""
 MOST = 72
 """Pieces of a passage."""
-_LARGEST = 127
+_LARGEST_OF_FIRST, _LARGEST = 32767, 127
+"""Of the weights: the error of the first matrix, whose inputs are signed bytes, was that of all others
+together with 8 bits."""
 _EPSILON = 1e-5
 _LEAST = -5.0
 _HEAD = 32
 
 
 def to_file(arrays: Mapping[str, Floats]) -> bytes:
-    """A line of JSON, the floats, and the weights as signed bytes with a scale for each output.
+    """A line of JSON, the floats, and the weights as whole numbers with a scale for each output.
 
     Gain and shift of a normalisation become part of the matrix behind it, and the bias of the first
     matrix part of the places.
@@ -75,10 +77,11 @@ def to_file(arrays: Mapping[str, Floats]) -> bytes:
         *(known["o.weight"], known["o.bias"]),
     ]
     rows = []
-    for weights, bias in matrices:
-        scales = np.maximum(np.abs(weights).max(1), 1e-12) / _LARGEST
+    for number, (weights, bias) in enumerate(matrices):
+        largest, kind = (_LARGEST, "<i1") if number else (_LARGEST_OF_FIRST, "<i2")
+        scales = np.maximum(np.abs(weights).max(1), 1e-12) / largest
         floats += [scales, bias]
-        rows.append(np.round(weights / scales[:, None]).astype(np.int8))
+        rows.append(np.round(weights / scales[:, None]).astype(kind))
     told = {
         "about": "A transformer encoder over the vectors of word pieces in network.bin.",
         "dims": dims,

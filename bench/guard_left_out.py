@@ -18,8 +18,8 @@ from cellwall.guard.report import TextTreatment
 from cellwall.guard.scanning import Scanner
 
 _AT_ONCE = 150
-Parts = tuple[dict[str, object], bytes]
-"""What weights.json would say, and network.bin."""
+Parts = tuple[dict[str, object], bytes, bytes]
+"""What weights.json would say, network.bin and attention.bin."""
 
 
 def alarms(jobs: Iterable[tuple[Parts, Sequence[Text]]]) -> dict[str, Share]:
@@ -40,8 +40,8 @@ def alarms(jobs: Iterable[tuple[Parts, Sequence[Text]]]) -> dict[str, Share]:
 
 
 def _scan(job: tuple[Parts, Sequence[Text]]) -> list[bool]:
-    (told, network), texts = job
-    known: PassageModel = parse_parts(told, network)
+    parts, texts = job
+    known: PassageModel = parse_parts(*parts)
     with mock.patch.object(finder, "model", return_value=known):
         scanner = Scanner()
         return [

@@ -32,7 +32,7 @@ from guard_corpus import check, corpus, manifest, sets_for
 from guard_families import RATES, Text, draw, folds, load, operating_point, origin, render
 from guard_fit import Rows, number_features, passage_scores
 from guard_fit import fit as fit_linear
-from guard_left_out import alarms
+from guard_left_out import Parts, alarms
 from guard_left_out import render as render_guard
 from guard_network import Network
 from guard_network import fit as fit_network
@@ -41,6 +41,7 @@ from guard_sources import author, author_folds, expected
 from guard_sources import render as render_sources
 from guard_vectors import DIMS, LENGTH, SCALE, PieceTable, read_table
 
+from cellwall.guard.detect.passages.attention import AttentionSettings
 from cellwall.guard.detect.passages.features import shape_of
 from cellwall.guard.detect.passages.isolation import IsolationSettings, isolated
 from cellwall.guard.detect.passages.linear import WEIGHT_DIGITS
@@ -62,6 +63,7 @@ _SHIFTS = {
 }
 """What it must score more: one line says little about its place, and a long text has more passages
 that may be taken for an instruction."""
+_ATTENTION = AttentionSettings(share=0.1, low=-4.0, high=6.0, passages=4, floor=-4.0)
 _SCORE_OF_NONE = -20.0
 
 
@@ -88,6 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--guard", action="store_true", help="also the whole guard, left out")
     parser.add_argument("--authors", action="store_true", help="also leave out authors")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument(
+        "--attention",
+        type=Path,
+        default=_PASSAGES / "attention.bin",
+        metavar="FILE",
+        help="the attention network, which is not trained here; as shipped where none is given",
+    )
     options = parser.parse_args(arguments)
     drawn = corpus(options.data, options.archives)
     trained, again = drawn.texts, drawn.again
@@ -112,7 +121,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         every = np.ones((count, 1), bool)
         (network,) = fit_network(trained, own.passages, every, again)
         ((weights, base),) = fit_linear(trained, own.rows, len(features), every, again)
-        _write(read_table(archive), traits, network, _kept(features, weights), base)
+        parts = _parts(
+            read_table(archive),
+            traits,
+            network,
+            _kept(features, weights),
+            base,
+            options.attention.read_bytes(),
+        )
+        _write(parts)
         return 0
     others = _Material(measured, join(measured, described[count:], traits), rows[count:], {})
     scores, jobs = [0.0] * len(measured), []
@@ -121,7 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             scores[number] = score
         if options.guard:
             kept = _kept(features, fitted.weights), fitted.base
-            parts = _parts(read_table(archive), traits, fitted.network, *kept)
+            attention = options.attention.read_bytes()
+            parts = _parts(read_table(archive), traits, fitted.network, *kept, attention)
             jobs.append((parts, [text for text in measured if fitted.is_unseen(text)]))
     if options.guard:
         print(render_guard(measured, alarms(jobs)), "\n")
@@ -200,29 +218,39 @@ def _kept(features: Sequence[str], weights: Sequence[float]) -> dict[str, float]
 
 
 def _parts(
-    table: PieceTable, traits: Sequence[str], network: Network, kept: dict[str, float], base: float
-) -> tuple[dict[str, object], bytes]:
-    """What the two files of the model say."""
+    table: PieceTable,
+    traits: Sequence[str],
+    network: Network,
+    kept: dict[str, float],
+    base: float,
+    attention: bytes,
+) -> Parts:
+    """What the files of the model say."""
     data = _network_file(table, traits, network)
-    return {
-        "about": "Weights of a linear model by feature; made by bench/guard_train.py.",
-        "data": "bench/guard_data/MANIFEST.toml",
-        "lexicon_sha256": _sha256((_PASSAGES / "lexicon.toml").read_bytes()),
-        "network_sha256": _sha256(data),
-        "linear_share": _LINEAR_SHARE,
-        "isolation": asdict(_ISOLATION),
-        "shifts": _SHIFTS,
-        "base": round(base, WEIGHT_DIGITS),
-        **_LIMITS,
-        "features": kept,
-    }, data
+    return (
+        {
+            "about": "Weights of a linear model by feature; made by bench/guard_train.py.",
+            "data": "bench/guard_data/MANIFEST.toml",
+            "lexicon_sha256": _sha256((_PASSAGES / "lexicon.toml").read_bytes()),
+            "network_sha256": _sha256(data),
+            "attention_sha256": _sha256(attention),
+            "linear_share": _LINEAR_SHARE,
+            "attention": asdict(_ATTENTION),
+            "isolation": asdict(_ISOLATION),
+            "shifts": _SHIFTS,
+            "base": round(base, WEIGHT_DIGITS),
+            **_LIMITS,
+            "features": kept,
+        },
+        data,
+        attention,
+    )
 
 
-def _write(
-    table: PieceTable, traits: Sequence[str], network: Network, kept: dict[str, float], base: float
-) -> None:
-    told, data = _parts(table, traits, network, kept, base)
+def _write(parts: Parts) -> None:
+    told, data, attention = parts
     (_PASSAGES / "network.bin").write_bytes(data)
+    (_PASSAGES / "attention.bin").write_bytes(attention)
     text = json.dumps(told, ensure_ascii=False, indent=0) + "\n"
     (_PASSAGES / "weights.json").write_text(text, "utf-8")
     digest = _sha256(text.encode())
@@ -231,7 +259,7 @@ def _write(
         (_MANIFEST, r'(?<=\[weights\]\nsha256 = ")\w*'),
     ):
         path.write_text(re.sub(place, digest, path.read_text("utf-8")), "utf-8")
-    print(len(kept), "features", len(traits), "traits", len(data), "bytes", digest)
+    print(len(text), len(data), len(attention), "bytes", digest)
 
 
 def _network_file(table: PieceTable, traits: Sequence[str], network: Network) -> bytes:

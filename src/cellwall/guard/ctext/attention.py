@@ -104,8 +104,8 @@ class AttentionNetwork:
         scale: float,
         registers: Registers = Registers.BITS_256,
     ) -> None:
-        """`floats`: of 32 bits; `weights`: signed bytes, both in the order of
-        `attention_weights.c`; `scale`: of the vectors of pieces."""
+        """`floats`: of 32 bits; `weights`: of 16 bits in the first matrix and of 8 in the
+        others, both in the order of `attention_weights.c`; `scale`: of the vectors of pieces."""
         count, rest = divmod(len(floats), _FLOAT_BYTES)
         if rest or not all(map(math.isfinite, array("f", floats))):
             raise ValueError("the attention network is damaged")

@@ -11,7 +11,7 @@ static int is_between(uint32_t least, uint32_t value, uint32_t most) {
 
 static int fits(const struct attention_shape *shape) {
     uint64_t tokens = (uint64_t)shape->before + shape->own + shape->after;
-    return is_between(2, shape->dims, MAX_INPUTS) && shape->dims % 2 == 0 &&
+    return is_between(2, shape->dims, CW_MAX_DIMS) && shape->dims % 2 == 0 &&
            is_between(HEAD, shape->width, MAX_WIDTH) && shape->width % HEAD == 0 &&
            is_between(CW_OUTPUTS, shape->inner, MAX_INPUTS) && shape->inner % CW_OUTPUTS == 0 &&
            is_between(CW_OUTPUTS, shape->hidden, MAX_HIDDEN) && shape->hidden % CW_OUTPUTS == 0 &&
@@ -52,7 +52,17 @@ static const float *take_floats(const float **left, size_t count) {
     return taken;
 }
 
-static void take_all(struct attention *net, const struct listed *listed, const int8_t *weights) {
+/* A weight of the first matrix, whose inputs have 8 bits, has 16, and one of the others 8. */
+static int16_t weight_at(const uint8_t **left, int is_first) {
+    int16_t weight;
+    if (!is_first)
+        return (int8_t)*(*left)++;
+    memcpy(&weight, *left, sizeof weight);
+    *left += sizeof weight;
+    return weight;
+}
+
+static void take_all(struct attention *net, const struct listed *listed, const uint8_t *weights) {
     const float *left = net->floats;
     size_t width = net->shape.width;
     int16_t *table = net->tables;
@@ -71,7 +81,8 @@ static void take_all(struct attention *net, const struct listed *listed, const i
         matrix->table = table;
         for (size_t output = 0; output < matrix->outputs; output++)
             for (size_t input = 0; input < matrix->inputs; input++)
-                table[cw_weight_place(matrix->inputs, output, input)] = *weights++;
+                table[cw_weight_place(matrix->inputs, output, input)] =
+                    weight_at(&weights, n == 0);
         table += (size_t)matrix->inputs * matrix->outputs;
     }
 }
@@ -102,7 +113,7 @@ void cw_attention_free(struct attention *net) {
 /* `registers`: the widest that are used. NULL if the shape is too large or not that of so many floats
  * and weights, or if there is no room. */
 struct attention *cw_attention_new(const struct attention_shape *shape, const float *floats,
-                                   size_t float_count, const int8_t *weights, size_t weight_count,
+                                   size_t float_count, const uint8_t *weights, size_t weight_bytes,
                                    uint32_t registers) {
     struct listed listed;
     struct attention *net = fits(shape) ? calloc(1, sizeof *net) : NULL;
@@ -111,7 +122,8 @@ struct attention *cw_attention_new(const struct attention_shape *shape, const fl
     net->shape = *shape;
     net->multiply = cw_products(registers);
     list_matrices(net, &listed);
-    if (float_count == floats_in(shape, &listed) && weight_count == weights_in(&listed)) {
+    size_t weight_count = weights_in(&listed), of_first = (size_t)shape->dims * shape->width;
+    if (float_count == floats_in(shape, &listed) && weight_bytes == weight_count + of_first) {
         net->floats = malloc(float_count * sizeof *floats);
         net->tables = malloc(weight_count * sizeof *net->tables);
     }

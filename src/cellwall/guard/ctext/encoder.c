@@ -2,22 +2,17 @@
  * in one order.
  *
  * A row of inputs is scaled so that its largest has 15 bits; the products with the weights, of 8 bits
- * each, are then added up without an error. */
+ * each, are then added up without an error. The first matrix has inputs of 8 bits, the vectors of
+ * pieces, and weights of 16. */
 #include "encoder.h"
 
 #include <string.h>
 
 #include "numbers.h"
 
-#define SMALLEST 1e-30f /* a row of less is a row of zeros */
-#define MAGNITUDE 0x7fffffffu
-#define INFINITE 0x7f800000u
-#define TO_WHOLE 12582912.0f /* added to a small number: its nearest whole one is in the low bits */
 #define EPSILON 1e-5
 
-#define LANES 4
 #define SIDE_BY_SIDE 4
-typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
 
 /* Rounds values to whole numbers of at most `limit`, and returns what one of them stands for. */
 float cw_round_row(const float *values, size_t count, float limit, int16_t *whole) {
@@ -65,6 +60,20 @@ void cw_normalise(const float *values, size_t width, float *into) {
         into[n] *= factor;
 }
 
+/* Of CW_OUTPUTS outputs what their sums stand for. */
+static void to_floats(const int32_t *sums, float scale, const float *scales, const float *bias,
+                      float *into) {
+    for (size_t n = 0; n < CW_OUTPUTS; n += LANES) {
+        whole_lanes whole;
+        lanes own, more, made;
+        memcpy(&whole, sums + n, sizeof whole);
+        memcpy(&own, scales + n, sizeof own);
+        memcpy(&more, bias + n, sizeof more);
+        made = __builtin_convertvector(whole, lanes) * (own * scale) + more;
+        memcpy(into + n, &made, sizeof made);
+    }
+}
+
 /* The outputs for `count` rows of `run->rows`; behind these there is room for CW_ROWS more. */
 void cw_multiply(struct run *run, const struct matrix *by, size_t count, float *into) {
     int32_t sums[CW_ROWS][CW_OUTPUTS];
@@ -72,13 +81,12 @@ void cw_multiply(struct run *run, const struct matrix *by, size_t count, float *
     memset(run->rows + count * inputs, 0, CW_ROWS * inputs * sizeof *run->rows);
     for (size_t at = 0; at < outputs; at += CW_OUTPUTS)
         for (size_t first = 0; first < count; first += CW_ROWS) {
+            size_t last = first + CW_ROWS < count ? first + CW_ROWS : count;
             run->net->multiply(run->rows + first * inputs, by->table + at * inputs, inputs / 2,
                                sums);
-            for (size_t row = 0; row < CW_ROWS && first + row < count; row++) {
-                float scale = run->scales[first + row], *made = into + (first + row) * outputs + at;
-                for (size_t n = 0; n < CW_OUTPUTS; n++)
-                    made[n] = (float)sums[row][n] * (scale * by->scales[at + n]) + by->bias[at + n];
-            }
+            for (size_t row = first; row < last; row++)
+                to_floats(sums[row - first], run->scales[row], by->scales + at, by->bias + at,
+                          into + row * outputs + at);
         }
 }
 

@@ -15,7 +15,18 @@
 #define MATRICES 4 /* of a layer */
 #define INPUT_LIMIT 32767
 
-/* Weights of 8 bits, held in 16. */
+/* Numbers side by side: compilers leave a loop over floats as it is where they cannot tell that its
+ * arrays are apart. */
+#define LANES 4
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
+typedef int32_t whole_lanes __attribute__((vector_size(LANES * sizeof(int32_t))));
+
+#define SMALLEST 1e-30f /* a row of less is a row of zeros */
+#define MAGNITUDE 0x7fffffffu
+#define INFINITE 0x7f800000u
+#define TO_WHOLE 12582912.0f /* added to a small number: its nearest whole one is in the low bits */
+
+/* Weights of 8 bits, held in 16; those of the first matrix have 16. */
 struct matrix {
     int16_t *table;             /* as products.h has it */
     const float *scales, *bias; /* of each output */

@@ -189,8 +189,8 @@ struct attention_shape {
 
 struct attention;
 EXPORT struct attention *cw_attention_new(const struct attention_shape *shape, const float *floats,
-                                          size_t float_count, const int8_t *weights,
-                                          size_t weight_count, uint32_t registers);
+                                          size_t float_count, const uint8_t *weights,
+                                          size_t weight_bytes, uint32_t registers);
 EXPORT void cw_attention_free(struct attention *net);
 
 /* attention.c */

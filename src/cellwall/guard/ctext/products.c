@@ -11,13 +11,15 @@
 static void plain_products(const int16_t *rows, const int16_t *table, size_t pairs,
                            int32_t sums[CW_ROWS][CW_OUTPUTS]) {
     for (size_t row = 0; row < CW_ROWS; row++, rows += 2 * pairs) {
-        int32_t added[CW_OUTPUTS] = {0};
+        uint32_t added[CW_OUTPUTS] = {0};
         const int16_t *weights = table;
         for (size_t n = 0; n < pairs; n++, weights += 2 * CW_OUTPUTS) {
             int32_t both[CW_OUTPUTS], first = rows[2 * n], second = rows[2 * n + 1];
             memcpy(both, weights, sizeof both);
-            for (size_t output = 0; output < CW_OUTPUTS; output++)
-                added[output] += first * (int16_t)both[output] + second * (both[output] >> 16);
+            for (size_t output = 0; output < CW_OUTPUTS; output++) {
+                added[output] += (uint32_t)(first * (int16_t)both[output]);
+                added[output] += (uint32_t)(second * (both[output] >> 16));
+            }
         }
         memcpy(sums[row], added, sizeof added);
     }
@@ -26,25 +28,30 @@ static void plain_products(const int16_t *rows, const int16_t *table, size_t pai
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define AT_ONCE 3 /* rows, with all outputs: as many sums as there are registers for */
-
 static int32_t pair_at(const int16_t *inputs) {
     int32_t pair;
     memcpy(&pair, inputs, sizeof pair);
     return pair;
 }
 
+/* Eight sums and the weights stay in registers: with twelve, GCC moves some of them to memory. */
+#define ROWS_OF_128 2
+
 static void products_of_128(const int16_t *rows, const int16_t *table, size_t pairs,
                             int32_t sums[CW_ROWS][CW_OUTPUTS]) {
-    for (size_t row = 0; row < CW_ROWS; row += AT_ONCE, rows += AT_ONCE * 2 * pairs) {
-        __m128i added[AT_ONCE][4] = {{_mm_setzero_si128()}};
+    for (size_t row = 0; row < CW_ROWS; row += ROWS_OF_128, rows += ROWS_OF_128 * 2 * pairs) {
+        __m128i added[ROWS_OF_128][4];
         const __m128i *weights = (const __m128i *)table;
+        for (size_t k = 0; k < ROWS_OF_128; k++)
+            for (size_t part = 0; part < 4; part++)
+                added[k][part] = _mm_setzero_si128();
         for (size_t n = 0; n < pairs; n++, weights += 4)
-            for (size_t k = 0; k < AT_ONCE; k++) {
+            for (size_t k = 0; k < ROWS_OF_128; k++) {
                 __m128i by = _mm_set1_epi32(pair_at(rows + 2 * (k * pairs + n)));
-                for (size_t part = 0; part < 4; part++)
-                    added[k][part] = _mm_add_epi32(
-                        added[k][part], _mm_madd_epi16(_mm_loadu_si128(weights + part), by));
+                for (size_t part = 0; part < 4; part++) {
+                    __m128i products = _mm_madd_epi16(_mm_loadu_si128(weights + part), by);
+                    added[k][part] = _mm_add_epi32(added[k][part], products);
+                }
             }
         memcpy(sums[row], added, sizeof added);
     }
@@ -53,8 +60,10 @@ static void products_of_128(const int16_t *rows, const int16_t *table, size_t pa
 __attribute__((target("avx2"))) static void
 products_of_256(const int16_t *rows, const int16_t *table, size_t pairs,
                 int32_t sums[CW_ROWS][CW_OUTPUTS]) {
-    __m256i added[CW_ROWS][2] = {{_mm256_setzero_si256()}};
+    __m256i added[CW_ROWS][2];
     const __m256i *weights = (const __m256i *)table;
+    for (size_t k = 0; k < CW_ROWS; k++)
+        added[k][0] = added[k][1] = _mm256_setzero_si256();
     for (size_t n = 0; n < pairs; n++, weights += 2) {
         __m256i first = _mm256_loadu_si256(weights), second = _mm256_loadu_si256(weights + 1);
         for (size_t k = 0; k < CW_ROWS; k++) {

@@ -1,8 +1,8 @@
 /* Products of matrices in whole numbers, which are the same whatever a processor does side by side.
  *
  * A table holds the weights of CW_OUTPUTS outputs together: for each two inputs, the two weights of
- * the first output, those of the second, and so on. Sums have 32 bits: the caller keeps the products
- * of a row below 2^31 in sum. */
+ * the first output, those of the second, and so on. Sums have 32 bits and wrap: the caller
+ * keeps the products of a row below 2^31 in sum. */
 #ifndef CELLWALL_PRODUCTS_H
 #define CELLWALL_PRODUCTS_H
 
@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define CW_OUTPUTS 16 /* of one call */
-#define CW_ROWS 6     /* of one call */
+#define CW_ROWS 4     /* of one call */
 
 /* `rows`: CW_ROWS rows of 2 * `pairs` inputs; `table`: 2 * CW_OUTPUTS weights for each pair. */
 typedef void products(const int16_t *rows, const int16_t *table, size_t pairs,

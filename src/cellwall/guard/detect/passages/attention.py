@@ -89,8 +89,8 @@ class AttentionModel:
 def parse_network(
     data: bytes, scale: float, registers: Registers = Registers.BITS_256
 ) -> ParsedNetwork:
-    """A line of JSON, floats of 32 bits, little-endian, and weights as signed bytes; `scale`: of the
-    vectors of pieces."""
+    """A line of JSON, floats of 32 bits, and weights as signed numbers of 16 bits (first matrix) and
+    of 8 bits, little-endian; `scale`: of the vectors of pieces."""
     line, _, rest = data.partition(b"\n")
     try:
         told = json.loads(line)

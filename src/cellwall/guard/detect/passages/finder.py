@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
 from cellwall.core.outcomes import Severity
-from cellwall.guard.ctext.passages import Passages
+from cellwall.guard.ctext.passages import Passages, SurroundingsRecord
 from cellwall.guard.detect.passages.isolation import isolated
 from cellwall.guard.detect.passages.lexicon import cues
 from cellwall.guard.detect.passages.reading import passage_of, read_passages, reader
@@ -55,20 +56,22 @@ def find(text: str, lower: bytes | None = None) -> PassageFinding:
     if len(text) < _MIN_CHARACTERS:
         return PassageFinding(traits=shape_of(text))
     known, shape = model(), shape_of(text)
-    found, shift = list[_Candidate](), known.shift(shape)
+    shift = known.shift(shape)
     bits = of_parts = shape_bits(shape)
-    parts = suspect_parts(text, lower)
+    parts, read = suspect_parts(text, lower), list[tuple[Passages, SurroundingsRecord]]()
     for start, end in parts:
         checkpoint()
         passages = read_passages(text[start:end])
         surroundings = reader().surroundings(passages, bits)
         of_parts |= surroundings.traits
-        found += [
-            _Candidate(passages, number, start, score)
-            for number, score in zip(
-                passages.chosen, known.scores(passages, surroundings), strict=True
-            )
-        ]
+        read.append((passages, surroundings))
+    found = [
+        _Candidate(passages, number, start, score)
+        for (start, _), (passages, _), scores in zip(
+            parts, read, known.scores(_within_budget(read)), strict=True
+        )
+        for number, score in zip(passages.chosen, scores, strict=True)
+    ]
     compared = isolated([each.score for each in found], known.isolation)
     standing = [score - shift for score in compared]
     hits = [
@@ -88,6 +91,14 @@ def find(text: str, lower: bytes | None = None) -> PassageFinding:
         assents=best >= known.assent or is_strong,
         denies=is_far and not any(_is_repeated(text[start:end]) for start, end in parts),
     )
+
+
+def _within_budget(
+    parts: Iterable[tuple[Passages, SurroundingsRecord]],
+) -> Iterator[tuple[Passages, SurroundingsRecord]]:
+    for part in parts:
+        checkpoint()
+        yield part
 
 
 def _is_repeated(text: str) -> bool:

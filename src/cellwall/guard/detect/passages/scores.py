@@ -1,9 +1,10 @@
-"""The classifier of passages: a linear model and a small network together, and the check of their
+"""The classifier of passages: a linear model and two networks together, and the check of their
 files (GRD-10).
 
 The linear model knows classes of words and their pairs. The network sees the vectors of a passage,
 of its neighbours and of the rest of the text, so that a break with the surroundings counts, and the
-traits of the passage. Each errs on other attacks than the other, so a score is a mean of both.
+traits of the passage. Each errs on other attacks than the other, so a score is a mean of both. The
+strongest passages of a text are read once more, in the order of their words (`attention.py`).
 `weights.json` is checked by hash, and the other files by hashes in it: a model that cannot be
 loaded is an error, never a silent absence.
 """
@@ -20,16 +21,21 @@ from typing import Any
 from cellwall.guard.ctext.passages import Passages, SurroundingsRecord
 from cellwall.guard.ctext.placing import Placing
 from cellwall.guard.ctext.vectors import NetworkShape, PassageNetwork, PieceVectors
+from cellwall.guard.detect.passages.attention import (
+    AttentionModel,
+    AttentionSettings,
+    parse_network,
+)
 from cellwall.guard.detect.passages.isolation import IsolationSettings
 from cellwall.guard.detect.passages.linear import WEIGHT_DIGITS, LinearModel
 from cellwall.guard.detect.shipped_data import damaged, read_shipped
 
-WEIGHTS_SHA256 = "b4b228594d8ea62e828bc34ccc74ef84d4b67e2cb326a9a4f0d56bb4bd3175f9"
+WEIGHTS_SHA256 = "3ad31fb0e4bb30d94b728323323472c6fd82e3ec25bc5a5361b547cd5534cd15"
 """Of weights.json; `bench/guard_train.py --write` writes it, and bench/guard_data/MANIFEST.toml has
 it too."""
 
 _PACKAGE = "cellwall.guard.detect.passages"
-FILES = ("weights.json", "network.bin", "lexicon.toml")
+FILES = ("weights.json", "network.bin", "attention.bin", "lexicon.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,20 +43,24 @@ class WordNetwork:
     """The network, the vectors of word pieces and the traits that it takes."""
 
     vectors: PieceVectors
+    scale: float
+    """Of the vectors."""
     network: PassageNetwork
     traits: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageModel:
-    """Both models, and the scores from which a passage is reported."""
+    """All models, and the scores from which a passage is reported."""
 
     linear: LinearModel
     network: WordNetwork
+    attention: AttentionModel
     placing: Placing
-    """Both models' tables of traits."""
+    """The tables of traits of the linear model and the network."""
     linear_share: float
-    """How much of a score is the linear model's; the rest is the network's."""
+    """How much of a score is the linear model's; the rest is the network's. That of a passage that
+    was read once more is mixed with that of the attention network."""
     isolation: IsolationSettings
     shifts: Mapping[str, float]
     """What a passage must score more, by the size of its text."""
@@ -62,8 +72,19 @@ class PassageModel:
     likely: float
     certain: float
 
-    def scores(self, passages: Passages, text: SurroundingsRecord) -> list[float]:
-        """Of the passages that may instruct a model, each by itself."""
+    def scores(self, parts: Iterable[tuple[Passages, SurroundingsRecord]]) -> list[list[float]]:
+        """Of the passages of each part of a text that may instruct a model, each by itself."""
+        read, found = list[Passages](), list[list[float]]()
+        for passages, text in parts:
+            read.append(passages)
+            found.append(self.first_scores(passages, text))
+        return [
+            [round(score, WEIGHT_DIGITS) for score in own]
+            for own in self.attention.moved(read, found)
+        ]
+
+    def first_scores(self, passages: Passages, text: SurroundingsRecord) -> list[float]:
+        """By the linear model and the network, which do not see the order of words."""
         if not passages.chosen:
             return []
         placed = self.placing.place(passages, text)
@@ -86,25 +107,36 @@ def model() -> PassageModel:
     return parse_model(*(read_shipped(_PACKAGE, name) for name in FILES))
 
 
-def parse_model(weights: bytes, network: bytes, lexicon: bytes) -> PassageModel:
+def parse_model(
+    weights: bytes, network: bytes, attention: bytes, lexicon: bytes
+) -> PassageModel:
     """The model, or `CellwallError` if the data is not what was trained."""
     if hashlib.sha256(weights).hexdigest() != WEIGHTS_SHA256:
         raise damaged()
     told: dict[str, Any] = json.loads(weights)
     # Attack: without its words the model finds nothing, and says so of every text.
-    for name, data in (("lexicon_sha256", lexicon), ("network_sha256", network)):
+    for name, data in (
+        ("lexicon_sha256", lexicon),
+        ("network_sha256", network),
+        ("attention_sha256", attention),
+    ):
         if hashlib.sha256(data).hexdigest() != told[name]:
             raise damaged()
-    return parse_parts(told, network)
+    return parse_parts(told, network, attention)
 
 
-def parse_parts(told: Mapping[str, Any], network: bytes) -> PassageModel:
+def parse_parts(told: Mapping[str, Any], network: bytes, attention: bytes) -> PassageModel:
     """The model of parts whose hashes were checked."""
     limits = {name: told[name] for name in ("denial", "weak", "assent", "likely", "certain")}
     linear, words = LinearModel(told["features"], told["base"]), _parse_network(network)
     return PassageModel(
         linear=linear,
         network=words,
+        attention=AttentionModel(
+            network=parse_network(attention, words.scale).network,
+            vectors=words.vectors,
+            settings=AttentionSettings(**told["attention"]),
+        ),
         placing=linear.placing(words.traits),
         linear_share=told["linear_share"],
         isolation=IsolationSettings(**told["isolation"]),
@@ -124,6 +156,7 @@ def _parse_network(data: bytes) -> WordNetwork:
     shape = NetworkShape(dims=dims, hidden=told["hidden"], traits=len(told["traits"]))
     return WordNetwork(
         vectors=PieceVectors(rest[:count], rest[count:rows_at], rest[rows_at:weights_at], dims),
+        scale=told["scale"],
         network=PassageNetwork(
             shape,
             rest[weights_at:],
