@@ -3,12 +3,12 @@
     .venv/bin/python bench/guard_attention.py --weights FILE.npz
     .venv/bin/python bench/guard_attention.py --weights FILE.npz --write FILE.bin
 
-Needs NumPy. The weights are floats named as in a state dictionary: `inp` (of the vectors of pieces),
-`pos`, `typ`, `n0`; of each layer `l.N.0` to `l.N.5` (normalisation, queries with keys and values,
-output, normalisation, wider, narrower); `nf`, `h` and `o`, each with `weight` and `bias`. Prints how
-far the scores of the compiled network, whose weights are whole numbers, are from those of floats, for
-the passages of the documentation and of the texts that are written for training, and how long four
-passages take.
+Needs NumPy. The weights are floats named as in a state dictionary: `inp` (of the vectors of
+pieces), `pos`, `typ`, `n0`; of each layer `l.N.0` to `l.N.5` (normalisation, queries with keys and
+values, output, normalisation, wider, narrower); `nf`, `h` and `o`, each with `weight` and `bias`.
+Prints how far the scores of the compiled network, whose weights are whole numbers, are from those
+of floats, for passages of the documentation and of the texts that are written for training, and how
+long four passages take.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ BEFORE, OWN, AFTER = 16, 48, 12
 MOST = 72
 """Pieces of a passage."""
 _LARGEST_OF_FIRST, _LARGEST = 32767, 127
-"""Of the weights: the error of the first matrix, whose inputs are signed bytes, was that of all others
-together with 8 bits."""
+"""Of the weights. With 8 bits the first matrix, whose inputs are signed bytes, had as large an error
+as all others together."""
 _EPSILON = 1e-5
 _LEAST = -5.0
 _HEAD = 32
@@ -109,7 +109,7 @@ def _layers(arrays: Mapping[str, Floats]) -> int:
     return len({name.split(".")[1] for name in arrays if name.startswith("l.")})
 
 
-def _part(arrays: Mapping[str, Floats], name: str):  # noqa: ANN202  # a closure with one use
+def _part(arrays: Mapping[str, Floats], name: str):  # a closure with one use
     return lambda number: (arrays[f"{name}.{number}.weight"], arrays[f"{name}.{number}.bias"])
 
 
@@ -156,10 +156,13 @@ def _score(arrays: Mapping[str, Floats], rows: Floats, window: Window) -> float:
     sides[window.own] = 1
     if not sides.any():
         return float("nan")
-    linear = lambda values, name: values @ arrays[f"{name}.weight"].T + arrays[f"{name}.bias"]
-    normal = lambda values, name: (
-        _normalised(values) * arrays[f"{name}.weight"] + arrays[f"{name}.bias"]
-    )
+
+    def linear(values, name):
+        return values @ arrays[f"{name}.weight"].T + arrays[f"{name}.bias"]
+
+    def normal(values, name):
+        return _normalised(values) * arrays[f"{name}.weight"] + arrays[f"{name}.bias"]
+
     places = arrays["pos.weight"][window.first_place : window.first_place + count]
     values = linear(rows[list(window.pieces)], "inp") + places + arrays["typ.weight"][sides]
     values = normal(values, "n0")
@@ -238,11 +241,11 @@ def _compared(
     vectors, ours, theirs = model().network.vectors, list[float](), list[float]()
     for text in texts:
         passages = read_passages(text)
-        chosen = passages.chosen[:16]
+        chosen = passages.chosen[:4]
         ours += made.scores(vectors, passages, chosen, none=float("nan"))
         theirs += scores(arrays, rows, list(windows(vectors, passages, chosen)))
     apart = np.abs(np.array(ours) - np.array(theirs))
-    assert np.isnan(ours).tolist() == np.isnan(theirs).tolist()  # noqa: S101  # those without pieces
+    assert np.isnan(ours).tolist() == np.isnan(theirs).tolist()  # those without pieces
     apart = apart[~np.isnan(apart)]
     told = ", ".join(
         f"{share:.1%} at most {np.quantile(apart, share):.4f}" for share in (0.5, 0.9, 0.99, 1)
@@ -283,7 +286,7 @@ def _timed(made: AttentionNetwork, texts: Sequence[str]) -> str:
     )
 
 
-def _best(call) -> float:  # noqa: ANN001  # anything that can be called
+def _best(call) -> float:  # anything that can be called
     times = []
     for _ in range(7):
         before = time.thread_time()

@@ -70,10 +70,19 @@ TARGETS = {
         ),
         NativeTarget(
             "native-vectors",
-            "the guard's vectors of word pieces and its network in C: any table, weights and text; "
+            "the guard's vectors of word pieces and its networks in C: any table, weights and text; "
             "under AddressSanitizer and UBSan",
             PASSES,
-            (HERE / "vectors_fuzz.c", *(PASSES / name for name in ("vectors.c", "network.c"))),
+            (
+                HERE / "vectors_fuzz.c",
+                *(
+                    PASSES / f"{name}.c"
+                    for name in (
+                        *("vectors", "network", "products", "encoder", "heads"),
+                        *("attention_weights", "attention"),
+                    )
+                ),
+            ),
         ),
     )
 }

@@ -1,6 +1,6 @@
-/* Vectors of word pieces and the network over them: any table, any weights, any text. Both stay inside
- * what they are given. Sums are those of a plain search through the table, and the score of a passage does
- * not depend on which others are scored with it.
+/* Vectors of word pieces and the networks over them: any table, any weights, any text. All stay inside
+ * what they are given. Sums are those of a plain search through the table, the score of a passage does not
+ * depend on which others are scored with it, and that of the attention network not on the width of registers.
  *
  * Input: sizes of the table and of the network, a byte for the size of each piece, the pieces, then text
  * that also serves as weights. */
@@ -144,6 +144,54 @@ static void fuzz_network(uint32_t dims, uint32_t hidden, int is_small, const uin
   free(first), free(of_traits), free(bias), free(last), free(chosen), free(ends), free(traits), free(scores), free(again);
 }
 
+static struct attention_shape shape_for(uint32_t dims, const uint8_t *text, size_t size) {
+  uint8_t how = size ? text[0] : 0, sizes = size ? text[size - 1] : 0;
+  return (struct attention_shape){.dims = dims, .width = how & 1 ? 64 : 32, .layers = how & 2 ? 2 : 1,
+                                  .inner = how & 4 ? 48 : 16, .hidden = how & 8 ? 32 : 16, .before = sizes % 8,
+                                  .own = 1 + sizes / 8 % 8, .after = sizes / 64, .most = 8 + how / 16, .scale = 0.25f};
+}
+
+static void check_same(const float *one, const float *other, size_t count) {
+  for (size_t n = 0; n < count; n++)
+    check(memcmp(one + n, other + n, sizeof *one) == 0 || (one[n] != one[n] && other[n] != other[n]));
+}
+
+static void fuzz_attention(const struct vectors *vectors, uint32_t dims, int is_small, const uint8_t *text, size_t size,
+                           const uint64_t *starts, const uint64_t *ends, size_t parts) {
+  const float none = -7.0f;
+  struct attention_shape shape = shape_for(dims, text, size);
+  size_t width = shape.width, of_first = width * dims, in_layer = 4 * width * width + 2 * width * shape.inner;
+  size_t outputs = width + shape.layers * (5 * width + shape.inner) + shape.hidden;
+  size_t floats = (shape.before + shape.own + shape.after + 6) * width + shape.hidden + 1 + 2 * outputs;
+  size_t bytes = 2 * of_first + shape.layers * in_layer + 2 * width * shape.hidden;
+  float *made = weights(floats, text, size, is_small);
+  uint8_t *whole = room(bytes);
+  for (size_t n = 0; n < bytes; n++) whole[n] = (uint8_t)(n * 97 + (size ? text[n % size] : 0));
+  struct attention *plain = cw_attention_new(&shape, made, floats, whole, bytes, 0);
+  struct attention *wide = cw_attention_new(&shape, made, floats, whole, bytes, UINT32_MAX);
+  check(!plain == !wide && !plain == (dims < 2 || dims > CW_MAX_DIMS || dims % 2));
+  check(!cw_attention_new(&shape, made, floats - 1, whole, bytes, 0));
+  struct passage *passages = room(parts * sizeof *passages);
+  memset(passages, 0, parts * sizeof *passages);
+  for (size_t n = 0; n < parts; n++) passages[n].byte_start = starts[n], passages[n].byte_end = ends[n];
+  uint64_t *chosen = room((parts + 1) * sizeof *chosen); /* the last one is not there */
+  for (size_t n = 0; n <= parts; n++) chosen[n] = n;
+  float *scores = room((parts + 1) * sizeof *scores), *again = room((parts + 1) * sizeof *again);
+  if (plain) {
+    check(cw_attention_scores(plain, vectors, text, size, passages, parts, chosen, parts + 1, none, scores));
+    check(cw_attention_scores(wide, vectors, text, size, passages, parts, chosen, parts + 1, none, again));
+    check(scores[parts] == none);
+    check_same(scores, again, parts);
+    for (size_t n = 0; n < parts; n++) {
+      check(cw_attention_scores(wide, vectors, text, size, passages, parts, chosen + n, 1, none, again));
+      check_same(scores + n, again, 1);
+      check(!is_small || scores[n] - scores[n] == 0);
+    }
+  }
+  cw_attention_free(plain), cw_attention_free(wide);
+  free(made), free(whole), free(passages), free(chosen), free(scores), free(again);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   uint32_t count = next(&data, &size) % MAX_PIECES, dims = next(&data, &size) % 16, hidden = next(&data, &size) % 16;
   uint8_t how = next(&data, &size);
@@ -180,6 +228,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     check(number == found[n] && memcmp(plain, sums + n * dims, dims * sizeof *plain) == 0);
   }
   fuzz_network(dims, hidden, is_small, text, size, sums, found, parts);
+  fuzz_attention(made, dims, is_small, text, size, starts, ends, parts);
   cw_vectors_free(made);
   free(sizes), free(pieces), free(text), free(rows), free(starts), free(ends), free(sums), free(plain), free(found);
   return 0;

@@ -1,5 +1,4 @@
-"""A small transformer encoder that reads passages with what stands around them, as `attention.c` has
-it."""
+"""A small transformer encoder that reads passages where they stand, as `attention.c` has it."""
 
 from __future__ import annotations
 

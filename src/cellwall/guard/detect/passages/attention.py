@@ -1,9 +1,9 @@
 """The strongest passages of a text, read once more with what stands around them (GRD-2, GRD-8).
 
-The linear model and the network see a passage as a set of words. A small transformer encoder sees the
-order of the words as well; it costs far more, so it reads only the few passages that the others find
-strongest, and none of a text where these find nothing. The scores of the others move by a fixed share
-towards its score, and those of passages that it did not read towards its lowest one.
+The linear model and the network see a passage as a set of words. A small transformer encoder sees
+the order of the words as well. It costs more than both, so it reads only the few passages that they
+score highest, and none of a text where they find nothing. A fixed share of the score of a passage
+is then the encoder's, and the lowest one for a passage that was not read.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class AttentionModel:
 def parse_network(
     data: bytes, scale: float, registers: Registers = Registers.BITS_256
 ) -> ParsedNetwork:
-    """A line of JSON, floats of 32 bits, and weights as signed numbers of 16 bits (first matrix) and
-    of 8 bits, little-endian; `scale`: of the vectors of pieces."""
+    """A line of JSON, floats of 32 bits, and weights as signed numbers of 16 bits (first matrix)
+    and of 8 bits, little-endian; `scale`: of the vectors of pieces."""
     line, _, rest = data.partition(b"\n")
     try:
         told = json.loads(line)

@@ -107,9 +107,7 @@ def model() -> PassageModel:
     return parse_model(*(read_shipped(_PACKAGE, name) for name in FILES))
 
 
-def parse_model(
-    weights: bytes, network: bytes, attention: bytes, lexicon: bytes
-) -> PassageModel:
+def parse_model(weights: bytes, network: bytes, attention: bytes, lexicon: bytes) -> PassageModel:
     """The model, or `CellwallError` if the data is not what was trained."""
     if hashlib.sha256(weights).hexdigest() != WEIGHTS_SHA256:
         raise damaged()

@@ -80,14 +80,16 @@ def test_a_score_is_the_mean_of_the_named_features_and_of_the_network(text: str)
         linear = round(known.linear.base + math.fsum(weights), WEIGHT_DIGITS)
         assert known.linear.score(weight) == linear
         expected.append(round(share * linear + (1 - share) * other, WEIGHT_DIGITS))
-    assert known.scores(found, in_common) == expected
+    assert known.first_scores(found, in_common) == expected
 
 
 @pytest.mark.requirement("GRD-10")
 def test_a_text_without_candidates_has_no_scores() -> None:
     found = read_passages("The boats on the lake are slow.")
     assert len(found) == 1
-    assert scores.model().scores(found, reader().surroundings(found, 0)) == []
+    in_common = reader().surroundings(found, 0)
+    assert scores.model().first_scores(found, in_common) == []
+    assert scores.model().scores([(found, in_common)]) == [[]]
 
 
 @pytest.mark.requirement("GRD-10")
@@ -104,24 +106,27 @@ def test_a_score_does_not_depend_on_the_order_of_its_features() -> None:
 
 @pytest.mark.requirement("GRD-10")
 def test_a_damaged_model_is_refused() -> None:
-    data, network, lexicon = map(_file, scores.FILES)
-    known = scores.parse_model(data, network, lexicon)
+    data, network, attention, lexicon = map(_file, scores.FILES)
+    known = scores.parse_model(data, network, attention, lexicon)
     assert known.denial <= known.weak <= known.assent <= known.likely <= known.certain
     damaged = [
-        (data.replace(b"0.1", b"0.9", 1), network, lexicon),
-        (b"", network, lexicon),
-        (data, network, b""),
-        (data, network, b"[words]\n[phrases]\n"),
-        (data, network, lexicon[:-1]),
-        (data, b"", lexicon),
-        (data, network[:-4], lexicon),
-        (data, network[:-1] + bytes([network[-1] ^ 1]), lexicon),
+        (data.replace(b"0.1", b"0.9", 1), network, attention, lexicon),
+        (b"", network, attention, lexicon),
+        (data, network, attention, b""),
+        (data, network, attention, b"[words]\n[phrases]\n"),
+        (data, network, attention, lexicon[:-1]),
+        (data, b"", attention, lexicon),
+        (data, network[:-4], attention, lexicon),
+        (data, network[:-1] + bytes([network[-1] ^ 1]), attention, lexicon),
+        (data, network, b"", lexicon),
+        (data, network, attention[:-1], lexicon),
+        (data, network, attention[:-1] + bytes([attention[-1] ^ 1]), lexicon),
     ]
     for files in damaged:
         with pytest.raises(CellwallError, match="damaged") as caught:
             scores.parse_model(*files)
         assert caught.value.code == "CW-NO-CLASSIFIER"
-    assert len(data) + len(network) < shipped_data.MAX_DATA_BYTES
+    assert len(data) + len(network) + len(attention) < shipped_data.MAX_DATA_BYTES
 
 
 @pytest.mark.requirement("GRD-10")
