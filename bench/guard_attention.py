@@ -45,8 +45,8 @@ BEFORE, OWN, AFTER = 16, 48, 12
 MOST = 72
 """Pieces of a passage."""
 _LARGEST_OF_FIRST, _LARGEST = 32767, 127
-"""Of the weights. With 8 bits the first matrix, whose inputs are signed bytes, had as large an error
-as all others together."""
+"""Of the weights. With 8 bits the first matrix, whose inputs are signed bytes, had as large an
+error as all others together."""
 _EPSILON = 1e-5
 _LEAST = -5.0
 _HEAD = 32

@@ -26,6 +26,7 @@ static void plain_products(const int16_t *rows, const int16_t *table, size_t pai
 }
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 
 static int32_t pair_at(const int16_t *inputs) {
@@ -75,9 +76,20 @@ products_of_256(const int16_t *rows, const int16_t *table, size_t pairs,
     memcpy(sums, added, sizeof added);
 }
 
+#define OSXSAVE (1u << 27)
+#define AVX (1u << 28)
+#define AVX2 (1u << 5)
+#define WIDE_STATE 6u /* the kernel keeps the registers of 128 and of 256 bits */
+
+/* `__builtin_cpu_supports` needs a part of the compiler's library that zig's does not have. */
 static uint32_t widest(void) {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") ? BITS_256 : BITS_128;
+    uint32_t a, b, c, d, low, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & (OSXSAVE | AVX)) != (OSXSAVE | AVX))
+        return BITS_128;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & WIDE_STATE) != WIDE_STATE || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return BITS_128;
+    return b & AVX2 ? BITS_256 : BITS_128;
 }
 
 static products *const of_width[] = {plain_products, products_of_128, products_of_256};
