@@ -198,7 +198,9 @@ def _packed(
     )
 
 
-def windows_of(word_counts: Sequence[int], passage_counts: Sequence[int]) -> tuple[Numbers, Numbers]:
+def windows_of(
+    word_counts: Sequence[int], passage_counts: Sequence[int]
+) -> tuple[Numbers, Numbers]:
     """As many whole passages of a text as fit; of a longer passage the first part alone."""
     windows: list[list[int]] = []
     first, word, passage = [0], 0, 0
