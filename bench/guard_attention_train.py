@@ -71,7 +71,10 @@ class _Run:
             log.write(line + "\n")
 
     def keep(self, name: str, scores: Numbers) -> None:
-        np.save(self.scratch / f"{name}.npy", scores.astype(np.float16))
+        part = self.scratch / f"{name}.part"
+        with part.open("wb") as file:
+            np.save(file, scores.astype(np.float16))
+        part.replace(part.with_suffix(".npy"))  # the first process may look at any time
 
     def write_scores(self) -> None:
         first = self.packed.first[self.packed.text[self.candidates]]
