@@ -40,8 +40,8 @@ from guard_packed import Numbers, Packed, read
 from guard_teacher import score_all
 from guard_teacher import train as train_teacher
 
-STEPS_OF_TEACHER, STEPS_OF_STUDENT = 1950, 6500
-"""About five rounds, and fifteen."""
+STEPS_OF_TEACHER, STEPS_OF_STUDENT = 1950, 14_000
+"""About five rounds, and thirty-five."""
 _SEEDS_APART = 100
 _RATE = 0.01
 """Mean false alarms over the kinds of ordinary texts, in the log."""

@@ -6,10 +6,14 @@ limits of the classifier are those that `--write` would ship.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from unittest import mock
 
+import numpy as np
+from guard_attention import to_file
+from guard_attention_texts import FOLDS, left_out
 from guard_families import Share, Text, share_rows
 
 from cellwall.guard.detect.passages import finder
@@ -20,6 +24,22 @@ from cellwall.guard.scanning import Scanner
 _AT_ONCE = 150
 Parts = tuple[dict[str, object], bytes, bytes]
 """What weights.json would say, network.bin and attention.bin."""
+
+
+def students(folder: Path) -> list[bytes]:
+    """The attention network of each fold that guard_attention_train wrote."""
+    return [to_file(dict(np.load(folder / f"student-{fold}.npz"))) for fold in range(FOLDS)]
+
+
+def by_student(texts: Sequence[Text], families: Sequence[str]) -> Iterator[tuple[int, list[Text]]]:
+    """For each fold, the texts of which its network saw nothing; ordinary kinds, which are never
+    trained on, have the last one. `families`: of all measured texts."""
+    out = [left_out(families, fold) for fold in range(FOLDS)]
+    own: dict[int, list[Text]] = {}
+    for text in texts:
+        fold = next((fold for fold in range(FOLDS) if text.family in out[fold]), FOLDS - 1)
+        own.setdefault(fold, []).append(text)
+    yield from own.items()
 
 
 def alarms(jobs: Iterable[tuple[Parts, Sequence[Text]]]) -> dict[str, Share]:
