@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import cellwall
 from cellwall.sandbox.linux.channels import ready_to_read
 from cellwall.sandbox.linux.outside_processes import CellShim, PlaceholderReaper
 from cellwall.sandbox.linux.plan import Plan
+from conftest import need
 
 
 @pytest.mark.slow
@@ -28,14 +31,28 @@ def test_a_supervisor_with_any_number_of_open_descriptors_can_run(held):
             os.close(descriptor)
 
 
+@pytest.fixture
+def no_core_files() -> Iterator[None]:
+    """A soft limit of 0, at which the kernel starts the program of core_pattern, core(5).
+
+    A vault that was opened in this process before has lowered its hard limit to 1 for good.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    need(hard != 0, "a limit of core files that can be set to 1")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+
+
 @pytest.mark.requirement("ISO-7")
+@pytest.mark.usefixtures("no_core_files")
 def test_a_crash_of_what_the_shim_starts_starts_no_program_of_the_host(tmp_path: Path):
     """Of the emulator of a virtual machine, too, which has no init on this host."""
     asks = "import resource, sys; print(resource.getrlimit(4), file=open(sys.argv[1], 'w'))"
     free, held = tmp_path / "free", tmp_path / "held"
     command = [sys.executable, "-I", "-S", "-c", asks]
     subprocess.run([*command, str(free)], check=True)
-    assert free.read_text() != "(1, 1)\n"  # the control
+    assert free.read_text().startswith("(0, ")  # the control
     shim = CellShim(tag="test")
     try:
         assert ready_to_read(shim, timeout_s=60)
