@@ -8,8 +8,9 @@ the attacks of one program that was run before. Each case of a table runs, also 
 failed, and a failure names every failed case. `--each-case`, `-k`, `--pdb` and a case on the command line (`test_x[case]`) give each case a test of
 its own again.
 
-A test that runs on both paths of a cell and has further parameters takes the paths by turns in a whole
-run: each value runs on one of them, on the other in another run, and with `--long` on both.
+A test that runs on both paths of a cell takes the paths by turns in a whole run: each of its cases
+runs on one of them, on the other in another run, and with `--long` on both. Of the tests without
+further parameters, half run on either path.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Tables:
         has_table = metafunc.definition.get_closest_marker("table") is not None
         if self._takes_turns and not has_table:
             for name in _PATHS & metafunc._calls[0].indices.keys():
-                metafunc._calls[:] = take_turns(metafunc._calls, name, turn=self._turn)
+                turn = self._turn + zlib.crc32(metafunc.definition.nodeid.encode())
+                metafunc._calls[:] = take_turns(metafunc._calls, name, turn=turn)
         if self._is_fast:
             most = MAX_FAST_TABLE_CASES if is_table else MAX_FAST_TESTS
             metafunc._calls[:] = spread(metafunc._calls, most)
@@ -104,12 +106,10 @@ def spread(cases: Sequence[Any], most: int) -> list[Any]:
 def take_turns(cases: Sequence[CallSpec2], name: str, *, turn: int) -> list[CallSpec2]:
     """Of each combination of the other parameters, one value of this one.
 
-    Their places together decide which, so that every value of each parameter runs; of three
-    parameters, every pair of values.
+    Their places together decide which, so that every value of each parameter runs where there is
+    another one; of three parameters, every pair of values.
     """
     values = {case.indices[name] for case in cases}
-    if len(cases) <= len(values):  # no other parameter
-        return list(cases)
     return [case for case in cases if (sum(case.indices.values()) + turn) % len(values) == 0]
 
 

@@ -59,7 +59,13 @@ def test_paths_by_turns_leave_out_no_value_and_the_other_turn_has_the_rest():
     for found in (first, second):
         assert {case.indices["name"] for case in found} == set(range(5))
         assert {case.indices["path"] for case in found} == {0, 1}
-    assert take_turns(crossed(path=2), "path", turn=1) == crossed(path=2)
+
+
+def test_a_test_without_another_parameter_runs_on_one_path_and_on_the_other_in_the_next_turn():
+    cases = crossed(path=2)
+    assert [take_turns(cases, "path", turn=turn) for turn in (6, 7)] == [cases[:1], cases[1:]]
+    alone = crossed(path=1)  # of a test that is `only_on` one path
+    assert [take_turns(alone, "path", turn=turn) for turn in (6, 7)] == [alone, alone]
 
 
 def test_paths_by_turns_have_every_pair_of_values_of_three_parameters():
