@@ -11,6 +11,9 @@ its own again.
 A test that runs on both paths of a cell takes the paths by turns in a whole run: each of its cases
 runs on one of them, on the other in another run, and with `--long` on both. Of the tests without
 further parameters, half run on either path.
+
+`@pytest.mark.sample(most)` makes a whole run take this many of the cases, in equal steps from the first
+to the last: for cases that are alike and expensive. With `--long`, and for whoever runs the file, all run.
 """
 
 from __future__ import annotations
@@ -70,6 +73,8 @@ class Tables:
             for name in _PATHS & metafunc._calls[0].indices.keys():
                 turn = self._turn + zlib.crc32(metafunc.definition.nodeid.encode())
                 metafunc._calls[:] = take_turns(metafunc._calls, name, turn=turn)
+        if self._takes_turns and (mark := metafunc.definition.get_closest_marker("sample")):
+            metafunc._calls[:] = spread(metafunc._calls, *mark.args)
         if self._is_fast:
             most = MAX_FAST_TABLE_CASES if is_table else MAX_FAST_TESTS
             metafunc._calls[:] = spread(metafunc._calls, most)
@@ -100,6 +105,8 @@ def spread(cases: Sequence[Any], most: int) -> list[Any]:
     """At most this many cases, in equal steps from the first to the last: the same in each run."""
     if len(cases) <= most:
         return list(cases)
+    if most == 1:
+        return [cases[-1]]
     return [cases[place * (len(cases) - 1) // (most - 1)] for place in range(most)]
 
 

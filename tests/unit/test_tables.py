@@ -24,8 +24,8 @@ def item(test: Any) -> Any:
 
 def test_a_sample_has_the_first_and_the_last_case_and_keeps_the_order():
     cases = list(range(100))
-    samples = {most: spread(cases, most) for most in (2, 4, 100, 200)}
-    assert samples == {2: [0, 99], 4: [0, 33, 66, 99], 100: cases, 200: cases}
+    samples = {most: spread(cases, most) for most in (1, 2, 4, 100, 200)}
+    assert samples == {1: [99], 2: [0, 99], 4: [0, 33, 66, 99], 100: cases, 200: cases}
 
 
 def test_cases_that_differ_in_one_parameter_alone_are_one_group():
