@@ -133,6 +133,7 @@ HOSTILE = {
 @decided_by_the_proxy
 @pytest.mark.requirement("PKG-1", "PKG-3")
 @pytest.mark.parametrize("what", HOSTILE)
+@pytest.mark.sample(3)
 def test_a_hostile_wheel_is_not_installed_and_the_reason_is_told(run, registries, what):
     files, build = HOSTILE[what]
     registries.add_wheel(
@@ -165,6 +166,7 @@ def test_a_file_that_changed_since_it_was_indexed_is_not_installed(run, registri
         "--find-links {base}/packages zebra-atlas==2.0",
     ],
 )
+@pytest.mark.sample(3)
 def test_no_argument_leads_past_the_proxy(run, registries, arguments):
     young = datetime.now(UTC).isoformat()
     registries.add_wheel("zebra-atlas", "2.0", uploaded=young)
@@ -179,6 +181,7 @@ def test_no_argument_leads_past_the_proxy(run, registries, arguments):
     "variables",
     ["PIP_INDEX_URL={base}/simple PIP_TRUSTED_HOST=127.0.0.1", "PIP_NO_PROXY=* NO_PROXY=*", "PIP_CERT=/dev/null"],
 )  # fmt: skip
+@pytest.mark.sample(1)
 def test_no_variable_leads_past_the_proxy(run, registries, variables):
     registries.add_wheel("zebra-atlas", "2.0", uploaded=datetime.now(UTC).isoformat())
     found, _ = run(f"export {variables.format(base=registries.base)}; {PIP} zebra-atlas{SHOW}")

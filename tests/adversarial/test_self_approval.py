@@ -268,6 +268,7 @@ def test_an_agent_that_leaves_session_parents_and_environment_is_known_all_the_s
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex", "cursor", "gemini-cli", "copilot"])
+@pytest.mark.sample(2)
 def test_the_command_that_is_installed_marks_the_agent(name, agent, tmp_path, monkeypatch):
     """Shells and `timeout` stand between the agent and the hook there."""
     monkeypatch.chdir(tmp_path)

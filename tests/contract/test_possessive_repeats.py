@@ -99,6 +99,7 @@ def parsed(pattern: str | bytes, flags: int) -> Any:
     return parser.parse(pattern, flags & ~(re.UNICODE if isinstance(pattern, bytes) else 0))
 
 
+@pytest.mark.long  # compiles every pattern of the product
 def test_no_possessive_repeat_depends_on_an_iteration_that_fails_late() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIST_PATTERNS], capture_output=True, check=True, text=True

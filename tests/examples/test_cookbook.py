@@ -39,6 +39,7 @@ def run(
 
 
 @pytest.mark.requirement("LANG-2", "NET-1")
+@pytest.mark.long  # builds the template `python-data`
 def test_data_analysis_gives_a_chart_and_no_way_out(tmp_path, tmp_path_factory):
     home = python_data_home(tmp_path_factory)
     shown = run("data_analysis.py", str(tmp_path), CELLWALL_HOME=home).stdout

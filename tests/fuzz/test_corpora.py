@@ -27,6 +27,7 @@ def test_kept_inputs_get_a_result_or_the_declared_error(name: str) -> None:
 @pytest.mark.requirement("RED-2")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", native.TARGETS)
+@pytest.mark.sample(2)
 def test_kept_inputs_of_native_code_pass_the_sanitisers(name: str, tmp_path: Path) -> None:
     compiler = shutil.which("gcc") or shutil.which("clang")
     need(compiler, "a C compiler with AddressSanitizer")

@@ -32,6 +32,7 @@ ONCE_SLOW = [
 
 
 @pytest.mark.parametrize("unit", ONCE_SLOW)
+@pytest.mark.sample(3)
 def test_beginnings_of_long_secrets_are_read_once(unit):
     scans = guard_sweep.scans()
     for name in ("redact", "audit", "wire"):
@@ -56,6 +57,7 @@ def test_the_sweep_finds_a_scan_that_is_not_linear():
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sample(1)
 def test_what_is_over_its_budget_is_not_shown(seed):
     random = Random(seed)
     text = b"".join(b"sk-%x-" % random.randrange(1 << 20) for _ in range(5_000)) + b" the end"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -59,37 +60,46 @@ def test_it_is_printed_in_words_and_as_json(tmp_path: Path) -> None:
     assert object_["weakened"] == []
 
 
-@pytest.mark.requirement("CFG-3")
-def test_probes_confirm_what_is_true_both_ways(tmp_path: Path) -> None:
-    home = set(os.listdir(os.path.expanduser("~")))
-    done = cellwall(
-        "policy", "blast-radius", "--probe", "--json", "--config", config(tmp_path, SMALL)
-    )
-    lines = json.loads(done.stdout)["abilities"]
-    states = {each["id"]: each["probe"]["state"] for each in lines}
-    wrong = [each for each in lines if each["probe"]["state"] == "contradicted"]
-    assert (wrong, done.returncode) == ([], 0), done.stderr
-    unprobed = {name for name, state in states.items() if state == "not-probed"}
-    assert unprobed <= MAYBE, [each for each in lines if each["id"] in unprobed - MAYBE]
-    assert all(each["probe"]["found"] for each in lines)
-    assert set(os.listdir(os.path.expanduser("~"))) - home == set()
+class Probed(NamedTuple):
+    code: int
+    lines: dict[str, dict[str, Any]]
+    said: bytes
+
+
+def probed(folder: Path, second_user: str) -> Probed:
+    text = SMALL.replace("[sandbox]", f'[sandbox]\nsecond_user = "{second_user}"')
+    done = cellwall("policy", "blast-radius", "--probe", "--json", "--config", config(folder, text))
+    lines = {each["id"]: each for each in json.loads(done.stdout)["abilities"]}
+    return Probed(done.returncode, lines, done.stderr)
+
+
+def second_user_of(found: Probed) -> tuple[bool, str, str]:
+    line = found.lines["execute.second-user"]
+    return line["is_possible"], line["probe"]["state"], line["probe"]["found"]
 
 
 @pytest.mark.requirement("CFG-3", "ISO-10")
-def test_the_second_user_is_tried_and_its_absence_as_well(tmp_path: Path) -> None:
-    need(os.geteuid() == 0, "root: an ordinary user maps one uid")
-    found = {}
-    for word in ("refuse", "allow"):
-        text = SMALL.replace("[sandbox]", f'[sandbox]\nsecond_user = "{word}"')
-        file = config(tmp_path, text, f"{word}.toml")
-        done = cellwall("policy", "blast-radius", "--probe", "--json", "--config", file)
-        lines = {each["id"]: each for each in json.loads(done.stdout)["abilities"]}
-        line = lines["execute.second-user"]
-        found[word] = (line["is_possible"], line["probe"]["state"], line["probe"]["found"])
-    assert found == {
-        "refuse": (False, "confirmed", "a run that asked for one: CW-SECOND-USER-OFF"),
-        "allow": (True, "confirmed", "a program ran with uid 0 and no capability"),
+def test_probes_confirm_what_is_true_both_ways(tmp_path: Path) -> None:
+    home = set(os.listdir(os.path.expanduser("~")))
+    found = probed(tmp_path, "refuse")
+    lines = found.lines.values()
+    wrong = [each for each in lines if each["probe"]["state"] == "contradicted"]
+    assert (wrong, found.code) == ([], 0), found.said
+    unprobed = {
+        name for name, each in found.lines.items() if each["probe"]["state"] == "not-probed"
     }
+    assert unprobed <= MAYBE, [found.lines[name] for name in unprobed - MAYBE]
+    assert all(each["probe"]["found"] for each in lines)
+    assert set(os.listdir(os.path.expanduser("~"))) - home == set()
+    refused = (False, "confirmed", "a run that asked for one: CW-SECOND-USER-OFF")
+    assert second_user_of(found) == refused
+
+
+@pytest.mark.requirement("CFG-3", "ISO-10")
+def test_the_second_user_is_tried(tmp_path: Path) -> None:
+    need(os.geteuid() == 0, "root: an ordinary user maps one uid")
+    told = "a program ran with uid 0 and no capability"
+    assert second_user_of(probed(tmp_path, "allow")) == (True, "confirmed", told)
 
 
 @pytest.mark.requirement("CFG-3")

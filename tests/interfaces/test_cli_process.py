@@ -138,6 +138,7 @@ def test_help_imports_no_command():
     "closed",
     ["<&-", ">&-", "2>&-", pytest.param("<&- >&-", marks=pytest.mark.long), "<&- >&- 2>&-"],
 )
+@pytest.mark.sample(2)
 def test_closed_standard_streams_neither_crash_nor_lend_their_number(closed, tmp_path):
     # The program tells what its own descriptors are: never a file of ours.
     script = "ls -l /proc/self/fd > fds; exit 7"
@@ -170,6 +171,7 @@ def into(stdout: int, words: str) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("words", ["--help", "config show", "config schema", "audit tail"])
+@pytest.mark.sample(2)
 def test_a_reader_that_never_reads_gets_no_complaint(words):
     reads, writes = os.pipe()
     os.close(reads)
@@ -180,6 +182,7 @@ def test_a_reader_that_never_reads_gets_no_complaint(words):
 @pytest.mark.parametrize(
     "words", ["run -- sh -c 'while :; do echo y; done'", "code --json -c 1", "config show"]
 )
+@pytest.mark.sample(2)
 def test_a_full_disk_under_our_output_is_told(words):
     code, said = into(os.open("/dev/full", os.O_WRONLY), words)
     assert code == 125

@@ -53,9 +53,8 @@ def try_out(project: Path, *commands: str, mode: str = "default") -> str:
 
 
 @pytest.mark.requirement("POL-1", "POL-8", "INT-1")
-@pytest.mark.parametrize(
-    "mode", [pytest.param("acceptEdits", marks=pytest.mark.long), "bypassPermissions"]
-)
+@pytest.mark.long  # of the modes, the next test has the one that skips the questions of the agent
+@pytest.mark.parametrize("mode", ["acceptEdits", "bypassPermissions"])
 def test_neither_a_denied_command_nor_one_that_nobody_answers_for_runs_in_any_mode(project, mode):
     install(project)
     told = try_out(project, "cp Makefile copied", "make all", mode=mode)
@@ -67,10 +66,13 @@ def test_neither_a_denied_command_nor_one_that_nobody_answers_for_runs_in_any_mo
 
 
 @pytest.mark.requirement("POL-1", "POL-8", "INT-1", "ISO-2")
-def test_each_command_in_the_default_mode_is_denied_asked_about_or_runs_inside(project):
+@pytest.mark.parametrize(
+    "mode", [pytest.param("default", marks=pytest.mark.long), "bypassPermissions"]
+)
+def test_each_command_is_denied_asked_about_or_runs_inside(project, mode):
     install(project)
     rewritten = "pwd; touch inside; echo /home/* /root/*"
-    told = try_out(project, "cp Makefile copied", "make all", "touch allowed", rewritten)
+    told = try_out(project, "cp Makefile copied", "make all", "touch allowed", rewritten, mode=mode)
     made = {name for name in ("copied", "made", "allowed", "inside") if (project / name).exists()}
     assert made == {"allowed", "inside"}, told
     assert "Cellwall: " in told

@@ -206,6 +206,7 @@ ASKED = {
 
 @pytest.mark.requirement("ISO-4")
 @pytest.mark.parametrize("name", ["sitecustomize.py", "cellwall.py", "json.py"])
+@pytest.mark.sample(2)
 def test_nothing_in_the_agents_environment_turns_the_installed_hook_round(project, name):
     evil = project / "evil"
     (evil / "home" / "cellwall").mkdir(parents=True)

@@ -247,6 +247,7 @@ def _make_npm_package(shelf: Path, name: str, site: Site) -> None:
 @pytest.mark.requirement("NET-2", "NET-6", "NET-7")
 @pytest.mark.parametrize("kind", ["passed", "opened"])
 @pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.sample(10)
 def test_client_works_unchanged(
     name: str, kind: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,6 +236,7 @@ def test_an_unknown_template_is_told_when_the_sandbox_is_made():
 
 
 @pytest.mark.parametrize("words", [["run", "--", "true"], ["code", "-c", "1"], ["mcp"]])
+@pytest.mark.sample(1)
 def test_every_command_tells_an_unknown_template(words):
     done = cellwall(words[0], "--template", "python-dta", *words[1:])
     assert (done.returncode, error_code(done)) == (125, "CW-NO-TEMPLATE")

@@ -36,6 +36,7 @@ TIGHT = replace(SMALL, memory_bytes=4 * GIB, hosts=3, rack_hosts=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("parameters", [SMALL, TIGHT], ids=["small", "tight"])
+@pytest.mark.sample(2)
 def test_every_session_that_arrived_ends_once(policy, parameters):
     day = simulate(parameters, policy)
     waiting = day.arrived - day.finished - day.live_at_end - day.refused

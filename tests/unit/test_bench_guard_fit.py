@@ -100,6 +100,7 @@ def _bases(factor: int | None) -> tuple[float, float]:
     return network.base, linear
 
 
+@pytest.mark.long  # three trainings; it is a tool of developers
 def test_another_draw_of_a_text_is_taken_instead_of_it_and_never_beside_it() -> None:
     none, same, other = (_bases(factor) for factor in (None, 1, 0))
     assert same == none

@@ -133,6 +133,7 @@ def test_client_that_leaves_ends_its_run(service: RunningService):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.long  # builds the template `python-data`
 def test_figures_have_pictures_and_their_data(tmp_path_factory: pytest.TempPathFactory):
     home = tmp_path_factory.mktemp("cellwall-e2b-charts")
     (home / "templates").symlink_to(f"{python_data_home(tmp_path_factory)}/templates")

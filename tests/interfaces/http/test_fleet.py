@@ -178,6 +178,7 @@ def test_a_run_with_the_same_key_is_executed_once(fleet):
         assert run(client, session, "echo x >> n; wc -l < n")["stdout"] == "2\n"  # the control
 
 
+@pytest.mark.long  # the other tests read that list too
 def test_the_hosts_are_shown_over_http_as_by_the_command(fleet):
     with fleet.client() as client, fleet.client("bob", "user") as other:
         sessions = sessions_by_host(fleet, client)
@@ -199,6 +200,7 @@ def test_the_hosts_are_shown_over_http_as_by_the_command(fleet):
 
 
 @pytest.mark.requirement("INT-2")
+@pytest.mark.long  # sessions by the plain API are placed alike
 def test_the_sdk_of_e2b_uses_sandboxes_of_all_hosts(fleet):
     at = f"{fleet.url}/e2b"
     options = {"api_key": fleet.token("eve", "user"), "api_url": at, "sandbox_url": at}
@@ -358,6 +360,7 @@ def test_the_record_of_all_hosts_verifies_and_a_changed_one_does_not(fleet, tmp_
     assert logs("--log", str(copied), code=1)[second.id]["problem"]
 
 
+@pytest.mark.long  # the test of a secret drains one too
 def test_a_host_that_drains_gets_no_session_and_serves_its_own(fleet):
     with fleet.client() as client:
         sessions = sessions_by_host(fleet, client)

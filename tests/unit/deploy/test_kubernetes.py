@@ -253,6 +253,7 @@ class Pod:
 @pytest.mark.slow
 @pytest.mark.requirement("SRV-6")
 @pytest.mark.xdist_group("postgresql")
+@pytest.mark.long  # ten starts of the command; enrolment has its tests
 def test_pods_get_certificates_by_their_init_containers_and_know_each_other(
     postgres: PostgresServer,  # noqa: F811  # a fixture
     tmp_path,

@@ -256,6 +256,7 @@ def test_a_search_of_a_folder_reads_all_that_is_in_it():
     ],
 )
 @pytest.mark.slow
+@pytest.mark.sample(2)
 def test_what_would_take_long_is_refused(command):
     assert verdict(ORDINARY, command) == "deny"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -121,6 +122,11 @@ EVERYDAY = {
     ("expected", "call"), [(word, call) for word, calls in EVERYDAY.items() for call in calls]
 )
 def test_a_project_of_many_kinds_can_be_worked_in(expected, call):
+    assert verdict(policy_of_many_kinds(), call) == expected
+
+
+@functools.cache
+def policy_of_many_kinds() -> Policy:
     files = {
         *(".git", "package.json", "package-lock.json", "pyproject.toml", "Cargo.toml", "go.mod"),
         *("Makefile", "justfile", "Dockerfile", "main.tf"),
@@ -130,8 +136,7 @@ def test_a_project_of_many_kinds_can_be_worked_in(expected, call):
         "Makefile": "test:\n\tx\nrelease: test\n\tx\n",
         "justfile": "build:\n  x\n",
     }
-    policy = Policy.of(rules_of(start(ProjectFiles(frozenset(files), texts))))
-    assert verdict(policy, call) == expected
+    return Policy.of(rules_of(start(ProjectFiles(frozenset(files), texts))))
 
 
 HOSTILE = [

@@ -259,6 +259,7 @@ MEGA = 1_000_000
     ],
 )
 @pytest.mark.slow
+@pytest.mark.sample(8)
 def test_hostile_page_ends_in_time_and_within_bounds(page: str) -> None:
     # Quadratic time would be minutes here, and recursion an error: no clock is needed to see it.
     found = render(page, form="markdown", url="https://docs.example.com/" + "a" * 1000)

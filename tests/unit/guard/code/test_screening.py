@@ -123,6 +123,7 @@ CASES = [(language, code) for language, codes in HOSTILE.items() for code in cod
 @pytest.mark.slow
 @pytest.mark.requirement("GRD-9")
 @pytest.mark.parametrize(("language", "code"), CASES, ids=range(len(CASES)))
+@pytest.mark.sample(20)
 def test_hostile_code_gets_an_answer(language: str, code: str) -> None:
     # In a thread, whose stack is smaller, and with warnings turned to errors, as tests are run.
     found: list[tuple[Hit, ...]] = []

@@ -89,6 +89,7 @@ def test_limits_end_both_at_the_same_place(plain: str, attempts: int, room: int)
         ("\u00e9" * 300 + "&amp;" + "\U0001f600" * 300, 1),
     ],
 )
+@pytest.mark.sample(5)
 def test_floods_are_read_alike(plain: str, encodings: int) -> None:
     assert check(plain) == encodings
 
@@ -111,6 +112,7 @@ def test_floods_are_read_alike(plain: str, encodings: int) -> None:
         "=41\n",
     ],
 )
+@pytest.mark.sample(4)
 def test_time_grows_with_the_text_and_not_with_its_square(piece: str) -> None:
     assert min(cost_s(piece * 240_000) / cost_s(piece * 60_000) for _ in range(3)) < 9
 

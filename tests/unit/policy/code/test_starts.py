@@ -119,6 +119,7 @@ def test_ordinary_code_starts_nothing(language: str, code: str):
 @pytest.mark.parametrize(
     "piece", ["system(", "`", '"', "exec('", "open(F,", "| ", "\\", "${", "]("]
 )
+@pytest.mark.sample(16)
 def test_the_scan_is_linear(language: str, piece: str):
     def cost(count: int) -> float:  # the least of three: a collection of garbage may fall into one
         took = []

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import types
 from collections import OrderedDict, namedtuple
+from collections.abc import Mapping
 from typing import Any
 from unittest import mock
 
@@ -557,7 +558,8 @@ raise Odd("text")
     assert "text" in found["traceback"]
 
 
-# With the real libraries: those of the template `python-data`, in the Python that runs inside
+# With the real libraries: those installed for the tests, and with `--long` those of the template
+# `python-data`, which takes a minute to build, in the Python that runs inside
 
 
 CODES = {
@@ -613,23 +615,18 @@ CODES = {
 }
 
 
-@pytest.fixture(scope="session")
-def real(tmp_path_factory) -> dict[str, Any]:
-    """What each of the tests' pieces of code tells, run with `show` at hand by one interpreter of the
-    template's environment: its imports take seconds.
+def run_codes(python: str, codes: Mapping[str, str], folder: str, *, site: str = "") -> Any:
+    """What each piece of code tells, run with `show` at hand by one interpreter: its imports take
+    seconds.
     """
-    home = python_data_home(tmp_path_factory)
-    site = environments.environment_of(home, "python-data")
-    assert site is not None
-
     lines = [
         "import json, sys, types",
-        f"sys.path.insert(0, {site!r})",
+        f"sys.path[:0] = filter(None, [{site!r}])",
         "show = types.ModuleType('show')",
         f"with open({show.__file__!r}) as file: source = file.read()",
         "exec(compile(source, '<cellwall>', 'exec'), show.__dict__)",
         "show.prepare_plots()",
-        f"codes, told = {CODES!r}, {{}}",
+        f"codes, told = {dict(codes)!r}, {{}}",
         "for name, code in codes.items():",
         "    names = {'show': show}",
         "    exec(compile(code, name, 'exec'), names)",
@@ -637,8 +634,8 @@ def real(tmp_path_factory) -> dict[str, Any]:
         "print(json.dumps(told, allow_nan=False))",
     ]
     done = subprocess.run(
-        [languages.python_outside(), "-I", "-W", "error", "-c", "\n".join(lines)],
-        env={"MPLCONFIGDIR": home},
+        [python, "-I", "-W", "error", "-c", "\n".join(lines)],
+        env={"MPLCONFIGDIR": folder},
         capture_output=True,
         check=False,
     )
@@ -647,14 +644,52 @@ def real(tmp_path_factory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.requirement("LANG-2")
-@pytest.mark.xdist_group("python-data")  # what they import is installed once for all of them
-class TestRealLibraries:
+class TestInstalledLibraries:
+    """numpy and matplotlib; pandas is in the template alone."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def real(cls, tmp_path_factory) -> dict[str, Any]:
+        codes = {name: code for name, code in CODES.items() if "pandas" not in code}
+        return run_codes(sys.executable, codes, str(tmp_path_factory.mktemp("matplotlib")))
+
     def test_numbers_and_small_arrays_have_a_json_form(self, real):
         told = real["numbers"]
         forms = [3, 0.5, True, "s", 7, [[0, 1, 2], [3, 4, 5]], {"a": 1.5}, ["x", None]]
         assert told == [[True, form] for form in forms]
+
+    def test_figures_are_shown_once_and_closed(self, real):
+        told = real["figures"]
+        backend, shown, open_after, again = told
+        assert (backend.lower(), open_after, again) == ("agg", [], [])
+        forms = {"text", "png", "svg", "chart"}
+        assert [set(each) for each in shown] == [forms, forms, {"text", "chart"}]
+        assert [each["chart"] for each in shown] == [{"axes": 1}, {"axes": 1}, {"axes": 0}]
+        assert shown[0]["text"].startswith("<Figure size ")
+        assert base64.b64decode(shown[0]["png"]).startswith(b"\x89PNG\r\n")
+        assert "<svg" in shown[0]["svg"]
+
+    def test_a_flood_of_figures_is_bounded(self, real):
+        told = real["flood"]
+        assert len(told) == 5
+        assert told[0].keys() == {"text", "png", "svg"}
+        assert told[-1].keys() < {"text", "png", "svg"}  # there was no room left
+        assert sum(sum(each.values()) for each in told) < 6_000_000 + 1000
+
+
+@pytest.mark.long  # builds the template
+@pytest.mark.timeout(900)
+@pytest.mark.requirement("LANG-2")
+@pytest.mark.xdist_group("python-data")  # what they import is installed once for all of them
+class TestRealLibraries(TestInstalledLibraries):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def real(cls, tmp_path_factory) -> dict[str, Any]:
+        home = python_data_home(tmp_path_factory)
+        site = environments.environment_of(home, "python-data")
+        assert site is not None
+        return run_codes(languages.python_outside(), CODES, home, site=site)
 
     def test_others_have_none(self, real):
         told = real["others"]
@@ -682,21 +717,3 @@ class TestRealLibraries:
     def test_rows_are_bounded_and_their_number_is_told(self, real):
         told = real["rows"]
         assert told == [1000, 5000, False]
-
-    def test_figures_are_shown_once_and_closed(self, real):
-        told = real["figures"]
-        backend, shown, open_after, again = told
-        assert (backend.lower(), open_after, again) == ("agg", [], [])
-        forms = {"text", "png", "svg", "chart"}
-        assert [set(each) for each in shown] == [forms, forms, {"text", "chart"}]
-        assert [each["chart"] for each in shown] == [{"axes": 1}, {"axes": 1}, {"axes": 0}]
-        assert shown[0]["text"].startswith("<Figure size ")
-        assert base64.b64decode(shown[0]["png"]).startswith(b"\x89PNG\r\n")
-        assert "<svg" in shown[0]["svg"]
-
-    def test_a_flood_of_figures_is_bounded(self, real):
-        told = real["flood"]
-        assert len(told) == 5
-        assert told[0].keys() == {"text", "png", "svg"}
-        assert told[-1].keys() < {"text", "png", "svg"}  # there was no room left
-        assert sum(sum(each.values()) for each in told) < 6_000_000 + 1000
