@@ -166,18 +166,29 @@ LOOKS: dict[str, dict[str, Any]] = {
     "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}},
     "phone": {"color_scheme": "light", **PHONE},
 }
+EVERY = pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+"""One page in so many is looked at in the dark and on a phone; the pages share their styles."""
+
+
+def looks_of(number: int, every: int) -> tuple[str, ...]:
+    return tuple(LOOKS) if number % every == 0 else ("light",)
 
 
 @pytest.mark.requirement("SRV-5")
+@EVERY
 def test_every_page_is_accessible_and_executes_no_hostile_text(
-    service: RunningService, browser: WatchedBrowser, session: str, threads: ThreadPoolExecutor
+    service: RunningService,
+    browser: WatchedBrowser,
+    session: str,
+    threads: ThreadPoolExecutor,
+    every: int,
 ) -> None:
     need_axe()  # before the question: a skipped test would wait for its answer
     question, waiting = ask(service, threads, session, HOSTILE_COMMAND)
     failures: list[str] = []
     with service.client("ann") as ann, browser.at(service, "ann", **LOOKS["light"]) as page:
         page.on("dialog", lambda dialog: failures.append(f"a script ran: {dialog.message}"))
-        for path in pages(service, session, question):
+        for number, path in enumerate(pages(service, session, question)):
             response = page.goto(path)
             assert response is not None
             if path == "/ui/nowhere":  # the console tells of the status
@@ -187,7 +198,7 @@ def test_every_page_is_accessible_and_executes_no_hostile_text(
             assert "owned" not in page.title()
             assert "\u202e" not in page.content()
             assert "\x1b" not in page.content()
-            for look in LOOKS:
+            for look in looks_of(number, every):
                 failures += [f"{path}, {look}: {each}" for each in problems_in(page, look)]
         ann.post(f"/v1/approvals/{question}", json={"answer": "deny"})
     waiting.result(DEADLINE_S)

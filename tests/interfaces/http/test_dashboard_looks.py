@@ -21,7 +21,14 @@ from interfaces.http.dashboard_looks import (
     write_looks,
 )
 from interfaces.http.running_service import RunningService, new_session, running_service
-from interfaces.http.test_dashboard_browser import LOOKS, PAGES, board, config_in
+from interfaces.http.test_dashboard_browser import (
+    EVERY,
+    LOOKS,
+    PAGES,
+    board,
+    config_in,
+    looks_of,
+)
 from interfaces.test_cli_process import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -104,18 +111,26 @@ class asked:  # a context manager, used as a function
 
 
 @pytest.mark.requirement("SRV-5")
+@EVERY
 def test_every_page_looks_as_before(
-    service: RunningService, browser: WatchedBrowser, paths: dict[str, str], tmp_path: Path
+    service: RunningService,
+    browser: WatchedBrowser,
+    paths: dict[str, str],
+    tmp_path: Path,
+    every: int,
 ) -> None:
+    if "RECORD_LOOKS" in os.environ:
+        every = 1
     folder = Path(os.environ.get("RECORD_LOOKS", tmp_path))
     kept = {look: read_looks(look) for look in LOOKS}
     seen: dict[str, dict[str, PageLook]] = {look: {} for look in LOOKS}
     with browser.at(service, "ann", **OPTIONS) as page:
-        for name, path in paths.items():
+        for number, (name, path) in enumerate(paths.items()):
             page.goto(path)
             browser.problems.clear()  # the console tells of the status 404
             settle(page)
-            for look, options in LOOKS.items():
+            for look in looks_of(number, every):
+                options = LOOKS[look]
                 page.set_viewport_size(options["viewport"])
                 page.emulate_media(color_scheme=options["color_scheme"], reduced_motion="reduce")
                 file = folder / f"{name.replace('/', '-').replace('?', '-')}.{look}.png"
