@@ -41,8 +41,9 @@ _TABLE_FOLDERS = ("tests/unit/", "tests/contract/")
 _MAX_SHOWN = 10
 MAX_FAST_TABLE_CASES = 12
 MAX_FAST_TESTS = 6
-# The parameters that say how cells are made.
+# The parameters that say how cells are made, and their values: to other tests a path is one of files.
 _PATHS = frozenset({"path", "own_supervisor", "shared_supervisor"})
+_PATH_VALUES = frozenset({"cold", "warm"})
 
 
 class Tables:
@@ -70,7 +71,7 @@ class Tables:
         is_table = _is_table(metafunc)
         has_table = metafunc.definition.get_closest_marker("table") is not None
         if self._takes_turns and not has_table:
-            for name in _PATHS & metafunc._calls[0].indices.keys():
+            for name in paths_of(metafunc._calls):
                 turn = self._turn + zlib.crc32(metafunc.definition.nodeid.encode())
                 metafunc._calls[:] = take_turns(metafunc._calls, name, turn=turn)
         if self._takes_turns and (mark := metafunc.definition.get_closest_marker("sample")):
@@ -108,6 +109,15 @@ def spread(cases: Sequence[Any], most: int) -> list[Any]:
     if most == 1:
         return [cases[-1]]
     return [cases[place * (len(cases) - 1) // (most - 1)] for place in range(most)]
+
+
+def paths_of(cases: Sequence[CallSpec2]) -> list[str]:
+    """The parameters of these cases that say how cells are made."""
+    return [
+        name
+        for name in sorted(_PATHS & cases[0].indices.keys())
+        if all(case.params.get(name) in _PATH_VALUES for case in cases)
+    ]
 
 
 def take_turns(cases: Sequence[CallSpec2], name: str, *, turn: int) -> list[CallSpec2]:

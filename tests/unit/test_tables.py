@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tables import CallSpec2, group_cases, run_cases, spread, take_turns
+from tables import CallSpec2, group_cases, paths_of, run_cases, spread, take_turns
 
 
 def table(*numbers: int) -> list[CallSpec2]:
@@ -66,6 +66,14 @@ def test_a_test_without_another_parameter_runs_on_one_path_and_on_the_other_in_t
     assert [take_turns(cases, "path", turn=turn) for turn in (6, 7)] == [cases[:1], cases[1:]]
     alone = crossed(path=1)  # of a test that is `only_on` one path
     assert [take_turns(alone, "path", turn=turn) for turn in (6, 7)] == [alone, alone]
+
+
+def test_a_path_of_files_is_no_path_of_a_cell():
+    def cases(*values: str) -> list[CallSpec2]:
+        return [CallSpec2({"path": value}, indices={"path": at}) for at, value in enumerate(values)]
+
+    assert paths_of(cases("cold", "warm")) == ["path"]
+    assert paths_of(cases("a/b", "warm", "../x")) == []
 
 
 def test_paths_by_turns_have_every_pair_of_values_of_three_parameters():
