@@ -24,6 +24,7 @@ import pytest
 from cellwall.admin import audit_queries
 from cellwall.audit import log as audit_log
 from cellwall.runtime import wiring
+from first_collection import FirstCollection, is_first_collection
 from promise_report import PromiseReport
 from scheduling import FilesInTurn
 from tables import Tables
@@ -42,7 +43,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile(
     "long", hypothesis.settings.get_profile("any-load"), max_examples=400
 )
-_SHARE_OF_EXAMPLES = 3
+_SHARE_OF_EXAMPLES = 5
 _MIN_EXAMPLES = 20
 hypothesis.settings.load_profile("any-load")
 
@@ -180,7 +181,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def draw_fewer_examples(items: Sequence[pytest.Item]) -> None:
-    """Generated cases: one in three of what a test says. They are others in each run."""
+    """Generated cases: one in five of what a test says. They are others in each run."""
     tests = {item.function for item in items if isinstance(item, pytest.Function)}
     for test in filter(hypothesis.is_hypothesis_test, tests):
         said = test._hypothesis_internal_use_settings
@@ -219,6 +220,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInTurn 
 def pytest_configure(config: pytest.Config) -> None:
     """pytest parses sources to show a failure, while threads of the product may parse as well."""
     config.pluginmanager.register(Tables(config), "tables")
+    if is_first_collection(config):
+        config.pluginmanager.register(FirstCollection(config, config.workerinput))
     if config.getoption("--report"):
         config.pluginmanager.register(PromiseReport(), "promises")
     if config.getoption("--long"):

@@ -43,7 +43,7 @@ MAX_FAST_TABLE_CASES = 12
 MAX_FAST_TESTS = 6
 # The parameters that say how cells are made, and their values: to other tests a path is one of files.
 _PATHS = frozenset({"path", "own_supervisor", "shared_supervisor"})
-_PATH_VALUES = frozenset({"cold", "warm"})
+_PATH_VALUES = ("cold", "warm")
 
 
 class Tables:
