@@ -226,10 +226,11 @@ def spellings(question: Question, place: Path) -> list[list[str]]:
     return [[sys.executable, "-c", EXPECT, *words] for words in started]
 
 
-def test_no_spelling_of_the_program_lets_an_agent_answer(agent, queue, tmp_path):
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.long)])
+def test_no_spelling_of_the_program_lets_an_agent_answer(agent, queue, tmp_path, every):
     question = question_for(timeout_s=600)
     with asked(queue, question) as heard:
-        attacks = spellings(question, tmp_path)
+        attacks = spellings(question, tmp_path)[::every]
         # The first one on its own, too: without a terminal, and with one of script(1).
         attacks += [[PROGRAM, "approvals", "allow", question.id]]
         if shutil.which("script"):

@@ -93,8 +93,8 @@ HOSTILE = {
     "traversal": ("files['../../outside.py'] = 'x = 1'", ""),
     "hanging": ("import time; time.sleep(10000)", "the limit wall"),
 }
-# Refused by the same check as another one.
-SIMILAR = {"other-version", "no-wheel", "fifo", "folder"}
+# Refused by the same check as another one, or late.
+SIMILAR = {"other-version", "other-python", "no-wheel", "fifo", "folder", "large", "endless"}
 BACKEND_IN_ARCHIVE = """
 import os, zipfile
 
@@ -402,6 +402,7 @@ def test_package_managers_in_a_sandbox_get_the_wheel_and_never_the_source(config
 
 @ONLY_COLD
 @pytest.mark.requirement("PKG-4", "PKG-5")
+@pytest.mark.long  # three builds; locks and templates have their tests
 def test_a_lock_and_a_template_name_the_wheels_that_were_built(config, registries, state_home):
     lock = PackageLocks(local_principal("cli"), config=config).resolve(
         Ecosystem.PYPI, ["deep-zebra"], on_progress=print

@@ -96,6 +96,7 @@ def test_probes_confirm_what_is_true_both_ways(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("CFG-3", "ISO-10")
+@pytest.mark.long  # a whole probe for one line; runs of a second user have their tests
 def test_the_second_user_is_tried(tmp_path: Path) -> None:
     need(os.geteuid() == 0, "root: an ordinary user maps one uid")
     told = "a program ran with uid 0 and no capability"
