@@ -345,6 +345,7 @@ KEYS = {
 
 @pytest.mark.requirement("ERR-1", "ERR-2")
 @pytest.mark.parametrize(("words", "code"), [*REFUSALS, (["run"], "CW-USAGE")])
+@pytest.mark.sample(12)
 def test_a_refusal_is_one_object_where_json_was_asked_for(words, code):
     done = in_process(*with_json(words))
     told = json.loads(done.stdout)

@@ -138,6 +138,7 @@ def test_without_scopes_a_token_has_all_permissions_of_the_role(state_home):
         (["token", "list", "--user", "nobody"], "CW-NOT-FOUND"),
     ],
 )
+@pytest.mark.sample(8)
 def test_refusals_change_nothing(state_home, words, code):
     done("user", "add", "ann", "--role", "owner")
     before = told("user", "list"), told("token", "list")
@@ -262,6 +263,7 @@ def test_budgets_are_set_shown_and_removed(state_home):
         (["remove", "runs", "--user", "ann"], "CW-NOT-FOUND"),
     ],
 )
+@pytest.mark.sample(4)
 def test_a_wrong_budget_is_refused_with_a_reason(state_home, words, code):
     told("user", "add", "ann", "--role", "owner")
     assert refused("budget", *words) == code

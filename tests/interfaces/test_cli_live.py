@@ -60,6 +60,7 @@ def test_files_and_processes_live_from_command_to_command(tmp_path):
         (["cp", "/dev/zero", "sbx_00000000000000000000000000:x"], "CW-COPY-FILE"),
     ],
 )
+@pytest.mark.sample(8)
 def test_wrong_usage_says_what_is_wrong(words, code):
     done = cellwall(*words)
     assert done.returncode == 125

@@ -310,6 +310,7 @@ DOMAIN = ("--allow-domain", "a.example.com")
         (("--dangerously-without-token", "eve=0", *DOMAIN), "CW-BAD-CLIENT"),
     ],
 )
+@pytest.mark.sample(6)
 def test_bad_options_are_refused_with_a_hint_before_anything_listens(
     words: tuple[str, ...], code: str
 ) -> None:

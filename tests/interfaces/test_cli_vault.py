@@ -121,6 +121,7 @@ def test_from_init_to_rm(state_home):
         (["init", "--key", "file"], b"", "CW-VAULT-EXISTS"),
     ],
 )
+@pytest.mark.sample(6)
 def test_what_is_wrong_is_told_with_its_hint(shared_vault, monkeypatch, words, stdin, code):
     monkeypatch.setenv("CELLWALL_HOME", shared_vault)
     done = here(*words, stdin=stdin)

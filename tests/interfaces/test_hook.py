@@ -213,6 +213,7 @@ BAD: dict[str, bytes] = {
 @pytest.mark.requirement("POL-1")
 @pytest.mark.parametrize("way", ["on", "off"])
 @pytest.mark.parametrize("name", BAD)
+@pytest.mark.sample(10)
 def test_bad_input_is_blocked(served, name, way):
     done = hook(BAD[name], CELLWALL_SUPERVISOR=way)
     assert is_blocked(done), done

@@ -288,6 +288,7 @@ def test_the_command_line_builds_lists_uses_and_removes(ready, tmp_path):
         (["mcp", "--package", "--pre"], "CW-BAD-PACKAGE"),
     ],
 )
+@pytest.mark.sample(6)
 def test_wrong_words_on_the_command_line(words, code, state_home):
     done = cellwall(*words)
     assert (done.returncode, done.stdout, error_code(done)) == (125, b"", code)

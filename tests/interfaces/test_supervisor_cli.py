@@ -100,6 +100,7 @@ def test_a_run_without_options_imports_no_parser_of_options(supervisor):
         ([], None),
     ],
 )
+@pytest.mark.sample(6)
 def test_a_run_without_options_is_the_run_that_click_reads(words, command):
     assert command_of(words) == command
     if command is not None:
@@ -156,6 +157,7 @@ def test_the_same_is_said_both_ways(supervisor, name):
 @pytest.mark.requirement("ERR-1", "ERR-2")
 @pytest.mark.only_on("warm", reason="the outcome is the same, which the plain form shows on both")
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sample(6)
 def test_the_same_is_said_both_ways_as_json(supervisor, name):
     check_both_ways(*CASES[name], as_json=True)
 
@@ -164,6 +166,7 @@ def test_the_same_is_said_both_ways_as_json(supervisor, name):
 @pytest.mark.only_on("warm", reason="no cell is made")
 @pytest.mark.parametrize("as_json", [False, True], ids=["plain", "json"])
 @pytest.mark.parametrize("name", REFUSALS)
+@pytest.mark.sample(10)
 def test_the_same_refusal_is_said_both_ways(supervisor, name, as_json):
     check_both_ways(*REFUSALS[name], as_json=as_json)
 

@@ -235,6 +235,7 @@ SINGLE = {"operation": {}, "shaping": {}, "stdin": None, "cwd": "/"}
     ids=str,
 )
 @pytest.mark.only_on("warm", reason="no cell is made for them")
+@pytest.mark.sample(10)
 def test_requests_of_the_wrong_form_are_refused_in_words(supervisor, message):
     told = ask(supervisor.home, message)
     assert told["error"]["code"] in {"CW-BAD-INPUT", "CW-NO-SANDBOX"}

@@ -83,6 +83,7 @@ def test_the_outcome_and_the_records_are_the_same_both_ways(ways, name):
 @pytest.mark.requirement("ERR-1", "ERR-2")
 @pytest.mark.only_on("warm", reason="no cell is made")
 @pytest.mark.parametrize("name", REFUSALS)
+@pytest.mark.sample(8)
 def test_the_refusal_is_the_same_both_ways(ways, name):
     there = seen(REFUSALS[name])
     assert there == ways.alone(lambda: seen(REFUSALS[name]))
