@@ -69,4 +69,5 @@ def rewrite_module(module: Path, config: pytest.Config) -> None:
 
 
 def is_first_collection(config: pytest.Config) -> bool:
-    return os.environ.get(VARIABLE) == "1" and hasattr(config, "workerinput")
+    """Asked once by each worker: processes of its tests get no such variable."""
+    return hasattr(config, "workerinput") and os.environ.pop(VARIABLE, "") == "1"
