@@ -41,7 +41,7 @@ def _mixed(score: float, read: float) -> float:
     return 0.75 * score + 0.25 * read
 
 
-@pytest.mark.requirement("GRD-2")
+@pytest.mark.requirement("GRD-2", "GRD-10")
 def test_the_strongest_of_all_parts_are_read_and_all_others_count_as_low() -> None:
     model, parts = _model(), [_part(2), _part(3)]
     (read,) = model.network.scores(model.vectors, parts[0], parts[0].chosen[1:], none=-4.0)
