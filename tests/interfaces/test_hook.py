@@ -407,13 +407,14 @@ def test_a_home_that_others_may_write_to_is_a_denial(tmp_path, state_home):
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_without_its_supervisor_the_answer_is_the_same(tmp_path, state_home, how):
     served = Served.begin(tmp_path)
+    # The time is that of a busy machine: two waits for a supervisor and a start of the program.
+    environment = {**served.environment, "DOUBLE_WITHIN_S": "50"}
     try:
-        assert verdict(hook(question(), **served.environment)) == "allow"  # it is idle by now
+        done = doubled_hook(question("ls #allow"), **environment)
+        assert verdict(done) == "allow", done  # it is idle by now
         number = signal.SIGKILL if how == "killed" else signal.SIGSTOP
         served.process.send_signal(number)
-        # It accepts, or does not; in no case does an agent wait for it. The time is that of a busy
-        # machine: two waits for a supervisor and a start of the program are in it.
-        environment = {**served.environment, "DOUBLE_WITHIN_S": "50"}
+        # It accepts, or does not; in no case does an agent wait for it.
         done = doubled_hook(question("ls #allow"), **environment)
         assert verdict(done) == "allow", done
         done = doubled_hook(question("ls #deny"), **environment)
