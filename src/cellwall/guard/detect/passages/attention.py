@@ -9,6 +9,7 @@ is then the encoder's, and the lowest one for a passage that was not read.
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from cellwall.guard.detect.shipped_data import damaged
 
 _SIZES = ("dims", "width", "layers", "inner", "hidden", "before", "own", "after", "most")
 _FLOAT_BYTES = 4
+_MARKS = re.compile(rb"[!-/:-@\[-`{-~]|[0-9]+|[\xe2\xe3\xef][\x80-\xbf]{2}")
+"""Each is at least one piece without a letter: of ASCII, and of the blocks of Unicode that have the
+other marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,8 @@ class AttentionModel:
     network: AttentionNetwork
     vectors: PieceVectors
     settings: AttentionSettings
+    own: int
+    """So many pieces of a passage are read."""
 
     def moved(
         self, parts: Sequence[Passages], scores: Sequence[Sequence[float]]
@@ -68,9 +74,20 @@ class AttentionModel:
             numbers = array("Q", (passages.chosen[at] for at in places))
             found = self.network.scores(self.vectors, passages, numbers, none=settings.low)
             for at, read in zip(places, found, strict=True):
-                clipped = max(settings.low, min(settings.high, read))
-                moved[part][at] = self._mixed(scores[part][at], clipped)
+                score, clipped = scores[part][at], max(settings.low, min(settings.high, read))
+                mixed = self._mixed(score, clipped)
+                # Attack: fifty marks before an instruction, so that only the marks are read.
+                is_read = self._is_read(passages, passages.chosen[at])
+                moved[part][at] = mixed if is_read else max(score, mixed)
         return moved
+
+    def _is_read(self, passages: Passages, number: int) -> bool:
+        """Whether a passage is read to its end, or has words where it is read."""
+        record = passages[number]
+        data = passages.data[record.byte_start : record.byte_end]
+        if len(self.vectors.numbers(data, self.own + 1)) <= self.own:
+            return True
+        return len(_MARKS.findall(data)) < self.own * 3 // 4
 
     def _strongest(self, scores: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
         """Part and place of those that are read: among equal ones the first."""

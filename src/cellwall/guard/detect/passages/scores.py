@@ -127,13 +127,15 @@ def parse_parts(told: Mapping[str, Any], network: bytes, attention: bytes) -> Pa
     """The model of parts whose hashes were checked."""
     limits = {name: told[name] for name in ("denial", "weak", "assent", "likely", "certain")}
     linear, words = LinearModel(told["features"], told["base"]), _parse_network(network)
+    parsed = parse_network(attention, words.scale)
     return PassageModel(
         linear=linear,
         network=words,
         attention=AttentionModel(
-            network=parse_network(attention, words.scale).network,
+            network=parsed.network,
             vectors=words.vectors,
             settings=AttentionSettings(**told["attention"]),
+            own=parsed.shape.own,
         ),
         placing=linear.placing(words.traits),
         linear_share=told["linear_share"],

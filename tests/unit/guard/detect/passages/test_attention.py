@@ -64,6 +64,21 @@ def test_what_it_scores_counts_between_two_limits() -> None:
     assert low == [[_mixed(0.0, 100.0)]]
 
 
+@pytest.mark.requirement("GRD-2")
+@pytest.mark.parametrize("padding", ["- " * 72, "#" * 72, "7 " * 55])
+def test_what_stands_behind_the_pieces_that_are_read_is_not_taken_for_ordinary(
+    padding: str,
+) -> None:
+    model = _model()
+    padded, plain = (read_passages(text) for text in (f"{padding}{_ORDER}", _ORDER))
+    assert (len(padded.chosen), len(plain.chosen)) == (1, 1)
+    (read,) = model.network.scores(model.vectors, padded, padded.chosen, none=-4.0)
+    assert _mixed(0.0, read) < 0.0  # the padding alone was read
+    assert model.moved([padded], [[0.0]]) == [[0.0]]
+    (read,) = model.network.scores(model.vectors, plain, plain.chosen, none=-4.0)
+    assert model.moved([plain], [[0.0]]) == [[_mixed(0.0, read)]]
+
+
 @pytest.mark.requirement("GRD-10")
 def test_a_text_whose_passages_are_all_weak_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     model, part, calls = _model(), _part(2), list[int]()
