@@ -19,8 +19,9 @@ import os
 import sys
 import time
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded
@@ -269,10 +270,9 @@ def _timed(made: AttentionNetwork, texts: Sequence[str]) -> str:
         placed = known.placing.place(each.passages, surroundings)
         sums = vectors.sums_of(each.passages)
         numbers = (placed.numbers, placed.ends)
-        own.append(_best(lambda: made.scores(vectors, each.passages, each.chosen, none=0.0)))  # noqa: B023  # called here
-        others.append(
-            _best(lambda: known.network.network.scores(sums, each.passages.chosen, *numbers))  # noqa: B023  # called here
-        )
+        own.append(_best(partial(made.scores, vectors, each.passages, each.chosen, none=0.0)))
+        scores = known.network.network.scores
+        others.append(_best(partial(scores, sums, each.passages.chosen, *numbers)))
     pieces = [
         len(window.pieces)
         for each in timed
@@ -286,7 +286,7 @@ def _timed(made: AttentionNetwork, texts: Sequence[str]) -> str:
     )
 
 
-def _best(call) -> float:  # anything that can be called
+def _best(call: Callable[[], object]) -> float:
     times = []
     for _ in range(7):
         before = time.thread_time()

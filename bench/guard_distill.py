@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -65,7 +66,7 @@ def train(packed: Packed, lesson: Lesson, seed: int, steps: int, device: str, sa
     )
     batches = passages_of_steps(packed, data.sizes, lesson.scores, lesson.fold, seed)
     losses = list[Tensor]()
-    for step, chosen in zip(range(steps), batches):  # noqa: B905  # batches do not end
+    for step, chosen in enumerate(islice(batches, steps)):
         done = step / steps
         wave = 0.5 + 0.5 * np.cos(np.pi * done)
         for group in optimizer.param_groups:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from importlib import resources
+from typing import Any
 
 import pytest
 
@@ -84,9 +85,9 @@ def test_a_text_whose_passages_are_all_weak_is_not_read(monkeypatch: pytest.Monk
     model, part, calls = _model(), _part(2), list[int]()
     scored = AttentionNetwork.scores
 
-    def counted(self: AttentionNetwork, *arguments: object, **named: object) -> list[float]:
+    def counted(self: AttentionNetwork, *arguments: Any, **named: Any) -> list[float]:
         calls.append(1)
-        return scored(self, *arguments, **named)  # type: ignore[arg-type]  # as they were given
+        return scored(self, *arguments, **named)
 
     monkeypatch.setattr(AttentionNetwork, "scores", counted)
     assert model.moved([part], [[-1.5, -2.0]]) == [[_mixed(-1.5, -4.0), _mixed(-2.0, -4.0)]]
@@ -101,10 +102,10 @@ def test_a_long_text_is_read_no_more_than_a_short_one(monkeypatch: pytest.Monkey
     calls, scored = list[int](), AttentionNetwork.scores
 
     def counted(
-        self: AttentionNetwork, vectors: object, passages: object, chosen: list[int], **named: float
+        self: AttentionNetwork, vectors: Any, passages: Any, chosen: Any, **named: Any
     ) -> list[float]:
         calls.append(len(chosen))
-        return scored(self, vectors, passages, chosen, **named)  # type: ignore[arg-type]  # as they were given
+        return scored(self, vectors, passages, chosen, **named)
 
     monkeypatch.setattr(AttentionNetwork, "scores", counted)
     filler = "The boats on the lake are slow today. " * 40
