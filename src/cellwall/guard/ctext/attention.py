@@ -108,6 +108,7 @@ class AttentionNetwork:
         count, rest = divmod(len(floats), _FLOAT_BYTES)
         if rest or not all(map(math.isfinite, array("f", floats))):
             raise ValueError("the attention network is damaged")
+        self._dims = shape.dims
         made = _Shape(**asdict(shape), scale=scale)
         self._made = _new(made, floats, count, weights, len(weights), registers)
         if not self._made:
@@ -119,6 +120,8 @@ class AttentionNetwork:
         self, vectors: PieceVectors, passages: Passages, chosen: array[int], *, none: float
     ) -> list[float]:
         """Of the passages of a text that have these numbers; `none`: of one without pieces."""
+        if vectors.dims != self._dims:
+            raise ValueError("these vectors are not those of the network")
         found = array("f", bytes(_FLOAT_BYTES * len(chosen)))
         is_done = _scores(
             self._made,
@@ -133,5 +136,5 @@ class AttentionNetwork:
             found.buffer_info()[0],
         )
         if not is_done:
-            raise ValueError("these vectors are not those of the network")
+            raise MemoryError
         return found.tolist()
