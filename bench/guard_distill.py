@@ -7,16 +7,16 @@ chance.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 import torch
+from guard_descent import Descent, Say
 from guard_packed import Numbers, Packed
 from guard_sampling import UNKNOWN, labels_of, passages_of_steps
 from guard_student import Passages, Student
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 _RATE, _DECAY, _MEMORY = 2e-3, 0.05, (0.9, 0.98)
@@ -33,8 +33,6 @@ _LEAST_SPREAD = 0.05
 """The encoder's hidden numbers are scaled by their spread, which is no less than this."""
 _AT_ONCE = 1024
 _NONE = -20.0
-_LOGGED = 500
-Say = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +63,7 @@ def train(packed: Packed, lesson: Lesson, seed: int, steps: int, device: str, sa
         fused=is_fast,
     )
     batches = passages_of_steps(packed, data.sizes, lesson.scores, lesson.fold, seed)
-    losses = list[Tensor]()
+    descent = Descent(model, optimizer, steps)
     for step, chosen in enumerate(islice(batches, steps)):
         done = step / steps
         wave = 0.5 + 0.5 * np.cos(np.pi * done)
@@ -77,14 +75,7 @@ def train(packed: Packed, lesson: Lesson, seed: int, steps: int, device: str, sa
         loss = _loss(found, scores[at].clamp(-_LIMIT, _LIMIT), labels[at])
         taught = (hidden[at].float() - mean) / spread
         loss = loss + _OF_HIDDEN * functional.smooth_l1_loss(numbers, taught)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-        optimizer.step()
-        losses.append(loss.detach())
-        if (step + 1) % _LOGGED == 0 or step + 1 == steps:
-            last = float(torch.stack(losses[-_LOGGED:]).mean())
-            say(f"student {lesson.fold} seed {seed}: step {step + 1} of {steps}, loss {last:.4f}")
+        descent.take(loss, f"student {lesson.fold} seed {seed}", say)
     return model.eval()
 
 

@@ -7,14 +7,15 @@ be the strongest, and the others count as ordinary, as in guard_network.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
+from guard_descent import Descent, Say
 from guard_encoder import HIDDEN, LAYERS, Encoder, Windows
 from guard_packed import Packed
 from guard_sampling import Sampler
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 _HIDDEN_WORDS = 0.1
@@ -33,8 +34,6 @@ _WINDOWS = 2
 _OF_ATTACK, _OF_ORDINARY = 4, 2
 _NONE, _LEAST = -1e4, -30.0
 _WORDS_AT_ONCE = 50_000
-_LOGGED = 500
-Say = Callable[..., None]
 
 
 def train(packed: Packed, data: Windows, fold: int, steps: int, say: Say) -> Encoder:
@@ -43,7 +42,8 @@ def train(packed: Packed, data: Windows, fold: int, steps: int, say: Say) -> Enc
     torch.manual_seed(fold)
     model = Encoder(packed.encoder).to(device).train()
     optimizer = torch.optim.AdamW(_groups(model), betas=_MEMORY, fused=device.type == "cuda")
-    sampler, order, losses = Sampler(packed, fold, chance), list[int](), list[Tensor]()
+    sampler, order = Sampler(packed, fold, chance), list[int]()
+    descent = Descent(model, optimizer, steps)
     for step in range(steps):
         if len(order) < _BATCH:
             order += sampler.round()
@@ -56,14 +56,7 @@ def train(packed: Packed, data: Windows, fold: int, steps: int, say: Say) -> Enc
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             _, scores = model(batch)
         loss = loss_of(scores, batch.passages, data)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-        optimizer.step()
-        losses.append(loss.detach())
-        if (step + 1) % _LOGGED == 0 or step + 1 == steps:
-            mean = float(torch.stack(losses[-_LOGGED:]).mean())
-            say(f"teacher {fold}: step {step + 1} of {steps}, loss {mean:.4f}")
+        descent.take(loss, f"teacher {fold}", say)
     return model.eval()
 
 
